@@ -193,7 +193,7 @@ def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Pa
         if unified or controller in controllers.split(","):
             inner = Path(path.lstrip("/"))
             mounted = groups if unified else groups / controller
-            found += [(mounted / one, unified) for one in (inner, *inner.parents)]
+            found += [(mounted / parent, unified) for parent in (inner, *inner.parents)]
     return found
 
 
@@ -341,7 +341,7 @@ def mounted_types(mountinfo: str) -> dict[str, str]:
         words = before.split()
         if dash and len(words) > MOUNT_POINT:
             # proc(5): blanks are written in octal
-            folder = _ESCAPED.sub(lambda one: chr(int(one[1], 8)), words[MOUNT_POINT])
+            folder = _ESCAPED.sub(lambda word: chr(int(word[1], 8)), words[MOUNT_POINT])
             found[folder] = behind.partition(" ")[0]
     return found
 

@@ -148,10 +148,10 @@ def folder_of_node(shared: str | None, node: str) -> RunFolder:
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
     """Find the run folders of the other nodes of a job, which were all given the same."""
     try:
-        below = [one for one in folder.path.iterdir() if one.name.startswith(NODE_PREFIX)]
+        below = [path for path in folder.path.iterdir() if path.name.startswith(NODE_PREFIX)]
     except OSError:
         return []
-    found = [RunFolder(one) for one in below if (one / folder.run_file.name).exists()]
+    found = [RunFolder(path) for path in below if (path / folder.run_file.name).exists()]
     return sorted(found, key=lambda one: (len(one.run_id), one.run_id))
 
 
@@ -163,7 +163,9 @@ def folder_of_start(first: RunFolder, number: int) -> RunFolder:
 def starts_so_far(first: RunFolder) -> int:
     """Count the starts of a job in its run folder, at least 1."""
     try:
-        names = [one.name.removeprefix(START_PREFIX) for one in first.path.glob(f"{START_PREFIX}*")]
+        names = [
+            path.name.removeprefix(START_PREFIX) for path in first.path.glob(f"{START_PREFIX}*")
+        ]
     except OSError:
         return 1
     return max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=1)
@@ -324,9 +326,9 @@ def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
 def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
     """Return the journals of ranks by their names, such as ``rank-3``: one for each node."""
     found: dict[str, list[Path]] = {}
-    for one in folders:
+    for folder in folders:
         with suppress(OSError):
-            for path in one.journals.glob("rank-*.jsonl"):
+            for path in folder.journals.glob("rank-*.jsonl"):
                 found.setdefault(path.stem, []).append(path)
     return dict(sorted(found.items(), key=lambda item: (len(item[0]), item[0])))
 

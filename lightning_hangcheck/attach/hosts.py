@@ -123,7 +123,9 @@ def decode_message(output: bytes) -> HostMessage:
         numbers = (*sizes, *(view.rank for view in case.ranks))
         for moment in (case.taken_at, case.run.started_at):
             read_utc(moment)
-        possible = all(0 <= one < MOST_RANKS for one in numbers) and can_be_reckoned_with(case)
+        possible = all(0 <= number < MOST_RANKS for number in numbers) and can_be_reckoned_with(
+            case
+        )
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
@@ -239,24 +241,28 @@ def attach_everywhere(
             answers = dict(zip(hosts, asked, strict=True))
         finally:
             given_up.set()  # after Ctrl-C nobody waits for the rest; else all have answered
-    told = {host: one for host, one in answers.items() if isinstance(one, HostMessage)}
-    silent = tuple(one for one in answers.values() if isinstance(one, Gap))
+    told = {host: message for host, message in answers.items() if isinstance(message, HostMessage)}
+    silent = tuple(gap for gap in answers.values() if isinstance(gap, Gap))
     if not told:
-        named = [f"{one.what}: {one.why}" for one in silent[:MOST_NAMED]]
+        named = [f"{gap.what}: {gap.why}" for gap in silent[:MOST_NAMED]]
         more = len(silent) - len(named)
         rest = [f"and {more} more"] if more else []
         raise NoJobFound(
             f"none of {len(silent)} hosts told of a job ({'; '.join([*named, *rest])})",
             silent[0].remedy or "name the hosts on which its ranks run",
         )
-    merged = merge_cases([NodeCase(host, one.case) for host, one in told.items()], folder.run_id)
+    merged = merge_cases(
+        [NodeCase(host, message.case) for host, message in told.items()], folder.run_id
+    )
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)
-    save_run(case, verdict, tuple(rank for one in told.values() for rank in one.ranks), folder)
+    save_run(
+        case, verdict, tuple(rank for message in told.values() for rank in message.ranks), folder
+    )
     return Joined(
         case=case,
         verdict=verdict,
         silent=silent,
-        said=tuple((host, sentence) for host, one in told.items() for sentence in one.said),
-        hang_stands=any(one.hang_stands for one in told.values()),
+        said=tuple((host, sentence) for host, message in told.items() for sentence in message.said),
+        hang_stands=any(message.hang_stands for message in told.values()),
     )

@@ -297,7 +297,11 @@ def _refusal(pid: int, machine: Machine) -> NoJobFound:
 
 def _nothing_found(machine: Machine) -> NoJobFound:
     found = "no process on this machine carries a launcher's variables (RANK, LOCAL_RANK, SLURM)"
-    hidden = {one.pid: one.unseen for one in machine.processes.values() if one.unseen is not None}
+    hidden = {
+        process.pid: process.unseen
+        for process in machine.processes.values()
+        if process.unseen is not None
+    }
     if hidden:
         why = next(iter(hidden.values()))
         pids = " ".join(f"--pid {pid}" for pid in sorted(hidden))

@@ -35,7 +35,7 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
     seen = [(view, read_rank_activity(view)) for view in case.ranks]
     works = [(view, found) for view, found in seen if found.activity in ("moving", "busy")]
     try:
-        known = [(*one, _why_silent(one[0].pid)) for one in works[:MOST_RANKS]]
+        known = [(*work, _why_silent(work[0].pid)) for work in works[:MOST_RANKS]]
     except NoAnswerFromStorage:
         return None
     silent = [(view, activity, kept) for view, activity, kept in known if kept is not None]

@@ -75,8 +75,8 @@ def merge_runs(
     estimating = [one for one in records if one.clocks]
     if len(estimating) == 1 and estimating[0].node == FIRST:
         # where several were the first after each other, nobody knows whose the figures are
-        close = (one for one in estimating[0].clocks if one.within_s <= CLOSE_S)
-        clocks = {FIRST: 0.0, **{one.node: one.ahead_s for one in close}}
+        close = (clock for clock in estimating[0].clocks if clock.within_s <= CLOSE_S)
+        clocks = {FIRST: 0.0, **{clock.node: clock.ahead_s for clock in close}}
     nodes: dict[RunFolder, NodeCase] = {}
     refused: list[UnreadableRun] = []
     left_out: list[Gap] = []
@@ -156,7 +156,11 @@ def _is_before(
     """
     if node.case.run.round >= newest.number:
         return False
-    own = {one.number: one for one in record.rounds} if record is not None else {}
+    own = (
+        {earlier_round.number: earlier_round for earlier_round in record.rounds}
+        if record is not None
+        else {}
+    )
     if newest.number in own:
         return node.case.taken_at < own[newest.number].started_at
     if record is not None and record.meeting:

@@ -216,16 +216,16 @@ class RunningJobReader:
         watch = watch_over(session)
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
-        pids = [int(one.stem) for one in session.pages.glob("*.page") if one.stem.isdecimal()]
+        pids = [int(path.stem) for path in session.pages.glob("*.page") if path.stem.isdecimal()]
         beats = beats_of(session, {pid: born_ns(pid) for pid in pids})
         now_ns = time.monotonic_ns()
-        found = {one.rank: one for one in _ranks(beats, notes, now_ns)}
+        found = {rank.rank: rank for rank in _ranks(beats, notes, now_ns)}
         return RunningJob(
             read_ns=now_ns,
             here=True,
             watched=watched,
             newest=None if notes is None else notes.newest,
-            ranks=tuple(one for _, one in sorted(found.items())),
+            ranks=tuple(rank for _, rank in sorted(found.items())),
         )
 
 

@@ -149,14 +149,17 @@ class _Visit:
 
     def _look(self, *, last: bool) -> Look:
         """Look as the watcher does; of what is left of the time each of three steps gets a part."""
-        alive = [one.found.rank for one in self._round.alive]
-        present = [one for one in self._targets if one.rank in alive]
+        alive = [rank.found.rank for rank in self._round.alive]
+        present = [target for target in self._targets if target.rank in alive]
         session, began_s = self._recorded.session, time.monotonic()
         rounds = max(1, -(-len(alive) // AT_ONCE))
         left_s = max(LEAST_S, (self._deadline - began_s) / STEPS)
         limit_s = max(LEAST_S, min(PROBE_LIMIT_S, left_s / rounds))
         look = look_at(
-            [replace(one, python=one.python and one not in self._mute) for one in present],
+            [
+                replace(target, python=target.python and target not in self._mute)
+                for target in present
+            ],
             limit_s,
             None if session is None else session.torch_servers,
             time.time() - max(self._ages_s(), default=0.0),
@@ -164,11 +167,11 @@ class _Visit:
             given_up=lambda: time.monotonic() > began_s + left_s,
         )
         samples = tuple(
-            (one, sample) for one, (_, sample) in zip(present, look.samples, strict=True)
+            (target, sample) for target, (_, sample) in zip(present, look.samples, strict=True)
         )
         if time.monotonic() - began_s >= limit_s:
-            asked = ((one, sample) for one, sample in samples if one.role == "rank")
-            self._mute.update(one for one, sample in asked if sample.stack is None)
+            asked = ((target, sample) for target, sample in samples if target.role == "rank")
+            self._mute.update(target for target, sample in asked if sample.stack is None)
         look = replace(look, samples=samples)
         self._note(look.gaps)
         self._round.add(look, self._faults)
@@ -192,8 +195,8 @@ class _Visit:
     def _refuse_blindness(self, first: Look) -> None:
         """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
         own = [sample for target, sample in first.samples if target.role == "rank"]
-        stopped = (one.kernel is not None and one.kernel.state == "T" for one in own)
-        if any(one.stack is not None for one in own) or any(stopped):
+        stopped = (sample.kernel is not None and sample.kernel.state == "T" for sample in own)
+        if any(sample.stack is not None for sample in own) or any(stopped):
             return
         gap = next((gap for gap in self._gaps.values() if gap.kind == "stack"), None)
         why, remedy = (gap.why, gap.remedy) if gap is not None else ("its processes are gone", "")

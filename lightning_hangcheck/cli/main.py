@@ -117,7 +117,9 @@ def invoke(arguments: Sequence[str]) -> int:
         return error.exit_code
     except click.UsageError as error:
         message = " ".join(error.format_message().split()).rstrip(".")
-        named = " ".join(["hangcheck", *(one for one in arguments[:1] if one in COMMANDS)])
+        named = " ".join(
+            ["hangcheck", *(argument for argument in arguments[:1] if argument in COMMANDS)]
+        )
         path = error.ctx.command_path if error.ctx else named
         say(f"{message[:1].lower()}{message[1:]}; see: {path} --help")
         return BAD_USAGE

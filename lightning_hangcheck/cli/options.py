@@ -139,7 +139,7 @@ def settings_from(options: Mapping[str, object]) -> Settings:
 
 
 def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator:
-    field = next(one for one in msgspec.structs.fields(Settings) if one.name == name)
+    field = next(info for info in msgspec.structs.fields(Settings) if info.name == name)
     names = f"--{name.replace('_', '-')} {name}"
     if field.type is bool:
         return option(names, None, text, group, default=None)

@@ -148,7 +148,9 @@ class Check(NamedTuple):
         findings = (found,) if isinstance(found, Finding) else tuple(found or ())
         if self.well and not findings:
             findings = (ok(self.well),)
-        return tuple(one if one.check else replace(one, check=self.name) for one in findings)
+        return tuple(
+            finding if finding.check else replace(finding, check=self.name) for finding in findings
+        )
 
 
 CHECKS: list[Check] = []

@@ -149,7 +149,7 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     for path in subject.needs:
         whole = str(Path(path).absolute())
         for phase in phases:  # the newest one that made it counts
-            if any(one.path == whole for one in phase.outputs):
+            if any(output.path == whole for output in phase.outputs):
                 made[path] = phase
     if not made:
         return ()
@@ -169,7 +169,7 @@ def _of_other_versions(made: Mapping[str, PhaseStory]) -> Iterator[tuple[str, st
     older = []
     for path, phase in made.items():
         whole = str(Path(path).absolute())
-        left = next(one for one in phase.outputs if one.path == whole)
+        left = next(output for output in phase.outputs if output.path == whole)
         if changed := difference(left, fingerprint(whole)):
             yield f"{changed}, since phase {phase.name} made it", phase.name
         for used in phase.inputs:
@@ -493,13 +493,13 @@ def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
         return {}, ""
     try:
         with zipfile.ZipFile(path) as archive:
-            found = [one for one in archive.infolist() if one.filename.endswith("data.pkl")]
+            found = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
             if found and found[0].file_size <= LONGEST_INDEX:
                 with archive.open(found[0]) as file:
                     content = _Inert(file).load()
                 # the note of a trainer, at the top or one below it; a name of the hub has a slash
                 notes = [content, *content.values()] if isinstance(content, dict) else []
-                pairs = ((one, name) for name in NAMES_OF_A_BASE for one in notes)
+                pairs = ((note, name) for name in NAMES_OF_A_BASE for note in notes)
                 named = (one.get(name) for one, name in pairs if isinstance(one, dict))
                 base = (one for one in named if isinstance(one, str) and "/" in one)
                 return dict(_tensors(content, (), set())), next(base, "")

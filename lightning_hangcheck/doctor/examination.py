@@ -81,7 +81,7 @@ class Examination(Struct, frozen=True, kw_only=True):
 def checks_of(groups: Sequence[str] = ()) -> list[Check]:
     """Return the checks of these groups, or all of them, in the order in which they are shown."""
     asked = [group for group in GROUPS if group in (groups or GROUPS)]
-    return [one for group in asked for one in CHECKS if one.group == group]
+    return [check for group in asked for check in CHECKS if check.group == group]
 
 
 def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
@@ -89,14 +89,17 @@ def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
     began = time.monotonic()
     ask = partial(_ask, subject)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hangcheck-check") as pool:
-        answers = [*pool.map(ask, [one for one in checks if not one.alone])]
-    answers += map(ask, (one for one in checks if one.alone))
+        answers = [*pool.map(ask, [check for check in checks if not check.alone])]
+    answers += map(ask, (check for check in checks if check.alone))
     order = list(dict.fromkeys(check.group for check in checks))
     found = sorted(
-        (one for some in answers for one in some), key=lambda one: order.index(one.group)
+        (answer for some in answers for answer in some),
+        key=lambda answer: order.index(answer.group),
     )
     return Examination(
-        status=max((one.status for one in found), key=get_args(Status).index, default="warning"),
+        status=max(
+            (answer.status for answer in found), key=get_args(Status).index, default="warning"
+        ),
         seconds=round(time.monotonic() - began, 3),
         answers=tuple(found),
     )
@@ -119,17 +122,17 @@ def _ask(subject: Subject, check: Check) -> list[Answer]:
     return [
         Answer(
             group=check.group,
-            check=one.check,
-            status=one.status,
+            check=finding.check,
+            status=finding.status,
             looked_at=check.looked_at,
-            found=one_line(redact_text(one.sentence)),
+            found=one_line(redact_text(finding.sentence)),
             why=check.why,
-            remedy=redact_text(one.remedy),
-            commands=tuple(map(redact_text, one.commands)),
+            remedy=redact_text(finding.remedy),
+            commands=tuple(map(redact_text, finding.commands)),
             seconds=seconds,
-            details=tuple(visible(redact_text(line)) for line in one.details),
+            details=tuple(visible(redact_text(line)) for line in finding.details),
         )
-        for one in found
+        for finding in found
     ]
 
 

@@ -143,7 +143,7 @@ def expect(command: Sequence[str], lines: Iterable[object]) -> tuple[Run, float]
     steps nine hours. What comes once, such as loading the model, is not multiplied.
     """
     wanted, length = _without_length(command)
-    for run in reversed([one for one in lines if isinstance(one, Run)]):
+    for run in reversed([line for line in lines if isinstance(line, Run)]):
         with suppress(ValueError):  # quotes that do not close
             words, known = _without_length(shlex.split(run.command))
             done = run.exit_code == 0 or run.verdict == "finished"
@@ -222,12 +222,16 @@ def master_port(subject: Subject) -> Finding | None:
     except OSError:
         return None  # the address is what fails
     if here:
-        for one in psutil.net_connections("tcp"):  # by /proc/net: nobody is disturbed
-            if one.status == psutil.CONN_LISTEN and one.laddr and one.laddr.port == port:
+        for connection in psutil.net_connections("tcp"):  # by /proc/net: nobody is disturbed
+            if (
+                connection.status == psutil.CONN_LISTEN
+                and connection.laddr
+                and connection.laddr.port == port
+            ):
                 holder = "a process that may not be seen"
                 with suppress(psutil.Error):
-                    if one.pid:
-                        holder = f"pid {one.pid} ({psutil.Process(one.pid).name()})"
+                    if connection.pid:
+                        holder = f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
                 taken = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
                 another = "torchrun --standalone, or --master-port with another one"
                 return failed(taken, advice=another)
@@ -386,10 +390,10 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None)
-            for one in node.names:
-                if (module or one.name).split(".")[0] in LIGHTNING:
-                    name = "Trainer" if one.name == "*" else one.name
-                    bound = one.asname or (name if module else name.split(".")[0])
+            for alias in node.names:
+                if (module or alias.name).split(".")[0] in LIGHTNING:
+                    name = "Trainer" if alias.name == "*" else alias.name
+                    bound = alias.asname or (name if module else name.split(".")[0])
                     known[bound] = name if module else "module"
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):

@@ -152,7 +152,9 @@ def run_folders_disk(subject: Subject) -> Finding:
         there = apart(DISK_LIMIT_S, lambda: nearest(folder).resolve())
     except (OSError, NoAnswerFromStorage) as error:
         return failed(f"{folder} cannot be looked at: {error}", advice=ELSEWHERE)
-    mounts = {one.mountpoint: one.fstype for one in psutil.disk_partitions(all=True)}
+    mounts = {
+        partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)
+    }
     above = map(str, (there, *there.parents))
     kind = next((mounts[one] for one in above if one in mounts), "unknown")
     found = f"{folder} is on {kind}"

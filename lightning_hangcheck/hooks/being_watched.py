@@ -168,7 +168,7 @@ def offer_flight_record(recorder: Recorder) -> None:
 
 def bindings_are_there() -> bool:
     """Whether torch and torch.distributed are imported, to their end."""
-    specs = (getattr(sys.modules.get(one), "__spec__", None) for one in PACKAGES)
+    specs = (getattr(sys.modules.get(package), "__spec__", None) for package in PACKAGES)
     whole = (spec is not None and not getattr(spec, "_initializing", False) for spec in specs)
     return BINDINGS in sys.modules and all(whole)
 

@@ -112,7 +112,7 @@ class HangCheck:
 
     def setup(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
-        first = next((one for one in trainer.callbacks if isinstance(one, HangCheck)), self)
+        first = next((check for check in trainer.callbacks if isinstance(check, HangCheck)), self)
         if first is not self:
             switch_off(self)
             log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
@@ -267,8 +267,8 @@ class LoggedMetrics:
 
         self._pages.find_new()
         # of two processes that were one rank after each other the newer page counts
-        beats = sorted(self._pages.read().values(), key=lambda one: one.last_beat_ns)
-        sums = {one.rank: one.step_times for one in beats if one.rank is not None}
+        beats = sorted(self._pages.read().values(), key=lambda beat: beat.last_beat_ns)
+        sums = {beat.rank: beat.step_times for beat in beats if beat.rank is not None}
         told = {rank: times for rank, times in sums.items() if times is not None}
         before, self._before = self._before, told
         since = {rank: times.since(before[rank]) for rank, times in told.items() if rank in before}

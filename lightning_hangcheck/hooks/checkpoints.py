@@ -116,7 +116,7 @@ def of_huggingface(folder: str) -> Resumption:
     def look() -> tuple[_TrainerState, frozenset[str]]:
         with Path(folder, "trainer_state.json").open("rb") as file:
             state = msgspec.json.decode(file.read(LARGEST_STATE), type=_TrainerState)
-        return state, parts_held(one.name for one in Path(folder).iterdir())
+        return state, parts_held(path.name for path in Path(folder).iterdir())
 
     try:
         state, held = within(LOOK_LIMIT_S, look)

@@ -449,7 +449,7 @@ def instrument_loading(module: ModuleType) -> None:
         model = call.result[0] if isinstance(call.result, tuple) else call.result
         attempt("a look at the model", models.show_class_and_device, model, current())
 
-    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+    for owner in [var for var in vars(module).values() if isinstance(var, type)]:
         if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
             continue
         if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:

@@ -102,7 +102,7 @@ def devices_of(model: Model) -> list[device]:
     """Where its parameters are, the first one's first; the CPU for a model that has none."""
     import torch
 
-    return [one.device for one in model.parameters()] or [torch.device("cpu")]
+    return [parameter.device for parameter in model.parameters()] or [torch.device("cpu")]
 
 
 def input_device(model: Model) -> device:

@@ -213,7 +213,7 @@ def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Fo
     changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
     strategy = named.get("strategy", "auto")
     name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
-    if any(one in name for one in NEEDS_GPUS):
+    if any(gpu in name for gpu in NEEDS_GPUS):
         rehearsal.note("changed", f"the strategy {name} needs GPUs: ddp takes its place")
         changed["strategy"] = "ddp"
     if str(named.get("precision", "")) in ("16", "16-mixed", "16-true", "transformer-engine"):
@@ -465,13 +465,13 @@ def _samplers(loader: Foreign) -> list[Foreign]:
 
 def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
     """Whether something gives all ranks equally many samples; None where nothing tells."""
-    for one in (dataset, *samplers):
-        name = type(one).__name__
+    for sampler in (dataset, *samplers):
+        name = type(sampler).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
-            return bool(getattr(one, "even_batches", True))
+            return bool(getattr(sampler, "even_batches", True))
         if name.startswith("Unrepeated"):  # of Lightning, to predict
             return False
-        if hasattr(one, "num_replicas") and hasattr(one, "rank"):
+        if hasattr(sampler, "num_replicas") and hasattr(sampler, "rank"):
             return True
     return None
 
@@ -480,7 +480,9 @@ def _mark_of_data(loader: Foreign) -> str:
     """What stands for the data of this rank; only its size where an item is never the same."""
     torch = sys.modules["torch"]
     indices = [
-        repr(list(one.indices))[:2000] for one in _samplers(loader) if hasattr(one, "indices")
+        repr(list(sampler.indices))[:2000]
+        for sampler in _samplers(loader)
+        if hasattr(sampler, "indices")
     ]
     states = random.getstate(), torch.get_rng_state()
     first, again = (_print_of(loader.dataset[0]) for _ in range(2))
@@ -614,10 +616,12 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
         if not callable(handler):
             return ""
         parts = getattr(handler, "signal_handlers", None) or [handler]
-        owners = {str(getattr(one, "__module__", "") or type(one).__module__) for one in parts}
-        owners = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+        owners = {str(getattr(part, "__module__", "") or type(part).__module__) for part in parts}
+        owners = {
+            owner for owner in owners if not owner.startswith(("lightning_hangcheck", "signal"))
+        }
         of_lightning = ("lightning.", "pytorch_lightning.")
-        if owners and all(one.startswith(of_lightning) for one in owners):
+        if owners and all(owner.startswith(of_lightning) for owner in owners):
             return "Lightning"
         return "program" if owners else ""
 

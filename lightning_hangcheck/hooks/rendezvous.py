@@ -403,8 +403,8 @@ def look_for_missing(
     pages.close()
     tree = ProcessTree(session.facts.root_pid, root_belongs=not session.facts.launched)
     processes: dict[int | None, tuple[int, Beat | None]] = {
-        one.local_rank if local else one.rank: (one.pid, None)
-        for one in find_ranks(tree.take(time.monotonic_ns()), beats)
+        rank.local_rank if local else rank.rank: (rank.pid, None)
+        for rank in find_ranks(tree.take(time.monotonic_ns()), beats)
     }
     # a page outlives its process: where a rank was started again, the process that lives counts
     for pid, beat in sorted(beats.items(), key=lambda one: has_ended(one[0]), reverse=True):

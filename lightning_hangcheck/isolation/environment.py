@@ -36,7 +36,9 @@ def searched_folders(name: str) -> str:
     """
     here = names_of_working_folder()
     entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", os.environ.get(name, ""))
-    kept = (one for one in entries if one.startswith("/") and os.path.normpath(one) not in here)
+    kept = (
+        entry for entry in entries if entry.startswith("/") and os.path.normpath(entry) not in here
+    )
     return ":".join(kept)
 
 

@@ -193,10 +193,11 @@ def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Ac
         if look.role != "rank" and (awaited is None or look.pid in awaited)
     ]
     if any(
-        one.activity == "moving" or (one.activity == "busy" and not one.stacks) for one in children
+        activity.activity == "moving" or (activity.activity == "busy" and not activity.stacks)
+        for activity in children
     ):
         return "moving"
-    return "busy" if any(one.activity == "busy" for one in children) else "idle"
+    return "busy" if any(activity.activity == "busy" for activity in children) else "idle"
 
 
 def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None) -> bool:
@@ -206,10 +207,10 @@ def _circles(view: RankView, process: ProcessActivity, stuck: ThreadStack | None
             return True
         return read_process(own).in_one_call(stuck.tid if stuck is not None else None) is None
     return any(
-        read_process_activity(one).activity in ("busy", "moving")
-        and read_process(one).in_one_call() is None
-        for one in view.processes
-        if one is not own
+        read_process_activity(look).activity in ("busy", "moving")
+        and read_process(look).in_one_call() is None
+        for look in view.processes
+        if look is not own
     )
 
 
@@ -224,9 +225,9 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         functions).
     """
     usable = [
-        one
-        for one in read_process(look).moments
-        if one.kernel is not None and (look.role == "child" or one.threads)
+        moment
+        for moment in read_process(look).moments
+        if moment.kernel is not None and (look.role == "child" or moment.threads)
     ][-NEWEST:]
     told, moved = _without_steps(look), list[bool]()
     carried = starved = stood = False
@@ -249,7 +250,8 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         busiest_s += max(main_share, *of_awaited, 0.0) * seconds
         # ready at both looks, and computing: on a crowded machine it gets little of a processor
         first, second = (
-            {one.tid for one in each.states[1:] if one.state == "R"} for each in (earlier, later)
+            {thread.tid for thread in each.states[1:] if thread.state == "R"}
+            for each in (earlier, later)
         )
         ready = first & second if awaited is None else first & second & awaited
         waits_in_queue = later.starved_since(earlier)
@@ -260,7 +262,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         flowed += now_flowed
         carried = carried or carries
         moved.append(carries or _went_on(earlier, later, cpu_share, shares, awaited))
-        turns = [one.turns for one in (*earlier.states[:1], *later.states[:1])]
+        turns = [thread.turns for thread in (*earlier.states[:1], *later.states[:1])]
         unwoken = len(turns) == 2 and turns[0] is not None and turns[0] == turns[1]
         stood = stood or (unwoken and cpu_share < IDLE_SHARE)
     if not moved:
@@ -279,7 +281,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         bytes=flowed,
         carried=carried,
         starved=starved and main_s < BUSY_SHARE * span_s,
-        stacks=any(one.sample.stack is not None for one in usable),
+        stacks=any(moment.sample.stack is not None for moment in usable),
         stood=stood,
     )
 
@@ -289,13 +291,13 @@ def _without_steps(look: ProcessLook) -> Activity | None:
 
     A debugger or py-spy holds a process in state ``t`` for a moment: two samples must have seen it.
     """
-    letters = [one.kernel.state for one in look.samples[-2:] if one.kernel is not None]
+    letters = [sample.kernel.state for sample in look.samples[-2:] if sample.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
         return "gone"
     held = letters[-1:] == ["T"] or len(letters) > 1
     if held and all(letter in ("T", "t") for letter in letters):
         return "stopped"
-    stacks = [one.stack for one in look.samples if one.kernel is None]
+    stacks = [sample.stack for sample in look.samples if sample.kernel is None]
     newest = stacks[-1] if stacks and len(stacks) == len(look.samples) else None
     if newest is None or None in stacks or not newest.from_file:
         return None
@@ -315,8 +317,12 @@ def _went_on(
     The main thread, hardly busy, must be at another line of the user's code: one line that polls
     alternates below it.
     """
-    stacks = [one.sample.stack for one in (earlier, later)]
-    if not earlier.threads or not later.threads or len({one and one.source for one in stacks}) > 1:
+    stacks = [moment.sample.stack for moment in (earlier, later)]
+    if (
+        not earlier.threads
+        or not later.threads
+        or len({stack and stack.source for stack in stacks}) > 1
+    ):
         return False  # one source names classes, the other does not
 
     def key(one: Thread) -> tuple[int | None, str]:  # the source may not tell ids
@@ -324,7 +330,9 @@ def _went_on(
 
     def users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         users = users_frames(frames)
-        innermost = max((at for at, one in enumerate(frames) if one in users), default=len(frames))
+        innermost = max(
+            (at for at, frame in enumerate(frames) if frame in users), default=len(frames)
+        )
         return frames[: innermost + 1]
 
     main, before = later.threads[0], {key(one): one for one in earlier.threads[1:]}
@@ -374,12 +382,16 @@ def _flow(
     if before is None or after is None:
         return 0, False
     then, now = (
-        {one.tid: one.moved_bytes for one in each.threads if one.moved_bytes is not None}
+        {
+            thread.tid: thread.moved_bytes
+            for thread in each.threads
+            if thread.moved_bytes is not None
+        }
         for each in (before, after)
     )
-    if any(one.kind == "process" or one.holders for _, one in later.targets):
+    if any(target.kind == "process" or target.holders for _, target in later.targets):
         awaited = None  # another process, which may wait for what any of its threads gives it
-    of_python = {one.tid for one in later.threads}
+    of_python = {thread.tid for thread in later.threads}
     counted = {
         tid for tid in {*then, *now} if awaited is None or tid in awaited or tid not in of_python
     }

@@ -113,16 +113,16 @@ def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
 def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
     """Take the members out of a rank's record, and return the groups in which it is."""
     flight = view.flight
-    if flight is None or not any(one.ranks for one in flight.groups):
+    if flight is None or not any(record.ranks for record in flight.groups):
         return view, ()
     ordered = in_order(flight.groups)
     families = tuple(
-        GroupFamily(offsets_of(one), (GroupRun(one.ranks[0], 1, 1, one.group),))
-        if one.ranks
+        GroupFamily(offsets_of(record), (GroupRun(record.ranks[0], 1, 1, record.group),))
+        if record.ranks
         else GroupFamily()
-        for one in ordered
+        for record in ordered
     )
-    bare = tuple(replace(one, ranks=()) for one in ordered)
+    bare = tuple(replace(record, ranks=()) for record in ordered)
     return replace(view, flight=replace(flight, groups=bare)), families
 
 
@@ -130,11 +130,18 @@ def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]
     """Order a rank's groups not by their names alone: torch writes ``10`` before ``9``."""
     at_rest = iter(
         sorted(
-            (one for one in groups if one.on_device and not one.entries),
-            key=lambda one: (one.description, offsets_of(one), len(one.group), one.group),
+            (record for record in groups if record.on_device and not record.entries),
+            key=lambda record: (
+                record.description,
+                offsets_of(record),
+                len(record.group),
+                record.group,
+            ),
         )
     )
-    return tuple(next(at_rest) if one.on_device and not one.entries else one for one in groups)
+    return tuple(
+        next(at_rest) if record.on_device and not record.entries else record for record in groups
+    )
 
 
 def offsets_of(record: CollectiveRecord) -> Offsets:
@@ -220,7 +227,7 @@ def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> 
     def can_be(family: GroupFamily) -> bool:
         offsets, runs = family.offsets, family.runs
         counts = (*offsets[2::3], *(run.count for run in runs))
-        if len(offsets) % 3 or 0 in offsets[1::3] or not all(0 < one <= most for one in counts):
+        if len(offsets) % 3 or 0 in offsets[1::3] or not all(0 < count <= most for count in counts):
             return False
         if any(run.name_step and not is_number(run.name) for run in runs):
             return False
@@ -241,7 +248,7 @@ def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
 
 
 def alike_records(
-    told: FlightRecord,
+    flight: FlightRecord,
     rank: int,
     families: Sequence[GroupFamily],
     ranks: Collection[int],
@@ -259,33 +266,33 @@ def alike_records(
         known: Groups met before.
     """
     everyone = {rank, *ranks}
-    padded = [*families, *[None] * (len(told.groups) - len(families))]
+    padded = [*families, *[None] * (len(flight.groups) - len(families))]
     of_ranks = [
         _of_group(record, family, everyone, known)
-        for record, family in zip(told.groups, padded, strict=True)
+        for record, family in zip(flight.groups, padded, strict=True)
     ]
     rooted = {
         site: own
-        for record, own in zip(told.groups, of_ranks, strict=True)
-        for site in _rooted_sites(told, record, own[rank].ranks if rank in own else ())
+        for record, own in zip(flight.groups, of_ranks, strict=True)
+        for site in _rooted_sites(flight, record, own[rank].ranks if rank in own else ())
     }
-    sites_of: dict[tuple[int, ...], dict[int, CallSite]] = {(): told.sites}
+    sites_of: dict[tuple[int, ...], dict[int, CallSite]] = {(): flight.sites}
 
     def record_of(one: int) -> FlightRecord:
         groups = tuple(own[one] for own in of_ranks if one in own)
-        messages = told.messages
+        messages = flight.messages
         if messages is not None and one != rank:
             messages = replace(messages, moved=messages.moved + one - rank)
         moved = tuple(
             own[one].ranks[0] - own[rank].ranks[0] if one in own else 0 for own in rooted.values()
         )
         if moved not in sites_of:
-            sites = sites_of[moved] = dict(told.sites)
+            sites = sites_of[moved] = dict(flight.sites)
             for number, by in zip(rooted, moved, strict=True):
                 said, root = sites[number].root, root_of(sites[number]) or 0
                 own_root = f"{said.rpartition(' ')[0]} {root + by}"
                 sites[number] = replace(sites[number], root=own_root)
-        return replace(told, groups=groups, messages=messages, sites=sites_of[moved])
+        return replace(flight, groups=groups, messages=messages, sites=sites_of[moved])
 
     return {one: record_of(one) for one in ranks}
 
@@ -323,7 +330,9 @@ def root_of(site: CallSite) -> int | None:
 
 def roots_apart(flight: FlightRecord) -> bool:
     """Whether one place is called with the same root in several groups: nobody stands alike."""
-    rooted = [site for one in flight.groups for site in _rooted_sites(flight, one, one.ranks)]
+    rooted = [
+        site for record in flight.groups for site in _rooted_sites(flight, record, record.ranks)
+    ]
     return len(set(rooted)) < len(rooted)
 
 
@@ -333,8 +342,8 @@ def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankV
     if flight is not None and view.rank != rank:
         flight = alike_records(flight, view.rank, families, (rank,), {})[rank]
         bare = tuple(
-            replace(one, ranks=()) if family.offsets else one
-            for one, family in zip(flight.groups, families, strict=False)
+            replace(record, ranks=()) if family.offsets else record
+            for record, family in zip(flight.groups, families, strict=False)
         )
         flight = replace(flight, groups=bare if families else flight.groups)
     return replace(view, rank=rank, flight=flight)

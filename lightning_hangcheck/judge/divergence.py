@@ -119,8 +119,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
         """Those that left, and those that stayed: none where nothing tells who left."""
         gone, every = frozenset(self.diverged), self.pending_collectives
-        left = [one for one in every if one.rank in gone]
-        return left, [one for one in every if one.rank not in gone]
+        left = [pending for pending in every if pending.rank in gone]
+        return left, [pending for pending in every if pending.rank not in gone]
 
     @property
     def sends_cross(self) -> bool:
@@ -129,7 +129,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
         None has left out a message yet: what each would receive comes after its send in the code,
         and the order is wrong for all.
         """
-        names = {one.name for one in self.operations.values()}
+        names = {operation.name for operation in self.operations.values()}
         return self.proven and self.basis == "nothing" and names <= SENDS
 
     @property
@@ -146,7 +146,7 @@ def find_divergence(
     waiting: Sequence[PendingCollective] = still_pending(pending)
     if len(waiting) < 2:
         return None
-    recorded = [one for one in waiting if one.reading.view.flight is not None]
+    recorded = [collective for collective in waiting if collective.reading.view.flight is not None]
     known: dict[frozenset[int], int | None] = {}
     for group, column in sorted(histories(recorded).items()):
         different = {id(history): history for history in column.values()}
@@ -157,18 +157,18 @@ def find_divergence(
             return _at_number(job, group, seq, column)
     circle = solve(waiting_together(awaited)).helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
-        waiting = [one for one in recorded if one.rank in circle]
+        waiting = [collective for collective in recorded if collective.rank in circle]
     if len(waiting) < 2:
         return None
-    if {one.operation.name for one in waiting} <= PAIRED:
+    if {collective.operation.name for collective in waiting} <= PAIRED:
         return _by_messages(job, awaited, circle, waiting)
     if len(recorded) >= len(waiting):
         # not in a function of torch whose operation ended, or began, while the job was looked at
         inside = [
-            one
-            for one in waiting
-            for wait in [one.reading.wait]
-            if one.group is not None
+            collective
+            for collective in waiting
+            for wait in [collective.reading.wait]
+            if collective.group is not None
             or wait is None
             or wait.name in UNRECORDED
             or not is_collective_code(wait.frame.file)
@@ -176,18 +176,20 @@ def find_divergence(
         # what all have entered ends, and whoever is behind in it goes on; not where entering it
         # only puts it into a device's queue
         ending = any(
-            (record := record_of(one.reading, one.group or "")) is not None
+            (record := record_of(collective.reading, collective.group or "")) is not None
             and not record.on_device
-            and not awaited.get(one.rank)
-            for one in inside
+            and not awaited.get(collective.rank)
+            for collective in inside
         )
         return None if ending else _by_group(job, circle, inside)
     # where not all have a record, only the call and the lines that led to it are compared
     shown = [
-        replace(one, operation=Operation(wait.name)) if (wait := one.reading.wait) else one
-        for one in waiting
+        replace(collective, operation=Operation(wait.name))
+        if (wait := collective.reading.wait)
+        else collective
+        for collective in waiting
     ]
-    keys = {one: (one.operation.name, way_in(one.way)) for one in shown}
+    keys = {collective: (collective.operation.name, way_in(collective.way)) for collective in shown}
     if len(set(keys.values())) == 1:
         return None
     return _in_their_own(shown, *find_diverged(job.case.code, keys))
@@ -199,11 +201,11 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     sides = [left, stayed]
     if not stayed:  # nothing tells who left: each way by itself
         by_way: dict[tuple[Frame, ...], list[PendingCollective]] = {}
-        for one in left:
-            by_way.setdefault(one.way, []).append(one)
+        for pending in left:
+            by_way.setdefault(pending.way, []).append(pending)
         sides = list(by_way.values())
     for side in sides:
-        others = [one for other in sides if other is not side for one in other]
+        others = [pending for other in sides if other is not side for pending in other]
         ways = ways_of(side)
         notes = separating(code, _views(side), _views(others))
         if tests_apart(notes, ways, ways_of(others) - ways):
@@ -221,7 +223,7 @@ def parting_tests(
 
 
 def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
-    return [one.reading.view for one in waiting]
+    return [pending.reading.view for pending in waiting]
 
 
 # Different operations under one number of a group
@@ -233,12 +235,12 @@ def _parting_number(every: Collection[History]) -> int | None:
     An extra operation that looks as those of the steps do only moves all others on. The places that
     operations were called from tell where it was: there one sequence has what the other lacks.
     """
-    for seq in sorted(set().union(*(one.steps for one in every))):
-        here = [one.steps[seq] for one in every if seq in one.steps]
+    for seq in sorted(set().union(*(history.steps for history in every))):
+        here = [history.steps[seq] for history in every if seq in history.steps]
         contradict = len({step.operation for step in _comparable(here, here)}) > 1
-        if contradict and not all(one.has_ended(seq) for one in every):
+        if contradict and not all(history.has_ended(seq) for history in every):
             first, *others = every
-            earlier = (_first_without_counterpart(first.steps, one.steps) for one in others)
+            earlier = (_first_without_counterpart(first.steps, history.steps) for history in others)
             return min((seq, *(number for number in earlier if number is not None)))
     return None
 
@@ -247,7 +249,7 @@ def _comparable(steps: Sequence[Step], here: Collection[Step]) -> list[Step]:
     """Return steps to be compared: with roots and reductions only if all that are here have one."""
     if all(step.operation.detail for step in here):
         return list(steps)
-    return [replace(one, operation=replace(one.operation, detail="")) for one in steps]
+    return [replace(step, operation=replace(step.operation, detail="")) for step in steps]
 
 
 def _first_without_counterpart(one: dict[int, Step], other: dict[int, Step]) -> int | None:
@@ -272,31 +274,35 @@ def _first_without_counterpart(one: dict[int, Step], other: dict[int, Step]) -> 
 
 
 def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Divergence:
-    present = {one: history.steps[seq] for one, history in column.items() if seq in history.steps}
+    present = {
+        pending: history.steps[seq] for pending, history in column.items() if seq in history.steps
+    }
     longest = max(column.values(), key=lambda history: len(history.steps)).steps
     past = [longest[number] for number in sorted(longest) if number < seq]
     before = _comparable(past, present.values())
     steps = zip(present, _comparable([*present.values()], present.values()), strict=True)
     here = {
-        one if one.numbered == (group, seq) else replace(one, way=step.called_from or one.way): step
-        for one, step in steps
+        pending
+        if pending.numbered == (group, seq)
+        else replace(pending, way=step.called_from or pending.way): step
+        for pending, step in steps
     }
-    operations = {one: step.operation for one, step in here.items()}
+    operations = {pending: step.operation for pending, step in here.items()}
     keys: Mapping[PendingCollective, Hashable] = (
         operations if len(set(operations.values())) > 1 else here
     )
-    diverged, basis = find_diverged(job.case.code, keys, lambda one: (before, here[one]))
+    diverged, basis = find_diverged(job.case.code, keys, lambda pending: (before, here[pending]))
     if basis != "majority":
         as_others = did_as_like_groups(job, group, seq, operations)
         if 0 < len(as_others) < len(here):
-            diverged = tuple(sorted(one.rank for one in here if one not in as_others))
+            diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
     candidates = [*dict.fromkeys(here.values())]
     expected = expected_next(before, candidates, SURE_CONTEXT, 1)
-    of_others = {step for one, step in here.items() if one.rank not in diverged}
+    of_others = {step for pending, step in here.items() if pending.rank not in diverged}
     return Divergence(
         pending_collectives=tuple(here),
-        operations={one.rank: operation for one, operation in operations.items()},
+        operations={pending.rank: operation for pending, operation in operations.items()},
         diverged=diverged,
         basis=basis,
         group=group,
@@ -306,7 +312,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         due=expected in of_others,
         came_from=frozenset(
             history.steps[seq - 1].called_from
-            for history in {id(one): one for one in column.values()}.values()
+            for history in {id(history): history for history in column.values()}.values()
             if seq - 1 in history.steps
         ),
     )
@@ -322,13 +328,13 @@ def _by_messages(
 
     Where nobody counts messages, it is only known of ranks that all do the same.
     """
-    inside = {one.rank: awaited[one.rank] for one in waiting if one.rank in circle}
+    inside = {pending.rank: awaited[pending.rank] for pending in waiting if pending.rank in circle}
     ring = solve(waiting_together(inside)).circles
-    names = {one.operation.name for one in waiting}
+    names = {pending.operation.name for pending in waiting}
     if not ring and (any(awaited.values()) or len(names) > 1):
         return None
-    chosen = [one for one in waiting if one.rank in ring] if ring else waiting
-    everybody, departed = tuple(one.rank for one in chosen), departed_in_messages(job)
+    chosen = [pending for pending in waiting if pending.rank in ring] if ring else waiting
+    everybody, departed = tuple(pending.rank for pending in chosen), departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
     counts = messages_of(job)
     told = (counts.get(rank) for rank in everybody)
@@ -349,7 +355,7 @@ def _in_their_own(
 ) -> Divergence:
     return Divergence(
         pending_collectives=tuple(waiting),
-        operations={one.rank: one.operation for one in waiting},
+        operations={pending.rank: pending.operation for pending in waiting},
         diverged=diverged,
         basis=basis,
         proven=proven,
@@ -363,16 +369,20 @@ def _by_group(
 
     In one group and under different numbers, one is only ahead: its record is from a moment later.
     """
-    helpless = {one.rank for one in waiting}.issubset(circle)
+    helpless = {collective.rank for collective in waiting}.issubset(circle)
     skipped = _by_skipped(job, waiting) if helpless else None
     if skipped is not None or not waiting:
         return skipped
     keys: dict[PendingCollective, Hashable] = {
-        one: (one.group, one.seq, one.operation.name if one.group else one.operation)
-        for one in waiting
+        collective: (
+            collective.group,
+            collective.seq,
+            collective.operation.name if collective.group else collective.operation,
+        )
+        for collective in waiting
     }
     fewest = min(Counter(keys.values()).values())
-    ahead = len({one.group for one in waiting}) == 1 and waiting[0].group is not None
+    ahead = len({collective.group for collective in waiting}) == 1 and waiting[0].group is not None
     if ahead or len(set(keys.values())) == 1 or fewest > 1:
         return None
 
@@ -389,12 +399,12 @@ def _by_group(
 
     diverged, basis = find_diverged(job.case.code, keys, own_way)
     silent, departed = without_message(job), departed_in_messages(job)
-    here = {one.rank for one in waiting}
+    here = {collective.rank for collective in waiting}
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
     elif silent and set(silent) <= here:
         diverged, basis = silent, "messages"
-    proven = helpless or not any(one.operation.name in PAIRED for one in waiting)
+    proven = helpless or not any(collective.operation.name in PAIRED for collective in waiting)
     return _in_their_own(waiting, diverged, basis, proven=proven)
 
 
@@ -406,28 +416,36 @@ def _by_group(
 
 def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     # those that are told as another one is stand in groups of their own, each as that one
-    different = {(one.seq, one.reading.told_by): one for one in reversed(waiting)}
-    asked = [one for one in reversed(different.values()) if one.numbered is not None]
-    alone = all(one.reading.stuck is None for one in waiting)
+    different = {
+        (collective.seq, collective.reading.told_by): collective for collective in reversed(waiting)
+    }
+    asked = [
+        collective for collective in reversed(different.values()) if collective.numbered is not None
+    ]
+    alone = all(collective.reading.stuck is None for collective in waiting)
     before = int(alone and len(waiting) >= FEWEST_FOR_MAJORITY)
 
     def by_any_step(pending: PendingCollective) -> tuple[int, ...]:
         """Threads may have changed their order, too: nobody where others tell of others."""
-        told = {_passed_by(one, waiting, MOST_COMPARED) for one in asked} - {()}
+        told = {_passed_by(collective, waiting, MOST_COMPARED) for collective in asked} - {()}
         return _passed_by(pending, waiting, MOST_COMPARED) if len(told) == 1 else ()
 
     signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
-        ("sequence", lambda one: _passed_by(one, waiting, before)),
-        ("like groups", lambda one: left_out_unlike_groups(job, one)),
-        ("sequence", lambda one: () if alone else by_any_step(one)),
+        ("sequence", lambda collective: _passed_by(collective, waiting, before)),
+        ("like groups", lambda collective: left_out_unlike_groups(job, collective)),
+        ("sequence", lambda collective: () if alone else by_any_step(collective)),
     )
     for basis, left_out in signs:
-        told = ((one, ranks) for one in asked if (ranks := left_out(one)))
+        told = ((collective, ranks) for collective in asked if (ranks := left_out(collective)))
         pending, passed_by = next(told, (None, ()))
         if pending is None:
             continue
-        there = {one for one in waiting if one.numbered == pending.numbered}
-        chosen = [one for one in waiting if one in there or one.rank in passed_by]
+        there = {collective for collective in waiting if collective.numbered == pending.numbered}
+        chosen = [
+            collective
+            for collective in waiting
+            if collective in there or collective.rank in passed_by
+        ]
         return Divergence(
             pending_collectives=tuple(chosen),
             operations={o.rank: o.operation if o in there else LEFT_OUT for o in chosen},
@@ -460,24 +478,28 @@ def _passed_by(
     if steps is None:
         return ()
 
-    def steps_at(one: PendingCollective) -> dict[int, int]:
+    def steps_at(collective: PendingCollective) -> dict[int, int]:
         """For each number of the group, at which number of the other the rank was then."""
         found: dict[int, int] = {}
         newest: int | None = None
-        for name, entry in entered(one.reading):
+        for name, entry in entered(collective.reading):
             if name == steps:
                 newest = entry.seq
             elif name == group and newest is not None:
                 found[entry.seq] = newest
         return found
 
-    def last(one: PendingCollective, name: str) -> int:
-        record = record_of(one.reading, name)
+    def last(collective: PendingCollective, name: str) -> int:
+        record = record_of(collective.reading, name)
         return record.last_enqueued if record is not None else -1
 
-    known = ((one, record_of(one.reading, group)) for one in waiting)
-    members = [one for one, record in known if record and one.rank in (record.ranks or (one.rank,))]
-    at = {one: steps_at(one) for one in members}
+    known = ((collective, record_of(collective.reading, group)) for collective in waiting)
+    members = [
+        collective
+        for collective, record in known
+        if record and collective.rank in (record.ranks or (collective.rank,))
+    ]
+    at = {member: steps_at(member) for member in members}
     own = at.get(pending, {})
     together: dict[int, list[int]] = {}  # in which steps ranks were as they entered it before
     gaps: set[int] = set()
@@ -493,9 +515,9 @@ def _passed_by(
     if not any(abs(own_gap - gap) <= apart for gap in gaps):
         return ()
     return tuple(
-        one.rank
-        for one in members
-        if last(one, group) in range(seq) and last(one, steps) > own[seq] + apart
+        member.rank
+        for member in members
+        if last(member, group) in range(seq) and last(member, steps) > own[seq] + apart
     )
 
 
@@ -515,12 +537,12 @@ def find_diverged(
         way_of: Tells what a rank did before, and what it does now, where recorded.
     """
     together: dict[Key, list[PendingCollective]] = {}
-    for one, key in keys.items():
-        together.setdefault(key, []).append(one)
+    for pending, key in keys.items():
+        together.setdefault(key, []).append(pending)
     sides = list(together.values())
     largest = max(sides, key=len)
     if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
-        left = (one.rank for side in sides if side is not largest for one in side)
+        left = (pending.rank for side in sides if side is not largest for pending in side)
         return tuple(sorted(left)), "majority"
     stacks, ways = list(map(ways_of, sides)), [way_of(side[0]) for side in sides]
     often = Counter(stack for each in stacks for stack in each)
@@ -531,7 +553,7 @@ def find_diverged(
     def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
         if any(map(parked_in, stacks[at])):
             return False  # a test of the framework's own led it to where it is meant to wait
-        rest = [one for side in sides if side is not sides[at] for one in side]
+        rest = [pending for side in sides if side is not sides[at] for pending in side]
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))
 
@@ -545,7 +567,7 @@ def find_diverged(
 
     of_one = [note for note in code if not note.condition_of_most]
     signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
-        ("exception", lambda at: all(one.reading.handling for one in sides[at])),
+        ("exception", lambda at: all(pending.reading.handling for pending in sides[at])),
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),
@@ -557,8 +579,8 @@ def find_diverged(
     for basis, shows in signs:
         gone = list(filter(shows, range(len(sides))))
         if gone and len(gone) < len(sides):
-            return tuple(sorted(one.rank for at in gone for one in sides[at])), basis
-    return tuple(sorted(one.rank for one in keys)), "nothing"
+            return tuple(sorted(pending.rank for at in gone for pending in sides[at])), basis
+    return tuple(sorted(pending.rank for pending in keys)), "nothing"
 
 
 def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
@@ -632,8 +654,10 @@ STARTS_TRIED = 64
 
 def messages_of(job: JobReading) -> dict[int, MessageCounts]:
     """Return the messages that each rank has posted, where they were counted."""
-    flights = ((rank, one.view.flight) for rank, one in job.ranks.items())
-    return {rank: one.messages for rank, one in flights if one is not None and one.messages}
+    flights = ((rank, reading.view.flight) for rank, reading in job.ranks.items())
+    return {
+        rank: flight.messages for rank, flight in flights if flight is not None and flight.messages
+    }
 
 
 def departed_in_messages(job: JobReading) -> tuple[int, ...]:
@@ -677,12 +701,12 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
-    views = {rank: one.view for rank, one in job.ranks.items()}
+    views = {rank: reading.view for rank, reading in job.ranks.items()}
     awaited = {
         peer
-        for one in job.waiting_in(COLLECTIVE)
-        if one.wait is not None and one.wait.name in PAIRED
-        for peer in awaited_peers(views, one.view, one.wait.name)
+        for reading in job.waiting_in(COLLECTIVE)
+        if reading.wait is not None and reading.wait.name in PAIRED
+        for peer in awaited_peers(views, reading.view, reading.wait.name)
     }
     return tuple(rank for rank in sorted(awaited) if totals[rank] != usual)
 
@@ -704,7 +728,7 @@ def did_as_like_groups(
 
     None of them where there is no such group, or where these disagree.
     """
-    owner = next((one.reading for one in here if record_of(one.reading, group)), None)
+    owner = next((pending.reading for pending in here if record_of(pending.reading, group)), None)
     by_name = len({operation.name for operation in here.values()}) > 1
 
     def compared(operation: Operation) -> Operation:
@@ -718,7 +742,7 @@ def did_as_like_groups(
         for entry in record.entries
         if entry.seq == seq
     }
-    as_they_did = (one for one, operation in here.items() if compared(operation) in did)
+    as_they_did = (pending for pending, operation in here.items() if compared(operation) in did)
     return frozenset(as_they_did if len(did) == 1 else ())
 
 
@@ -731,8 +755,10 @@ def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple
     like = list(_like_groups(job, pending.reading, group, seq))
     if not like or any(record.newest < seq for _, record in like):
         return ()
-    own = ((rank, record_of(one, group)) for rank, one in job.ranks.items())
-    return tuple(rank for rank, one in own if one and rank in one.ranks and one.newest < seq)
+    own = ((rank, record_of(reading, group)) for rank, reading in job.ranks.items())
+    return tuple(
+        rank for rank, record in own if record and rank in record.ranks and record.newest < seq
+    )
 
 
 def _like_groups(
@@ -754,7 +780,7 @@ def _like_groups(
     own, asked = record_of(owner, group), {group}
     came = before(owner, own) if own is not None else {}
     for reading, record in (
-        (one, each) for one in job.ranks.values() for each in groups_of(one.view)
+        (rank, each) for rank in job.ranks.values() for each in groups_of(rank.view)
     ):
         if own is None or len(asked) > MOST_GROUPS:
             break

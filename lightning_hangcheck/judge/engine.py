@@ -54,7 +54,7 @@ NEEDS: dict[Need, tuple[str, GapKind, Callable[[RankReading], bool]]] = {
         "the kernel's view of processes",
         "kernel_state",
         lambda reading: any(
-            one.kernel is not None for look in reading.view.processes for one in look.samples
+            sample.kernel is not None for look in reading.view.processes for sample in look.samples
         ),
     ),
 }
@@ -143,12 +143,12 @@ def _of_processes(job: JobReading) -> Conclusion:
     gaps = []
     for need in missing:
         impossible = BETWEEN_RANKS if job.world_size <= 1 else ()
-        asked = (cause for one in RULES if need in one.needs for cause in one.causes)
+        asked = (cause for rule in RULES if need in rule.needs for cause in rule.causes)
         causes = ", ".join(dict.fromkeys(cause for cause in asked if cause not in impossible))
         what, missing_kind, _ = NEEDS[need]
         why = f"none could be read; without it nobody looked for {causes}"
         gaps.append(Gap(what, None, why, missing_kind))
-    told = _ask(situation, [one for one in RULES if not set(missing).intersection(one.needs)])
+    told = _ask(situation, [rule for rule in RULES if not set(missing).intersection(rule.needs)])
     judged = [(decide(found, job.case.limits), found) for found in told]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
     known = replace(known, graph=graph, gaps=tuple(gaps))
@@ -158,9 +158,9 @@ def _of_processes(job: JobReading) -> Conclusion:
     if len(alarms) > 1:  # how many ranks are led to the culprits is a walk through the graph
         kind, finding = max(
             alarms,
-            key=lambda one: (
-                SEVERITY[one[0]],
-                graph.leading_to((*one[1].culprits, *one[1].left_standing)),
+            key=lambda alarm: (
+                SEVERITY[alarm[0]],
+                graph.leading_to((*alarm[1].culprits, *alarm[1].left_standing)),
             ),
         )
     if finding.ended_by == "pace":
@@ -173,7 +173,7 @@ def _of_processes(job: JobReading) -> Conclusion:
 def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
     """Blame those for whom the first rank that failed only gave up waiting, as they stood then."""
     job = over.job
-    gave_up = {rank for rank, one in job.ranks.items() if gave_up_waiting(one.view)}
+    gave_up = {rank for rank, reading in job.ranks.items() if gave_up_waiting(reading.view)}
     if not crash.culprits or not gave_up.issuperset(crash.culprits):
         return over
     views = tuple(
@@ -201,30 +201,30 @@ def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
     """Ask each rule about the suspects that no more specific one explains: each has one cause."""
     left = situation.suspects
-    for one in rules:
+    for rule in rules:
         now = replace(situation, suspects=left)
-        known = {name: EVIDENCE[name](now) for name in one.evidence}
+        known = {name: EVIDENCE[name](now) for name in rule.evidence}
         if not all(known.values()):
             continue
         found: Finding | None = None
-        if one.of:
-            asked = ((each, one.find(each, **known)) for each in now.suspects_that_are(*one.of))
+        if rule.of:
+            asked = ((each, rule.find(each, **known)) for each in now.suspects_that_are(*rule.of))
             told = [(reading, seen) for reading, seen in asked if seen is not None]
-            found = _of_row(one, now, told) if told else None
+            found = _of_row(rule, now, told) if told else None
         else:
-            found = one.find(**known)
+            found = rule.find(**known)
         if found is not None:
             explained = {*found.culprits, *found.left_standing}
-            left = tuple(one for one in left if one.rank not in explained)
+            left = tuple(reading for reading in left if reading.rank not in explained)
             yield _of_standstill(found, situation.job) if situation.standstill else found
 
 
 def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, Seen]]) -> Finding:
     """Blame all suspects of which a row says something; the first one's words are the sentence."""
     first = told[0][1]
-    alike = [one for one, each in told if each.alike == first.alike]
+    alike = [reading for reading, each in told if each.alike == first.alike]
     sentence = say(alike, first.text, **first.words)
-    if others := [one for one, each in told if each.alike != first.alike]:
+    if others := [reading for reading, each in told if each.alike != first.alike]:
         sentence += f"; likewise {names(others)}"
     facts = [EvidenceItem(kind, o.rank, text) for o, each in told for kind, text in each.evidence]
     finding = blame(
@@ -247,29 +247,31 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
-    processes = [one.own for one in job.alive]
+    processes = [reading.own for reading in job.alive]
     ended_by = finding.ended_by
     if ended_by == "inside" and any(
         own.sleeps_on or any(thread.sleeps for thread in own.free_threads) for own in processes
     ):
         ended_by = "outside"
-    silence_s = min([finding.silence_s, *(one.silence_s for one in job.alive)])
+    silence_s = min([finding.silence_s, *(reading.silence_s for reading in job.alive)])
     return replace(finding, standstill=True, silence_s=silence_s, ended_by=ended_by)
 
 
 def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
     """Name all ranks of a standstill, each stuck by itself; the cause is the largest group's."""
     explained = {*gravest.culprits, *gravest.left_standing}
-    others = [one for one in alarms if one.culprits and explained.isdisjoint(one.culprits)]
+    others = [
+        finding for finding in alarms if finding.culprits and explained.isdisjoint(finding.culprits)
+    ]
     if not others:
         return gravest
     groups = (gravest, *others)
     return replace(
         gravest,
-        culprits=tuple(sorted(rank for one in groups for rank in one.culprits)),
-        sentence="; ".join(one.sentence for one in groups),
-        phase=min(groups, key=lambda one: min(one.culprits)).phase,
-        evidence=tuple(item for one in groups for item in one.evidence),
+        culprits=tuple(sorted(rank for finding in groups for rank in finding.culprits)),
+        sentence="; ".join(finding.sentence for finding in groups),
+        phase=min(groups, key=lambda finding: min(finding.culprits)).phase,
+        evidence=tuple(item for finding in groups for item in finding.evidence),
     )
 
 
@@ -282,22 +284,22 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     may on a node that is not seen.
     """
     circling = [
-        one
-        for one in job.alive
-        if one.circling
-        and (one.process_activity.activity != "idle" or one.wait_kind == "dataloader")
+        reading
+        for reading in job.alive
+        if reading.circling
+        and (reading.process_activity.activity != "idle" or reading.wait_kind == "dataloader")
     ]
-    idle = [one for one in job.alive if one.activity == "idle"]
+    idle = [reading for reading in job.alive if reading.activity == "idle"]
     if len(circling) + len(idle) < len(job.alive) or job.elsewhere:
         return ()
     waiters = set(graph.waiters)
-    ends = [one for one in circling or idle if one.rank not in waiters]
+    ends = [reading for reading in circling or idle if reading.rank not in waiters]
     lone = minority_of_one(ends) if not circling else None
     if lone is not None:
         return (lone,)
-    asking = {one.rank for one in ends if asks_again(one)}
-    places = {one.frames for one in ends if one.rank not in asking and one.frames}
-    firm = [one for one in ends if one.rank not in asking or one.frames in places]
+    asking = {reading.rank for reading in ends if asks_again(reading)}
+    places = {reading.frames for reading in ends if reading.rank not in asking and reading.frames}
+    firm = [reading for reading in ends if reading.rank not in asking or reading.frames in places]
     return tuple(firm or ends)
 
 
@@ -308,7 +310,7 @@ def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple
     code that no frame tells. An idle one that ranks that advance may set going waits for its turn.
     """
     stall_s = job.case.limits.stall_timeout
-    advancing = {one.rank for one in job.alive if one.silence_s < stall_s}
+    advancing = {reading.rank for reading in job.alive if reading.silence_s < stall_s}
     silent = [
         reading
         for reading in job.alive
@@ -318,5 +320,5 @@ def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple
     ]
     lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
     waiters = set(graph.waiters)
-    ends = [one for one in silent if one.rank not in waiters]
+    ends = [reading for reading in silent if reading.rank not in waiters]
     return (lone,) if lone is not None else tuple(ends or silent)

@@ -172,7 +172,7 @@ def how_it_ended(view: RankView) -> str:
     if number is not None:
         name = signal_name(number)
         why = killed_for_memory(view) if number == signal.SIGKILL else ""
-        starting = any(one.name == STARTING_SERVER for one in page_of(view).sections)
+        starting = any(section.name == STARTING_SERVER for section in page_of(view).sections)
         if number == signal.SIGABRT and starting:
             why = OUR_SERVER
         why = why or causes_file().signals.get(name, "")
@@ -229,7 +229,7 @@ def firsts_to_fail(
     firsts: dict[int, RankReading] = {}
     for one in sorted(own, key=ended_at):
         firsts.setdefault(_exit(one.view).clock, one)
-    return tuple(sorted(firsts.values(), key=lambda one: one.rank))
+    return tuple(sorted(firsts.values(), key=lambda first: first.rank))
 
 
 def left_before(
@@ -242,15 +242,15 @@ def left_before(
     """
     failure = first.view.process_exit
 
-    def before(one: RankReading) -> bool:
-        seen, finished = one.view.process_exit, page_of(one.view).ending == "finished"
-        ended = finished and ended_from_outside(one.view)
-        if not ended and (seen is None or failed(one.view)):
+    def before(reading: RankReading) -> bool:
+        seen, finished = reading.view.process_exit, page_of(reading.view).ending == "finished"
+        ended = finished and ended_from_outside(reading.view)
+        if not ended and (seen is None or failed(reading.view)):
             return False
-        if _exit(one.view).clock != _exit(first.view).clock:
+        if _exit(reading.view).clock != _exit(first.view).clock:
             return if_open
         if finished and raised(first.view):
-            return page_of(one.view).ended_ns < page_of(first.view).ended_ns
+            return page_of(reading.view).ended_ns < page_of(first.view).ended_ns
         return seen is not None and failure is not None and seen.order < failure.order
 
     return tuple(filter(before, readings))
@@ -268,10 +268,12 @@ def failed_for(first: RankReading, readings: Sequence[RankReading]) -> tuple[Ran
     left = left_before(first, readings, if_open=True)
     end, place = _exit(first.view), raised_at(first.view)
     if place is not None and any(
-        one.line == place.line and one.file.endswith(place.file) for one in end.met_at
+        frame.line == place.line and frame.file.endswith(place.file) for frame in end.met_at
     ):
-        left = tuple(one for one in left if one.rank in end.met) or left
-    return tuple(one for one in left if page_of(one.view).membership == "member") or left
+        left = tuple(reading for reading in left if reading.rank in end.met) or left
+    return (
+        tuple(reading for reading in left if page_of(reading.view).membership == "member") or left
+    )
 
 
 def ended_by_served(ranks: Iterable[RankView], *, several_nodes: bool = False) -> frozenset[int]:
@@ -324,10 +326,10 @@ def shown_by(views: Sequence[RankView]) -> str | None:
     """
     shown = {view.rank: asked_by(view) for view in views}
     gone = [view for view in views if view.process_exit is not None]
-    if any(not (shown[one.rank] or left_well(one) or lost_a_peer(one)) for one in gone):
+    if any(not (shown[view.rank] or left_well(view) or lost_a_peer(view)) for view in gone):
         return None
-    speak = (one for one in views if one.process_exit is None or _by_words(one))
-    return next(filter(None, (shown[one.rank] for one in speak)), None)
+    speak = (view for view in views if view.process_exit is None or _by_words(view))
+    return next(filter(None, (shown[view.rank] for view in speak)), None)
 
 
 def asked_end(job: JobReading) -> AskedEnd | None:
@@ -339,7 +341,7 @@ def asked_end(job: JobReading) -> AskedEnd | None:
     case = job.case
     if case.asked_end is not None or case.exit_code == 0:
         return case.asked_end
-    views = [one.view for one in job.ranks.values()]
+    views = [reading.view for reading in job.ranks.values()]
     by = next(filter(None, map(asked_by, views)), None)
     if by is None and ended_by_served(views, several_nodes=case.run.nnodes > 1):
         by = BY_SERVED

@@ -147,7 +147,9 @@ def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
     place = users[0] if users else None
     if place is None or place.function not in COMPREHENSIONS:
         return place
-    named = (one for one in users if one.file == place.file and one.function not in NAMELESS)
+    named = (
+        frame for frame in users if frame.file == place.file and frame.function not in NAMELESS
+    )
     around = next(named, place)
     if around is place or around.function == "<module>":
         return place
@@ -177,7 +179,9 @@ def outlived_stack_s(view: RankView) -> float:
     own, beat = view.own_process, view.beat
     if own is None or beat is None or view.process_exit is None:
         return 0.0
-    taken_ns = max((one.taken_ns for one in own.samples if one.stack is not None), default=None)
+    taken_ns = max(
+        (sample.taken_ns for sample in own.samples if sample.stack is not None), default=None
+    )
     seen_ns = max(beat.last_beat_ns, beat.ended_ns if beat.ending != "running" else 0)
     return max(0.0, (seen_ns - taken_ns) / NANOSECONDS) if taken_ns is not None else 0.0
 
@@ -301,7 +305,9 @@ def _inside(loop: Span, branches: Collection[Span]) -> bool:
 def _parting(frames: Sequence[Frame], others: Sequence[Frame]) -> int:
     """Return how many outermost calls two threads have in common."""
     pairs = enumerate(zip(frames, others, strict=False))
-    return next((at for at, (one, other) in pairs if one != other), min(len(frames), len(others)))
+    return next(
+        (at for at, (frame, other) in pairs if frame != other), min(len(frames), len(others))
+    )
 
 
 def _framework_loops(frames: Sequence[Frame]) -> set[str]:
@@ -343,8 +349,8 @@ def left_out(
 def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool | None:
     """Whether a thread calls collectives from where it stands on, by all its calls together."""
     notes = {(note.file, note.line): note.collectives_ahead for note in code}
-    asked = [one for one in frames if not is_standard(one.file) and not is_ours(one.file)]
-    found = {notes.get((one.file, one.line)) for one in asked}
+    asked = [frame for frame in frames if not is_standard(frame.file) and not is_ours(frame.file)]
+    found = {notes.get((frame.file, frame.line)) for frame in asked}
     return True if True in found else None if None in found else False
 
 
@@ -397,9 +403,9 @@ def _value(node: ast.expr, view: RankView) -> int:
         case ast.BinOp(op=ast.Mod(), left=left, right=right):
             return _value(left, view) % _value(right, view)
         case ast.BoolOp(op=how, values=parts):
-            passed = [bool(_value(one, view)) for one in parts]
+            passed = [bool(_value(expression, view)) for expression in parts]
             return all(passed) if isinstance(how, ast.And) else any(passed)
         case ast.Compare(left=left, ops=ops, comparators=rest):
-            pairs = pairwise(_value(one, view) for one in (left, *rest))
+            pairs = pairwise(_value(expression, view) for expression in (left, *rest))
             return all(_COMPARED[type(op)](*pair) for op, pair in zip(ops, pairs, strict=True))
     raise LookupError(type(node).__name__)

@@ -63,7 +63,7 @@ class Wait(NamedTuple):
     def edges(self) -> Iterator[Edge]:
         """All edges; above `MOST_FULL` one for each waiter and one to each ender."""
         waiters, enders = (
-            [f"rank:{one}" if isinstance(one, int) else one for one in nodes]
+            [f"rank:{node}" if isinstance(node, int) else node for node in nodes]
             for nodes in (self.waiters, self.enders)
         )
         told = zip(waiters, self.through, strict=True)
@@ -71,7 +71,7 @@ class Wait(NamedTuple):
             yield from (Edge(one, other, way) for one, way in told for other in enders)
             return
         yield from (Edge(one, enders[0], way) for one, way in told)
-        yield from (Edge(waiters[0], one, self.through[0]) for one in enders[1:])
+        yield from (Edge(waiters[0], ender, self.through[0]) for ender in enders[1:])
 
 
 class WaitGraph(Struct, frozen=True, kw_only=True):
@@ -131,7 +131,7 @@ def build_graph(
         waits=waits,
         ends=tuple(sorted(solved.ends)),
         waiters=tuple(sorted(everyone - solved.ends)),
-        between_ranks=_joins_ranks([one for one in waits if one.firm]),
+        between_ranks=_joins_ranks([wait for wait in waits if wait.firm]),
         circles=solved.circles,
     )
 
@@ -159,7 +159,7 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
         starts.update(dict.fromkeys(enders))
         between: list[Hashable] = [*enders]
         many = len(waiters) > 1 and len(enders) > 1
-        if many and all(isinstance(one, int) for one in enders):  # saves one edge for each pair
+        if many and all(isinstance(ender, int) for ender in enders):  # saves one edge for each pair
             following["wait", number], between = between, [("wait", number)]
             starts["wait", number] = None
         for waiter in waiters:
@@ -168,7 +168,7 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     part_of: dict[Hashable, int] = {}
     helpless: set[int] = set()  # parts
     leads_to_thing: set[int] = set()
-    last = ([one] for one in following if one not in part_of)  # for whom nobody waits
+    last = ([node] for node in following if node not in part_of)  # for whom nobody waits
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
@@ -277,9 +277,13 @@ def _in_collectives(
             parted = set()  # all other ends of their messages are known
         else:
             by_way: dict[object, list[int]] = {}
-            for one in divergence.pending_collectives:
-                way = one.group, str(divergence.operations[one.rank]), one.reading.frames
-                by_way.setdefault(way, []).append(one.rank)
+            for pending in divergence.pending_collectives:
+                way = (
+                    pending.group,
+                    str(divergence.operations[pending.rank]),
+                    pending.reading.frames,
+                )
+                by_way.setdefault(way, []).append(pending.rank)
             sides = list(by_way.values())
             sides = sides if len(sides) > 1 else [[rank] for rank in sides[0]]
             for side, following in zip(sides, (*sides[1:], sides[0]), strict=True):
@@ -298,8 +302,10 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
     their way.
     """
     yield from _for_all_others(job, "rendezvous_peers")
-    connecting = [one.rank for one in job.waiting_in({"rendezvous_connect"})]
-    coming = [rank for rank, one in job.ranks.items() if connecting and one.activity != "waiting"]
+    connecting = [reading.rank for reading in job.waiting_in({"rendezvous_connect"})]
+    coming = [
+        rank for rank, reading in job.ranks.items() if connecting and reading.activity != "waiting"
+    ]
     if 0 in connecting and coming:
         yield from _each_for_each(job, [0], coming)
         connecting.remove(0)
@@ -309,32 +315,32 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
 
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
-    waiting = {one.rank: None for one in job.waiting_in({kind})}
+    waiting = {reading.rank: None for reading in job.waiting_in({kind})}
     yield from _each_for_each(job, [*waiting], [rank for rank in job.ranks if rank not in waiting])
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
     """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
-    idle = [one for one in job.alive if one.activity == "idle"]
-    calling = [one.rank for one in idle if one.wait_kind == "call"]
-    serving = [one.rank for one in idle if calling and one.serving]
+    idle = [reading for reading in job.alive if reading.activity == "idle"]
+    calling = [reading.rank for reading in idle if reading.wait_kind == "call"]
+    serving = [reading.rank for reading in idle if calling and reading.serving]
     yield from _each_for_each(job, [one for one in calling if one not in serving], serving)
     for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
-    last = [one.rank for one in idle if one.wait_kind == "last_calls"]
+    last = [reading.rank for reading in idle if reading.wait_kind == "last_calls"]
     yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])
 
 
 def _at_store(job: JobReading) -> Iterator[Wait]:
     """For the ranks that wait neither there nor for others; where none is left, for the gone."""
-    waiting = tuple(one.rank for one in job.ranks.values() if one.at_store)
-    others = [one for one in job.ranks.values() if waiting and not one.at_store]
+    waiting = tuple(reading.rank for reading in job.ranks.values() if reading.at_store)
+    others = [reading for reading in job.ranks.values() if waiting and not reading.at_store]
     free = [
-        one.rank
-        for one in others
-        if one.activity == "unheard" or (one.alive and one.activity != "waiting")
+        reading.rank
+        for reading in others
+        if reading.activity == "unheard" or (reading.alive and reading.activity != "waiting")
     ]
-    if enders := free or [one.rank for one in others if one.activity == "gone"]:
+    if enders := free or [reading.rank for reading in others if reading.activity == "gone"]:
         yield Wait(waiting, tuple(enders), (AT_STORE,) * len(waiting))
 
 
@@ -393,11 +399,11 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
         elif reading.wait_kind != "dataloader" and not reading.at_store:
             blocked.append((rank, reading.own_targets))
         blocked += [
-            (reading.worker_node(one), read_process(one).targets)
-            for one in reading.workers
-            if reading.activity_of(one) == "idle" and not read_process(one).wants_work
+            (reading.worker_node(look), read_process(look).targets)
+            for look in reading.workers
+            if reading.activity_of(look) == "idle" and not read_process(look).wants_work
         ]
-        children = {one.pid: one for one in reading.view.processes if one.role == "child"}
+        children = {look.pid: look for look in reading.view.processes if look.role == "child"}
         for node, targets in blocked:
             drawn = patience.named(host, targets)
             for edge in drawn:
@@ -412,7 +418,7 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
         if reading.activity == "idle" and reading.own.locked:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
-            sharing = {job.processes.rank_of(host, one) for one in target.holders}
+            sharing = {job.processes.rank_of(host, holder) for holder in target.holders}
             known = [one for one in sharing if one is not None]
             if others := sorted(o for o in known if target.name not in at_object.get(o, ())):
                 yield Wait((rank,), tuple(others), ("at a semaphore or lock that they share",))

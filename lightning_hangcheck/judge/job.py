@@ -166,12 +166,14 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         """The words of shared memory at which it waits; a loader's lead to its workers."""
         if self.wait_kind == "dataloader":
             return ()
-        return tuple(one for one in self.own_targets if one.kind == "shared" and one.holders)
+        return tuple(
+            target for target in self.own_targets if target.kind == "shared" and target.holders
+        )
 
     @property
     def owing_workers(self) -> Sequence[ProcessLook]:
         """The workers that may owe its batch: none that waits for work itself, unless all do."""
-        return [one for one in self.workers if not read_process(one).wants_work] or self.workers
+        return [look for look in self.workers if not read_process(look).wants_work] or self.workers
 
     def activity_of(self, worker: ProcessLook) -> Activity:
         """What a worker does: busy, no more, if it moves and its rank is in a livelock by it."""
@@ -195,7 +197,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         Another rank could bring it, or anybody: the rank that serves a store does so in a thread of
         torch's, whatever it waits for itself.
         """
-        sockets = [one for one in self.targets if one.kind == "socket" and one.call != "connect"]
+        sockets = [
+            target
+            for target in self.targets
+            if target.kind == "socket" and target.call != "connect"
+        ]
         return self.activity == "idle" and (
             any(map(self.keeps_store, self.targets)) or (bool(sockets) and self.asks_store)
         )
@@ -205,7 +211,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         """Whether it asks a store, whosever: torch counts who does, and its stack ends there."""
         counted = self.view.flight.waits if self.view.flight is not None else {}
         frames = self.stuck_frames or self.frames
-        if self.child is not None or not frames or not any(one in counted for one in ASKS_STORE):
+        if self.child is not None or not frames or not any(ask in counted for ask in ASKS_STORE):
             return False
         owner = owner_of(frames[-1].file)
         return owner.kind == "user" or owner.package == "torch"
@@ -295,7 +301,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     idle = found.activity == "idle"
     silence_s = view.idle_for_s if idle else view.silent_for_s
     silence_s = view.nothing_new_for_s if found.livelocked else silence_s
-    workers = (one for one in view.processes if one.role == "worker")
+    workers = (look for look in view.processes if look.role == "worker")
     return RankReading(
         **asdict(found),
         view=view,
@@ -305,7 +311,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
         silence_s=min(max(0.0, silence_s), UNTOLD_S),
-        workers=tuple(one for one in workers if not read_process(one).serves_library),
+        workers=tuple(look for look in workers if not read_process(look).serves_library),
         targets=at_end if idle else (),
         own_targets=own.targets if idle else (),
         child=child if idle else None,
@@ -404,16 +410,16 @@ def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[i
     """Return who tells for each rank without a view of its own, and a view with its own groups."""
     told, known = dict(views), Members()
     others: dict[int, tuple[int, RankView]] = {}
-    for one in case.alike:
-        if one.rank not in told:
+    for alike in case.alike:
+        if alike.rank not in told:
             continue
-        views[one.rank] = with_members(told[one.rank], one.groups, known)
-        ranks = [rank for rank in parse_ranks(one.ranks) if rank not in told]
-        names, flight = {name.rank: name for name in one.names}, told[one.rank].flight
-        records = alike_records(flight, one.rank, one.groups, ranks, known) if flight else {}
+        views[alike.rank] = with_members(told[alike.rank], alike.groups, known)
+        ranks = [rank for rank in parse_ranks(alike.ranks) if rank not in told]
+        names, flight = {name.rank: name for name in alike.names}, told[alike.rank].flight
+        records = alike_records(flight, alike.rank, alike.groups, ranks, known) if flight else {}
         for rank in ranks:
             name = asdict(names.get(rank, RankName(rank)))
-            others[rank] = one.rank, replace(told[one.rank], **name, flight=records.get(rank))
+            others[rank] = alike.rank, replace(told[alike.rank], **name, flight=records.get(rank))
     return others
 
 
@@ -421,7 +427,7 @@ def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) 
     """Read a rank by the others: it goes round as one in the same functions does; its life, too."""
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:
-        alike = any(one.circling and functions_in(one.frames) == own for one in ranks.values())
+        alike = any(rank.circling and functions_in(rank.frames) == own for rank in ranks.values())
         reading = replace(reading, circling=True) if alike else reading
     return replace(reading, life=life_beside(view, life, case, reading.frames))
 
@@ -430,7 +436,7 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
     """Read rank 0 that counts in the store it keeps who has come, by torch's counter if any."""
     wait, flight = reading.wait, reading.view.flight
     counted = flight.waits if flight is not None else {}
-    found = any(one.wait_kind == "rendezvous_peers" for one in ranks.values())
+    found = any(rank.wait_kind == "rendezvous_peers" for rank in ranks.values())
     counts = COUNTS_ARRIVALS in counted if counted else found
     if wait is None or wait.kind != "rendezvous_connect" or not counts:
         return reading
@@ -475,7 +481,9 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
             return True
         return any(
             look.pid in awaited
-            or any(one.holders or one.kind == "process" for one in read_process(look).targets)
+            or any(
+                target.holders or target.kind == "process" for target in read_process(look).targets
+            )
             for look in view.processes
         )
 
@@ -485,7 +493,7 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
 def _standing(view: RankView, now_ns: int) -> int:
     silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
     # those within a factor of two of each other are alike, mostly
-    brackets = [round(math.log2(one)) if one > 1.0 else 0 for one in silences]
+    brackets = [round(math.log2(silence)) if silence > 1.0 else 0 for silence in silences]
     seen, beat, pace, doing, page = view.process_exit, view.beat, view.pace, None, None
     end = seen and (seen.order, seen.exit_code, seen.last_words, seen.memory_kills > 0)
     if view.processes:
@@ -502,8 +510,8 @@ def _standing(view: RankView, now_ns: int) -> int:
         steps, mark, saved = None, beat.checkpoint, beat.save
         if view.processes:
             sections = [
-                (one.name, one.item, one.goes_on_after_s, one.in_main_thread)
-                for one in beat.sections
+                (section.name, section.item, section.goes_on_after_s, section.in_main_thread)
+                for section in beat.sections
             ]
             marked = (mark.number, mark.name) if mark is not None else None
             number = saved.number if saved is not None else None
@@ -521,7 +529,7 @@ def _standing(view: RankView, now_ns: int) -> int:
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
     frames, read = latest_frames(look), read_process(look)
-    free = [_of_thread(one, one.targets) for one in read.free_threads]
+    free = [_of_thread(thread, thread.targets) for thread in read.free_threads]
     late = [
         (caller.frames, [_of_thread(end, end.named) for end in ends])
         for caller, ends in read.late_callers()
@@ -533,19 +541,31 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
         read.wait,
         _of_targets(read.targets),
         (read.limited, read.asks_anew, read.in_own_memory, read.waits_in_vain),
-        [(one.name, one.frames) for one in read.locked],
+        [(thread.name, thread.frames) for thread in read.locked],
         (read.called_back, free, late),
     )
 
 
-def _of_thread(one: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
-    return one.runs, one.ticks, one.timer, one.limited, one.for_ranks, _of_targets(targets)
+def _of_thread(thread: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
+    return (
+        thread.runs,
+        thread.ticks,
+        thread.timer,
+        thread.limited,
+        thread.for_ranks,
+        _of_targets(targets),
+    )
 
 
 def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
     return [
-        (one.call, one.kind, "" if one.kind in ADDRESSES else one.name, one.abandoned)
-        for one in targets
+        (
+            target.call,
+            target.kind,
+            "" if target.kind in ADDRESSES else target.name,
+            target.abandoned,
+        )
+        for target in targets
     ]
 
 
@@ -586,7 +606,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
                 for entry in record.entries
                 for call in [flight.call_of(entry)]
             ],
-            [(one.away, one.sends, one.retired) for one in record.messages],
+            [(message.away, message.sends, message.retired) for message in record.messages],
         )
         for record in records
     ]

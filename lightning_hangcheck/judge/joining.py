@@ -41,7 +41,7 @@ def complete_case(case: Case) -> Case:
     by how many are known.
     """
     known = {view.rank for view in case.ranks}
-    known.update(rank for one in case.alike for rank in parse_ranks(one.ranks))
+    known.update(rank for alike in case.alike for rank in parse_ranks(alike.ranks))
     run = replace(case.run, world_size=max(case.run.world_size, len(known)))
     unseen = set(range(run.world_size)) - known
     joined, gaps = list(case.ranks), list(case.gaps)
@@ -99,7 +99,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         taken_ns=newest.taken_ns,
         ended=all(case.ended for case in cases),
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
-        alike=tuple(one for case in cases for one in case.alike),
+        alike=tuple(alike for case in cases for alike in case.alike),
         seen_in=newest.seen_in,
     )
     return complete_case(merged)
@@ -119,7 +119,7 @@ def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
             for (host, machine), source in called.items()
             if host in shared and machine == node.case.run.machine
         }
-        views = (replace(one, host=names.get(one.host, one.host)) for one in node.case.ranks)
+        views = (replace(view, host=names.get(view.host, view.host)) for view in node.case.ranks)
         renamed.append(replace(node, case=replace(node.case, ranks=tuple(views))))
     return renamed or list(nodes)
 
@@ -321,8 +321,10 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
         for look in view.processes:
             kernels = (sample.kernel for sample in reversed(look.samples))
             newest = next((kernel for kernel in kernels if kernel is not None), None)
-            for one in newest.connections if newest is not None else ():
-                ends.setdefault(Connection(one.remote, one.own), []).append((view.host, look.pid))
+            for connection in newest.connections if newest is not None else ():
+                ends.setdefault(Connection(connection.remote, connection.own), []).append(
+                    (view.host, look.pid)
+                )
 
     def with_ends(view: RankView) -> RankView:
         def of_target(target: WaitTarget) -> WaitTarget:
@@ -337,12 +339,15 @@ def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:
             if sample.kernel is None:
                 return sample
             threads = tuple(
-                replace(one, waits_for=tuple(map(of_target, one.waits_for)))
-                for one in sample.kernel.threads
+                replace(thread, waits_for=tuple(map(of_target, thread.waits_for)))
+                for thread in sample.kernel.threads
             )
             return replace(sample, kernel=replace(sample.kernel, threads=threads))
 
-        looks = (replace(one, samples=tuple(map(of_sample, one.samples))) for one in view.processes)
+        looks = (
+            replace(process, samples=tuple(map(of_sample, process.samples)))
+            for process in view.processes
+        )
         return replace(view, processes=tuple(looks))
 
     return list(map(with_ends, views)) if ends else list(views)

@@ -113,30 +113,30 @@ class Board:
         knows: dict[str, list[int]] = defaultdict(list)
         for rank, flight in flights.items():
             still: list[tuple[tuple[int, int], Head]] = []
-            for one in flight.groups:
-                self.columns[rank, one.group] = one
-                self.entries[rank, one.group] = {entry.seq: entry for entry in one.entries}
-                ended = (entry.seq for entry in one.entries if entry.retired)
-                through = max(one.last_completed, *ended, 0)
-                self.through[rank, one.group] = through
-                self.names.setdefault(one.group, one.description)
-                knows[one.group].append(rank)
-                if one.ranks:
-                    self.members.setdefault(one.group, one.ranks)
-                if one.messages:
-                    self.with_messages.add(one.group)
-                if one.entries or one.messages:
-                    number = max(self.last_number[one.group], one.last_enqueued)
-                    self.last_number[one.group] = number
-                for entry in one.entries:
+            for record in flight.groups:
+                self.columns[rank, record.group] = record
+                self.entries[rank, record.group] = {entry.seq: entry for entry in record.entries}
+                ended = (entry.seq for entry in record.entries if entry.retired)
+                through = max(record.last_completed, *ended, 0)
+                self.through[rank, record.group] = through
+                self.names.setdefault(record.group, record.description)
+                knows[record.group].append(rank)
+                if record.ranks:
+                    self.members.setdefault(record.group, record.ranks)
+                if record.messages:
+                    self.with_messages.add(record.group)
+                if record.entries or record.messages:
+                    number = max(self.last_number[record.group], record.last_enqueued)
+                    self.last_number[record.group] = number
+                for entry in record.entries:
                     if entry.seq > through:
-                        head = Head(one.group, entry.seq, entry.op)
+                        head = Head(record.group, entry.seq, entry.op)
                         still.append(((entry.recorded, entry.created_ns), head))
-                for post in one.messages:
+                for post in record.messages:
                     if not post.retired:
                         peer = rank + post.away
                         op = f"send to rank {peer}" if post.sends else f"recv from rank {peer}"
-                        head = Head(one.group, post.seq, op, post)
+                        head = Head(record.group, post.seq, op, post)
                         still.append(((post.recorded, post.created_ns), head))
             if still:
                 self.heads[rank] = min(still, key=lambda pair: pair[0])[1]
@@ -201,8 +201,8 @@ class Board:
     def last_call(self, rank: int) -> Frame | None:
         """Return the user's line from which a rank called the last operation that it entered."""
         flight = self.flights[rank]
-        called = [one for group in flight.groups for one in group.entries if one.site]
-        last = max(called, key=lambda one: one.recorded, default=None)
+        called = [entry for group in flight.groups for entry in group.entries if entry.site]
+        last = max(called, key=lambda entry: entry.recorded, default=None)
         return users_place(flight.call_of(last).frames) if last is not None else None
 
 
@@ -246,9 +246,9 @@ class _Search:
         for head, ranks in pairs:
             if head.message is None:
                 self._collective(head, ranks)
-        self.by_head = sorted(pairs, key=lambda one: -len(one[1]))
+        self.by_head = sorted(pairs, key=lambda pair: -len(pair[1]))
         for rank, enders in list(self.enders.items()):
-            if enders and not any(one in board.flights for one in enders):
+            if enders and not any(ender in board.flights for ender in enders):
                 self._younger(rank)
         for peer, waiting in self.doubtful.items():
             # what had ended there would have ended on one of several that wait for it
@@ -277,9 +277,9 @@ class _Search:
 
     def _count_absent(self, head: Head, waiting: Iterable[int], ranks: Iterable[int]) -> None:
         new = Absent(head, set(), set())
-        one = self.absent.setdefault((head.group, head.seq, head.op), new)
-        one.waiting.update(waiting)
-        one.ranks.update(ranks)
+        absent = self.absent.setdefault((head.group, head.seq, head.op), new)
+        absent.waiting.update(waiting)
+        absent.ranks.update(ranks)
 
     def _younger(self, rank: int) -> None:
         """Where nobody tells of a rank's oldest open operation, a younger one may have ended."""
@@ -370,15 +370,15 @@ class _Search:
     def _of_culprits(self, late: list[Absent]) -> LeftFinding:
         board, sentences, told = self.board, [], set[int]()
         # each rank once, by the operation for which most wait
-        for one in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
-            if not (ranks := one.ranks - told):
+        for absent in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
+            if not (ranks := absent.ranks - told):
                 continue
             told |= ranks
             have, place = verb(ranks, "has", "have"), board.last_call(min(ranks))
             after = f" after its last call at {short_place(place)}" if place is not None else ""
             own = verb(ranks, "it is in its own code", "they are in their own code")
             sentences.append(
-                f"{name_ranks(ranks)} {have} not entered {board.of(one.head)}, and {have} nothing "
+                f"{name_ranks(ranks)} {have} not entered {board.of(absent.head)}, and {have} nothing "
                 f"else open: {own}, or inside that call{after}"
             )
         by_head: dict[tuple[str, int], list[tuple[int, Head, tuple[int, ...]]]] = defaultdict(list)
@@ -406,7 +406,7 @@ class _Search:
     def _of_transport(self) -> LeftFinding:
         head, ranks = max(self.stuck_together, key=lambda one: len(one[1]))
         why = "the transport between them (network, NVLink, a GPU) does not move"
-        first = all(one.last_completed <= 0 for one in self.board.columns.values())
+        first = all(record.last_completed <= 0 for record in self.board.columns.values())
         if first:
             why = "no operation of the job ever ended: their GPUs cannot reach each other"
         return self._nobody(
@@ -430,15 +430,15 @@ class _Search:
                 f"dump of {name_ranks(missing)} is here, so who is late is unknown",
             )
         if ahead:
-            one = max(ahead, key=lambda each: len(each.ranks))
-            few, make = name_ranks(one.waiting), verb(one.waiting, "makes", "make")
+            absent = max(ahead, key=lambda each: len(each.ranks))
+            few, make = name_ranks(absent.waiting), verb(absent.waiting, "makes", "make")
             guess = f"a guess: {few} {make} a call that others do not there"
             return self._nobody(
                 "rank_diverged",
                 "made",
                 0.4,
-                f"only {few} {verb(one.waiting, 'has', 'have')} entered {self.board.of(one.head)}; "
-                f"{name_ranks(one.ranks)} have not, and have nothing else open: who is at fault is "
+                f"only {few} {verb(absent.waiting, 'has', 'have')} entered {self.board.of(absent.head)}; "
+                f"{name_ranks(absent.ranks)} have not, and have nothing else open: who is at fault is "
                 "not proven",
                 EvidenceItem("guess", None, guess),
             )
@@ -494,7 +494,7 @@ class _Search:
                 waits=waits,
                 ends=tuple(sorted(blamed or solved.ends)),
                 waiters=tuple(
-                    one for wait in waits for one in wait.waiters if isinstance(one, int)
+                    waiter for wait in waits for waiter in wait.waiters if isinstance(waiter, int)
                 ),
                 between_ranks=bool(waits),
                 circles=solved.circles,
@@ -556,7 +556,13 @@ def judge_left(case: Case) -> LeftFinding | None:
             told = replace(told, gaps=gaps)
         found.append(told)
     order = {"hang": 1, "suspect": 2}
-    found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))
+    found.sort(
+        key=lambda finding: (
+            not finding.culprits,
+            order.get(finding.kind, 0),
+            finding.cause == "unknown",
+        )
+    )
     if len(found) < 2:
         return found[0] if found else None
     first, other = found

@@ -118,29 +118,29 @@ def killed(book: LogBook) -> LeftFinding | None:
 
 def raised(book: LogBook) -> LeftFinding | None:
     """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
-    failed = [one for one in book.of("exception") if one.error]
-    told = " ".join(one.error for one in failed)
+    failed = [fact for fact in book.of("exception") if fact.error]
+    told = " ".join(fact.error for fact in failed)
     failed += [
-        replace(one, error=one.error or one.text)
-        for one in book.of("memory", "cuda_error")
-        if (one.error or one.text)[:60] not in told
+        replace(fact, error=fact.error or fact.text)
+        for fact in book.of("memory", "cuda_error")
+        if (fact.error or fact.text)[:60] not in told
     ]
-    failed += [one for one in book.of("exit") if one.error]
+    failed += [fact for fact in book.of("exit") if fact.error]
     early = [
-        one
-        for one in failed
-        if one.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
-        and not any(word in one.error for word in ECHOES)
-        and (one.rank is None or one.rank not in book.waiting)
-        and book.before_timeouts(one) is not False
+        fact
+        for fact in failed
+        if fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
+        and not any(word in fact.error for word in ECHOES)
+        and (fact.rank is None or fact.rank not in book.waiting)
+        and book.before_timeouts(fact) is not False
     ]
-    early.sort(key=lambda one: (one.rank is None, one.file, one.line))
-    if book.clocks_agree and len({len(one.when) for one in early if one.rank is not None}) == 1:
-        early.sort(key=lambda one: (one.rank is None, one.when))
-    ranks = set(known(one.rank for one in early))
+    early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
+    if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
+        early.sort(key=lambda fact: (fact.rank is None, fact.when))
+    ranks = set(known(fact.rank for fact in early))
     if not early or (not ranks and book.waiting):
         return None  # whose it is, and whether it was caught, nothing tells
-    same = set(known(one.rank for one in early if one.error == early[0].error))
+    same = set(known(fact.rank for fact in early if fact.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
     ends = book.of("exit")
     heard = bool(book.heard - ranks) or bool(ends)
@@ -150,15 +150,15 @@ def raised(book: LogBook) -> LeftFinding | None:
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
     if in_vain := book.waiting - ranks:
         text += f" {name_ranks(in_vain).capitalize()} waited in vain."
-    guessed = set(known(one.rank for one in ends))
+    guessed = set(known(fact.rank for fact in ends))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
     if ranks != same and early[0].when:  # by time, where clocks tell it
-        guessed = set(known(one.rank for one in early if one.when == early[0].when))
+        guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
         if later := ranks - guessed:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
-    said = " ".join(one.error for one in early)
+    said = " ".join(fact.error for fact in early)
     cause: Cause = "process_dead"
     if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         cause = "memory_pressure"
@@ -170,12 +170,12 @@ def raised(book: LogBook) -> LeftFinding | None:
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
     """The driver reported a fault of a GPU that no program causes."""
-    faults = [one for one in book.of("xid") if one.code in HARDWARE]
+    faults = [fact for fact in book.of("xid") if fact.code in HARDWARE]
     if not faults:
         return None
     fault = faults[0]
-    mine = [one for one in book.of("exit", "communicator") if one.pid and one.pid == fault.pid]
-    ranks = known(one.rank if one.kind == "exit" else one.seq for one in mine[:1])
+    mine = [fact for fact in book.of("exit", "communicator") if fact.pid and fact.pid == fault.pid]
+    ranks = known(fact.rank if fact.kind == "exit" else fact.seq for fact in mine[:1])
     whose = f", which {name_ranks(ranks)} used" if ranks else ""
     text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
     return book.finding(_failed(book), "process_dead", text, faults, ranks)
@@ -184,12 +184,12 @@ def gpu_fault(book: LogBook) -> LeftFinding | None:
 def unlike_calls(book: LogBook) -> LeftFinding | None:
     """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
     facts = book.of("fingerprint", "sizes", "mismatch_warning")
-    prints = {one.ranks[0]: one for one in book.of("fingerprint") if len(one.ranks) == 1}
+    prints = {fact.ranks[0]: fact for fact in book.of("fingerprint") if len(fact.ranks) == 1}
     if not facts:
         return None
-    contents = {rank: f"{one.op} {list(one.sizes)}" for rank, one in prints.items()}
+    contents = {rank: f"{fact.op} {list(fact.sizes)}" for rank, fact in prints.items()}
     odd, cause, text = _apart(contents, prints.values(), book.world)
-    met = "in other operations" if len({one.op for one in prints.values()}) > 1 else ""
+    met = "in other operations" if len({fact.op for fact in prints.values()}) > 1 else ""
     text = f"ranks met {met or 'with other lengths'}{text}"
     return book.finding("hang" if book.waiting else "crashed", cause, text, facts, odd,
                         certainty="majority", victims=set(prints) if odd else None)  # fmt: skip
@@ -197,10 +197,10 @@ def unlike_calls(book: LogBook) -> LeftFinding | None:
 
 def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
     """Whether lengths differ so little that work was divided unevenly: nobody is the odd one."""
-    shapes = {one for one in sizes if one}
+    shapes = {size for size in sizes if size}
     return (
         len(shapes) > 1
-        and len({len(one) for one in shapes}) == 1
+        and len({len(shape) for shape in shapes}) == 1
         and all(
             max(column) <= max(min(column) * NEAR, min(column) + 1)
             for column in zip(*shapes, strict=True)
@@ -216,7 +216,7 @@ def _apart(
     counts = Counter(contents.values()).most_common()
     clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
     clear = clear and not _nearly(one.sizes for one in each)
-    odd = sorted(rank for rank, one in contents.items() if clear and one != counts[0][0])
+    odd = sorted(rank for rank, content in contents.items() if clear and content != counts[0][0])
     told = (
         f"{name_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
         for content, _ in counts[::-1][:4]
@@ -230,24 +230,26 @@ def _apart(
 def unlike_timeouts(book: LogBook) -> LeftFinding | None:
     """Under one number of one group ranks wait in other operations, or with other lengths."""
     for name, group in book.groups.items():
-        for seq in sorted({one.seq for one in group.values() if one.seq is not None and one.op}):
-            states = [one for one in group.values() if one.seq == seq and one.op]
-            contents = {one.number: one.content for one in states}
-            if len(set(contents.values())) < 2 or _nearly(one.sizes for one in states):
+        for seq in sorted(
+            {state.seq for state in group.values() if state.seq is not None and state.op}
+        ):
+            states = [state for state in group.values() if state.seq == seq and state.op]
+            contents = {state.number: state.content for state in states}
+            if len(set(contents.values())) < 2 or _nearly(state.sizes for state in states):
                 continue
             odd, cause, text = _apart(contents, states, book.world if name == "default" else 0)
             text = f"ranks differ in operation {seq}{of_group(name)}{text}"
-            who = known(one.rank for one in states if one.number in odd)
+            who = known(state.rank for state in states if state.number in odd)
             table = collective(name, seq, _table(states))
-            return book.finding("hang", cause, text, [one.facts[0] for one in states], who,
+            return book.finding("hang", cause, text, [state.facts[0] for state in states], who,
                                 certainty="majority", collectives=(table,))  # fmt: skip
     return None
 
 
 def _table(states: Iterable[GroupState]) -> dict[str, list[int]]:
     found: dict[str, list[int]] = defaultdict(list)
-    for one in states:
-        found[one.content or "not named"].append(one.number)
+    for state in states:
+        found[state.content or "not named"].append(state.number)
     return found
 
 
@@ -283,16 +285,16 @@ def lagging(book: LogBook) -> LeftFinding | None:
 def slow(book: LogBook) -> LeftFinding | None:
     """Ranks wait while a progress bar of another one moves on."""
     timeouts = book.of("timeout", "barrier_echo")
-    limit = min((one.limit_ms for one in timeouts if one.limit_ms), default=0)
+    limit = min((fact.limit_ms for fact in timeouts if fact.limit_ms), default=0)
     bars: dict[tuple[str, int | None, int | None], list[LogFact]] = defaultdict(list)
-    for one in book.of("bar"):
-        bars[one.file, one.rank, one.count].append(one)
+    for fact in book.of("bar"):
+        bars[fact.file, fact.rank, fact.count].append(fact)
     for states in bars.values():
         first, last = states[0], states[-1]
         done, total = last.seq or 0, last.count or 0
         if not timeouts or not (first.seq or 0) < done < total or last.rank in book.waiting:
             continue
-        reported = [one.line for one in timeouts if one.file == last.file]
+        reported = [fact.line for fact in timeouts if fact.file == last.file]
         as_long = abs((last.ran_ms or 0) - limit) < 0.2 * limit
         if not as_long and not (reported and last.line > min(reported)):
             continue  # it may have stood still since the wait began
@@ -311,19 +313,19 @@ def slow(book: LogBook) -> LeftFinding | None:
 def saving(book: LogBook) -> LeftFinding | None:
     """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
     timeouts = book.of("timeout", "status")
-    saves = [one for one in book.of("saving") if book.before_timeouts(one)]
+    saves = [fact for fact in book.of("saving") if book.before_timeouts(fact)]
     if not timeouts or not saves:
         return None
     last = saves[-1]
-    went_on = [one for one in book.of("bar") if one.file == last.file and one.line > last.line]
-    states = [one for group in book.groups.values() for one in group.values()]
-    small = all(max(one.sizes, default=1) <= BARRIER for one in states if one.seq is not None)
+    went_on = [fact for fact in book.of("bar") if fact.file == last.file and fact.line > last.line]
+    states = [state for group in book.groups.values() for state in group.values()]
+    small = all(max(state.sizes, default=1) <= BARRIER for state in states if state.seq is not None)
     began = last.when and book.clocks_agree and any(  # within a minute of the saving
-        abs(seconds(one.when) - (one.ran_ms or one.limit_ms) / 1000 - seconds(last.when)) < 60
-        for one in timeouts
-        if one.limit_ms and len(one.when) == len(last.when)
+        abs(seconds(fact.when) - (fact.ran_ms or fact.limit_ms) / 1000 - seconds(last.when)) < 60
+        for fact in timeouts
+        if fact.limit_ms and len(fact.when) == len(last.when)
     )  # fmt: skip
-    if any(book.before_timeouts(one) for one in went_on) or not (small or began):
+    if any(book.before_timeouts(fact) for fact in went_on) or not (small or began):
         return None
     who = {0 if last.rank is None else last.rank} - book.waiting
     text = (
@@ -336,28 +338,28 @@ def saving(book: LogBook) -> LeftFinding | None:
 def behind(book: LogBook) -> LeftFinding | None:
     """Some ranks have not finished entering an operation in which others are."""
     for name, group in book.groups.items():
-        open_at = [one.seq for one in group.values() if one.seq is not None]
+        open_at = [state.seq for state in group.values() if state.seq is not None]
         if not open_at:
             continue
         seq = min(open_at)
         inside: list[GroupState] = []
         late: list[GroupState] = []
         ahead = False
-        for one in group.values():
-            entered, done = one.enqueued, one.completed
-            if one.seq == seq or (entered is not None and entered >= seq > (done or 0)):
-                inside.append(one)
-            elif one.seq is not None or (done is not None and done >= seq):
+        for state in group.values():
+            entered, done = state.enqueued, state.completed
+            if state.seq == seq or (entered is not None and entered >= seq > (done or 0)):
+                inside.append(state)
+            elif state.seq is not None or (done is not None and done >= seq):
                 ahead = True
-            elif entered is not None and done is not None and one.rank not in book.waiting:
-                late.append(one)
+            elif entered is not None and done is not None and state.rank not in book.waiting:
+                late.append(state)
         if not late or ahead or not inside:
             continue
         few = len(late) <= len(inside)
         sure = len(late) < len(inside) or _further(book, inside, late)
         sure = few and sure and not book.other_groups
-        ranks = known(one.rank for one in late)
-        done = max(one.completed or 0 for one in late)
+        ranks = known(state.rank for state in late)
+        done = max(state.completed or 0 for state in late)
         text = (
             f"{name_members(late)} ended operation {done}{of_group(name)} and had not finished "
             f"entering {seq}, in which {name_members(inside)} waited."
@@ -371,10 +373,10 @@ def behind(book: LogBook) -> LeftFinding | None:
             "hang",
             "unknown",
             text,
-            [*(fact for one in (*late, *inside) for fact in one.facts), *said],
+            [*(fact for state in (*late, *inside) for fact in state.facts), *said],
             ranks if sure else (),
             guessed=ranks if few and not sure else (),
-            victims=known(one.rank for one in inside),
+            victims=known(state.rank for state in inside),
             collectives=(collective(name, seq, table),),
         )
     return None
@@ -385,10 +387,10 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
 
     They went on and entered several more; or, where clocks agree, their own last words are later.
     """
-    if any((one.enqueued or 0) >= (one.seq or 0) + 2 for one in inside):
+    if any((state.enqueued or 0) >= (state.seq or 0) + 2 for state in inside):
         return True
     in_it, not_in_it = (
-        [word.when for word in book.said_by(one.rank for one in states) if word.when]
+        [word.when for word in book.said_by(state.rank for state in states) if word.when]
         for states in (inside, late)
     )
     told = bool(book.clocks_agree and in_it and not_in_it)
@@ -399,8 +401,8 @@ def all_inside(book: LogBook) -> LeftFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
     facts = book.of("timeout", "status", "dump_signal")
     waits = {name: states for name, group in book.groups.items()
-             if (states := [one for one in group.values() if one.seq is not None])}  # fmt: skip
-    late = max((one.ran_ms or 0 for one in book.of("timeout") if overslept(one)), default=0)
+             if (states := [state for state in group.values() if state.seq is not None])}  # fmt: skip
+    late = max((fact.ran_ms or 0 for fact in book.of("timeout") if overslept(fact)), default=0)
     slept = f" The watchdog spoke only after {late / 1000:.0f} s: it, or the machine, stood still."
     slept = slept if late else ""
     if not waits:
@@ -410,11 +412,11 @@ def all_inside(book: LogBook) -> LeftFinding | None:
         )
         return book.finding("hang", "unknown", text + slept, facts) if facts else None
     name, states = max(waits.items(), key=lambda one: len(one[1]))
-    seq = min(one.seq or 0 for one in states)
-    inside = [one for one in states if one.seq == seq]
-    others = [one for one in states if one.seq != seq]
+    seq = min(state.seq or 0 for state in states)
+    inside = [state for state in states if state.seq == seq]
+    others = [state for state in states if state.seq != seq]
     seen = name_members(inside)
-    op = max((one.op for one in inside), default="")
+    op = max((state.op for state in inside), default="")
     where = f"operation {seq} ({op or 'not named'}){of_group(name)}"
     who: tuple[int, ...] = ()
     cause: Cause = "unknown"
@@ -427,7 +429,9 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             f"{seen} waited in {where}, which {name_members(others)} had ended. In some operations "
             "a rank may end before others have come: this proves nobody at fault."
         )
-    elif seq <= 1 and all((one.completed or 0) <= 0 for one in states) and not book.other_groups:
+    elif (
+        seq <= 1 and all((state.completed or 0) <= 0 for state in states) and not book.other_groups
+    ):
         cause = "network_wait"
         text = (
             f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
@@ -447,7 +451,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
     else:
         text = f"{seen} waited in {where}. The logs do not say for whom."
     shown = book.of("timeout", "status", "ras_equal", "dump_signal")
-    victims = book.waiting | set(known(one.rank for one in states))
+    victims = book.waiting | set(known(state.rank for state in states))
     table = collective(name, seq, _table(inside))
     return book.finding("hang", cause, text + slept, shown, who, certainty="majority",
                         victims=victims, collectives=(table,))  # fmt: skip
@@ -456,17 +460,19 @@ def all_inside(book: LogBook) -> LeftFinding | None:
 def never_came(book: LogBook) -> LeftFinding | None:
     """Processes waited at the meeting point for others that did not come."""
     if stores := [one for one in book.of("store") if one.ranks]:
-        lost = all(any(word in one.error for word in LOST) for one in stores)
-        roots = {rank for one in stores for rank in one.ranks}
-        whole = any("default_pg" in one.error for one in stores) and len(roots) == 1 and not lost
-        who = name_ranks(known(one.group_rank for one in stores))
+        lost = all(any(word in store.error for word in LOST) for store in stores)
+        roots = {rank for store in stores for rank in store.ranks}
+        whole = (
+            any("default_pg" in store.error for store in stores) and len(roots) == 1 and not lost
+        )
+        who = name_ranks(known(store.group_rank for store in stores))
         text = f"{who} waited for {name_ranks(roots)} to begin the first operation of a group"
         text += ", and lost the store: the process that keeps it had ended." if lost else "."
         kind: VerdictKind = "dead" if lost else "hang"
         cause: Cause = "process_dead" if lost else "rendezvous"
         return book.finding(kind, cause, text, stores, roots if whole else (),
                             guessed=() if whole or lost else roots,
-                            victims=known(one.rank for one in stores))  # fmt: skip
+                            victims=known(store.rank for store in stores))  # fmt: skip
     facts = book.of("rendezvous")
     if not facts:
         return None
@@ -512,12 +518,12 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
     for kinds, verdict, cause, text in rows:
         if not (facts := book.of(*kinds)):
             continue
-        writers = known(one.rank for one in facts)
+        writers = known(fact.rank for fact in facts)
         words = {
-            "processes": ", ".join(f"process {one.pid} on {one.host}" for one in facts[:4]),
-            "ranks": name_ranks(rank for one in facts for rank in one.ranks),
+            "processes": ", ".join(f"process {fact.pid} on {fact.host}" for fact in facts[:4]),
+            "ranks": name_ranks(rank for fact in facts for rank in fact.ranks),
             "op": facts[0].op,
-            "counts": ", ".join(f"{one.count} launched {one.seq}" for one in facts[:6]),
+            "counts": ", ".join(f"{fact.count} launched {fact.seq}" for fact in facts[:6]),
             "writers": name_ranks(writers) if writers else "a rank",
             "why": facts[0].error.lower() or "cancelled",
         }
@@ -546,4 +552,4 @@ waits, and at last what only shows that something broke."""
 
 def find_in_logs(book: LogBook) -> LeftFinding | None:
     """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
-    return next((one for rule in RULES if (one := rule(book)) is not None), None)
+    return next((finding for rule in RULES if (finding := rule(book)) is not None), None)

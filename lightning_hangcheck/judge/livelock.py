@@ -121,7 +121,7 @@ def naps(earlier: Sample, later: Sample) -> bool:
     if before is None or after is None or not before.threads or not after.threads or seconds <= 0:
         return False
     first, second = before.threads[0], after.threads[0]
-    asleep = any(one.kind == "time" and one.call != "futex" for one in second.waits_for)
+    asleep = any(target.kind == "time" and target.call != "futex" for target in second.waits_for)
     if first.turns is None or second.turns is None or not asleep:
         return False
     beside_main_s = (after.cpu_s - second.cpu_s) - (before.cpu_s - first.cpu_s)
@@ -138,18 +138,19 @@ def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
     if newest.stack is None or before.stack is None:
         return newest
     if newest.stack.source != before.stack.source:
-        known = {_calls(one): one for one in before.stack.threads}
+        known = {_calls(thread): thread for thread in before.stack.threads}
         threads = tuple(
-            replace(old, active=one.active, owns_gil=one.owns_gil)
-            if (old := known.get(_calls(one))) is not None and one.tid in (None, old.tid)
-            else one
-            for one in newest.stack.threads
+            replace(old, active=thread.active, owns_gil=thread.owns_gil)
+            if (old := known.get(_calls(thread))) is not None and thread.tid in (None, old.tid)
+            else thread
+            for thread in newest.stack.threads
         )
         newest = replace(newest, stack=replace(newest.stack, threads=threads))
     if newest.kernel is None or before.kernel is None or newest.stack is None:
         return newest
     now, then = (
-        {(one.tid, one.frames) for one in each.threads} for each in (newest.stack, before.stack)
+        {(thread.tid, thread.frames) for thread in each.threads}
+        for each in (newest.stack, before.stack)
     )
     still = {tid for tid, frames in now & then if tid is not None and frames}
     states = {state.tid: state for state in before.kernel.threads if state.tid in still}
@@ -159,12 +160,12 @@ def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
         if old is None or (state.syscall, state.arguments) != (old.syscall, old.arguments):
             return state
         waits, waited = (
-            [one for one in each.waits_for if one.kind != "time"] for each in (state, old)
+            [target for target in each.waits_for if target.kind != "time"] for each in (state, old)
         )
         if len(waits) != 1 or len(waited) != 1 or waits[0].name or waits[0].call != waited[0].call:
             return state
         found = replace(waited[0], holders=waits[0].holders or waited[0].holders)
-        others = (one for one in state.waits_for if one is not waits[0])
+        others = (target for target in state.waits_for if target is not waits[0])
         return replace(state, waits_for=(found, *others))
 
     states_now = tuple(map(named, newest.kernel.threads))

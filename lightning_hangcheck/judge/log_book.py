@@ -67,7 +67,7 @@ class LeftFinding(Finding, frozen=True, kw_only=True):
 
 def known(ranks: Iterable[int | None]) -> tuple[int, ...]:
     """Return the ranks that are known, ascending, each once."""
-    return tuple(sorted({one for one in ranks if one is not None}))
+    return tuple(sorted({rank for rank in ranks if rank is not None}))
 
 
 class GroupState(Struct, kw_only=True):
@@ -104,25 +104,25 @@ class LogBook:
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups([fact for one in readings for fact in one.facts]):
+        for fact in _with_groups([fact for reading in readings for fact in reading.facts]):
             self.by_kind[fact.kind].append(fact)
         waits = self.of("timeout", "status")
-        self.waiting = set(known(one.rank for one in waits))
-        self.heard = {rank for one in readings for rank in one.ranks} | self.waiting
-        self.other_groups = {one.group for one in waits} - {"", "default"}
+        self.waiting = set(known(wait.rank for wait in waits))
+        self.heard = {rank for reading in readings for rank in reading.ranks} | self.waiting
+        self.other_groups = {wait.group for wait in waits} - {"", "default"}
         self.words: dict[int, LogFact] = {}
-        for word in (word for one in readings for word in one.last_words):
+        for word in (word for reading in readings for word in reading.last_words):
             if word.rank is not None:
                 earlier = self.words.setdefault(word.rank, word)
                 if len(word.when) == len(earlier.when) and word.when > earlier.when:
                     self.words[word.rank] = word
-        trails = [trail for one in readings for trail in one.trails]
+        trails = [trail for reading in readings for trail in reading.trails]
         trails.sort(key=lambda trail: (trail.rank, trail.when))
         self.trails: dict[int, Trail] = {trail.rank: trail for trail in trails}
         slept = any(map(overslept, self.of("timeout")))
-        self.clocks_agree = not slept and not any(one.clock_went_back for one in readings)
+        self.clocks_agree = not slept and not any(reading.clock_went_back for reading in readings)
         self.groups = self._groups()
-        told = [one.world_size for one in readings]
+        told = [reading.world_size for reading in readings]
         told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
         for state in self.groups.get("default", {}).values():
             if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
@@ -166,15 +166,19 @@ class LogBook:
         timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
         if not timeouts:
             return True
-        same = [one.line for one in timeouts if one.file == fact.file]
+        same = [timeout.line for timeout in timeouts if timeout.file == fact.file]
         if same:
             return fact.line < min(same)
-        times = [one.when for one in timeouts if one.when and len(one.when) == len(fact.when)]
+        times = [
+            timeout.when
+            for timeout in timeouts
+            if timeout.when and len(timeout.when) == len(fact.when)
+        ]
         return fact.when < min(times) if times and self.clocks_agree else None
 
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last words of ranks, as far as kept."""
-        return [self.words[one] for one in ranks if one is not None and one in self.words]
+        return [self.words[rank] for rank in ranks if rank is not None and rank in self.words]
 
     def finding(
         self,
@@ -216,7 +220,9 @@ class LogBook:
         )
         states: dict[int, State] = dict.fromkeys(waiting, "waiting")
         states |= dict.fromkeys(culprits, "gone" if kind in ("dead", "crashed") else "stalled")
-        lines = dict.fromkeys(f"{one.file}:{one.line}: {redact_text(one.text)}" for one in facts)
+        lines = dict.fromkeys(
+            f"{fact.file}:{fact.line}: {redact_text(fact.text)}" for fact in facts
+        )
         usual = ASPECTS.get(cause) if cause != "unknown" or culprits else "no_dump"
         return LeftFinding(
             kind=kind,
@@ -283,26 +289,26 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     is one rank's; else of a group that is not known, ``?``.
     """
 
-    def key(one: LogFact) -> tuple[object, ...]:
-        return one.file, one.group_rank if one.rank is None else f"rank {one.rank}", one.seq
+    def key(fact: LogFact) -> tuple[object, ...]:
+        return fact.file, fact.group_rank if fact.rank is None else f"rank {fact.rank}", fact.seq
 
-    facts = [_of_default(one) for one in facts]
-    named = {key(one): one for one in facts if one.group and one.seq is not None}
-    bare = [one for one in facts if one.kind == "timeout" and not one.group]
-    bare = [one for one in bare if key(one) not in named]
+    facts = [_of_default(fact) for fact in facts]
+    named = {key(fact): fact for fact in facts if fact.group and fact.seq is not None}
+    bare = [fact for fact in facts if fact.kind == "timeout" and not fact.group]
+    bare = [fact for fact in bare if key(fact) not in named]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
-    for one in bare:
-        owners[one.group_rank].add((one.rank, one.seq, one.op, one.sizes))
-    plain = all(one.rank in (None, one.group_rank) for one in bare)
-    plain &= all(len(one) == 1 for one in owners.values())
-    plain &= not any(one.group not in ("", "default") for one in facts if one.kind != "store")
-    for one in facts:
-        if one.kind != "timeout" or one.group:
-            yield one
-        elif (told := named.get(key(one))) is not None:
-            yield replace(one, group=told.group, group_rank=told.group_rank)
+    for fact in bare:
+        owners[fact.group_rank].add((fact.rank, fact.seq, fact.op, fact.sizes))
+    plain = all(fact.rank in (None, fact.group_rank) for fact in bare)
+    plain &= all(len(owner) == 1 for owner in owners.values())
+    plain &= not any(fact.group not in ("", "default") for fact in facts if fact.kind != "store")
+    for fact in facts:
+        if fact.kind != "timeout" or fact.group:
+            yield fact
+        elif (told := named.get(key(fact))) is not None:
+            yield replace(fact, group=told.group, group_rank=told.group_rank)
         else:
-            yield _of_default(replace(one, group="default" if plain else "?"))
+            yield _of_default(replace(fact, group="default" if plain else "?"))
 
 
 # Words that several rules use.
@@ -316,9 +322,9 @@ def of_group(group: str) -> str:
 def name_members(states: Iterable[GroupState]) -> str:
     """Name ranks globally where all are known so, else by their numbers in the group."""
     states = list(states)
-    if all(one.rank is not None for one in states):
-        return name_ranks(known(one.rank for one in states))
-    return f"members {format_ranks(one.number for one in states)}"
+    if all(state.rank is not None for state in states):
+        return name_ranks(known(state.rank for state in states))
+    return f"members {format_ranks(state.number for state in states)}"
 
 
 def collective(group: str, seq: int, ops: Mapping[str, Sequence[int]]) -> CollectiveState:

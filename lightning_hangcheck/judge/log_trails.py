@@ -48,16 +48,16 @@ CAUSES: dict[str, Cause] = {
 def held_in_a_call(book: LogBook) -> LeftFinding | None:
     """Ranks that are in an announced call while all others wait in a later one."""
     trails = list(book.trails.values())
-    for call in sorted({_place(one) for one in trails if one.inside}):
-        held = [one for one in trails if _place(one) == call]
-        others = [one for one in trails if _place(one) != call]
-        places = {_place(one)[0] for one in others}
+    for call in sorted({_place(trail) for trail in trails if trail.inside}):
+        held = [trail for trail in trails if _place(trail) == call]
+        others = [trail for trail in trails if _place(trail) != call]
+        places = {_place(trail)[0] for trail in others}
         if len(places) != 1 or not _meets(place := places.pop()):
             continue
         name = call[0]
-        if not all(_is_past(one, held[0].inside[-1], held) for one in others):
+        if not all(_is_past(trail, held[0].inside[-1], held) for trail in others):
             continue
-        who, waiting = [one.rank for one in held], [one.rank for one in others]
+        who, waiting = [trail.rank for trail in held], [trail.rank for trail in others]
         text = (
             f"{name_ranks(who)} began {_shown(name)} and did not come back from it, while "
             f"{name_ranks(waiting)} waited in {_shown(place)}."
@@ -101,16 +101,16 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     if least.checkpoint < most.checkpoint:
         late = [one for one in trails if one.checkpoint == least.checkpoint]
         return _behind(book, late, checkpoint(least), checkpoint(most))
-    if told := _in_calls(book, trails):
-        return told
+    if finding := _in_calls(book, trails):
+        return finding
     if book.of("finished"):
         return None
     steps = [one.step for one in trails if one.step is not None]
     if len(set(steps)) > 1 and len(steps) == len(trails):
         late = [one for one in trails if one.step == min(steps)]
         return _behind(book, late, f"step {min(steps)}", f"step {max(steps)}")
-    if told := _silent_first(book, trails):
-        return told
+    if finding := _silent_first(book, trails):
+        return finding
     unseen = book.unseen(book.heard)
     if not unseen or book.world > ALL_PRINT:
         return None
@@ -120,9 +120,9 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
 
 def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> LeftFinding:
     """Tell how far those came that came least far, and what they had begun there."""
-    ranks = [one.rank for one in late]
+    ranks = [trail.rank for trail in late]
     who = name_ranks(ranks)
-    calls = {_place(one)[0] for one in late}
+    calls = {_place(trail)[0] for trail in late}
     call = calls.pop() if len(calls) == 1 else ""
     text = (
         f"{who} came to {at}{f' and began {_shown(call)}' if call else ''}, while "
@@ -135,8 +135,8 @@ def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> Lef
 def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     """All passed the same checkpoint: who is in a call from which nobody, or others, came back."""
     at: dict[tuple[str, int], list[int]] = defaultdict(list)
-    for one in trails:
-        at[_place(one)].append(one.rank)
+    for trail in trails:
+        at[_place(trail)].append(trail.rank)
     outside = at.pop(("", 0), [])
     names = {name for name, _ in at}
     together = len(at) == 1 and not outside
@@ -162,7 +162,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
 
 def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
-    times = {one.rank: one.when for one in trails}
+    times = {trail.rank: trail.when for trail in trails}
     if not book.clocks_agree or "" in times.values() or len({" " in t for t in times.values()}) > 1:
         return None
     moments = {rank: seconds(when) for rank, when in times.items()}

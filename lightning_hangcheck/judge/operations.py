@@ -154,11 +154,11 @@ def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
 def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCollective, History]]:
     """Return the table for each group in which one waits; equal records share one history."""
     found: dict[str, dict[PendingCollective, History]] = {
-        one.group: {} for one in waiting if one.group is not None
+        pending.group: {} for pending in waiting if pending.group is not None
     }
     known: dict[tuple[int, ...], History] = {}
-    for one in waiting:
-        reading = one.reading
+    for pending in waiting:
+        reading = pending.reading
         for record in groups_of(reading.view):
             if record.group not in found:
                 continue
@@ -174,7 +174,7 @@ def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCol
                 }
                 still = (entry.seq for entry in record.entries if not record.has_ended(entry))
                 known[key] = History(steps, frozenset(still), record.newest)
-            found[record.group][one] = known[key]
+            found[record.group][pending] = known[key]
     return found
 
 
@@ -183,13 +183,15 @@ def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
     What a rank noted of its call has none of these, and is compared with what stacks show.
     """
-    end = next((at for at, one in enumerate(frames) if is_collective_code(one.file)), len(frames))
+    end = next(
+        (at for at, frame in enumerate(frames) if is_collective_code(frame.file)), len(frames)
+    )
     return tuple(frame for frame in frames[:end] if not is_ours(frame.file))
 
 
 def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
     """Return the different frames that led ranks to their operations."""
-    return set({id(one.way): one.way for one in waiting}.values())
+    return set({id(pending.way): pending.way for pending in waiting}.values())
 
 
 def is_collective_code(file: str) -> bool:
@@ -236,8 +238,8 @@ def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
     own = _counts(waiter)
     if own is None:
         still = unmatched_messages(ranks, waiter)
-        kinds = (one for one in still if ("recv" if one.sends else "send") not in name)
-        return tuple(sorted({waiter.rank + one.away for one in kinds}))
+        kinds = (message for message in still if ("recv" if message.sends else "send") not in name)
+        return tuple(sorted({waiter.rank + message.away for message in kinds}))
     asked = () if "send" in name else own.asked()
     sent = () if "recv" in name else own.sends()
     posted = [(peer, often, MessageCounts.sent_to) for peer, often in asked]
@@ -306,9 +308,12 @@ def at_device(view: RankView) -> Frame | None:
     own = view.own_process
     if own is None or not any(group.on_device for group in groups_of(view)):
         return None
-    main, stacks = read_process(own).in_one_call(), [one.stack for one in own.samples[-NEWEST:]]
+    main, stacks = (
+        read_process(own).in_one_call(),
+        [sample.stack for sample in own.samples[-NEWEST:]],
+    )
     helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
-    if main is None or not main.frames or any(waits_for_ranks(one.frames) for one in helpers):
+    if main is None or not main.frames or any(waits_for_ranks(thread.frames) for thread in helpers):
         return None
     return main.frames[-1]
 
@@ -332,7 +337,9 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     if line is None or not name:
         return None
     found, messages = open_operation(view), unmatched_messages(ranks, view)
-    if found is not None and not any(one.created_ns < found[1].created_ns for one in messages):
+    if found is not None and not any(
+        message.created_ns < found[1].created_ns for message in messages
+    ):
         return None
     return Wait("device", name, line)
 
@@ -354,7 +361,7 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
             continue
         theirs, own = groups_of(pending.reading.view), groups_of(reading.view)
         group, source = pending.group, pending.source
-        at = next((at for at, one in enumerate(theirs) if one.group == group), None)
+        at = next((at for at, record in enumerate(theirs) if record.group == group), None)
         if at is not None and theirs is not own and len(theirs) == len(own):
             group = own[at].group
             if source is not None:
@@ -397,7 +404,9 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
 def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
     """Return those that don't move, of what `pending_collectives` returned."""
     return tuple(
-        one for one in pending.values() if one.reading.process_activity.activity != "moving"
+        collective
+        for collective in pending.values()
+        if collective.reading.process_activity.activity != "moving"
     )
 
 
@@ -415,12 +424,12 @@ def awaited_ranks(
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
     known: dict[object, tuple[int, ...]] = {(): outside}
 
-    def not_come(one: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
+    def not_come(collective: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
         """Who has not entered it; where all have, or it is not known, who is away.
 
         Of a broadcast its source alone, where that has not: what the others do changes nothing.
         """
-        record = record_of(one.reading, group)
+        record = record_of(collective.reading, group)
         named = set(record.ranks) if record is not None else set()
 
         def owes(rank: int) -> bool:
@@ -431,20 +440,20 @@ def awaited_ranks(
 
         members = sorted((named or set(job.ranks)) & job.ranks.keys())
         owing = tuple(filter(owes, members))
-        if one.source in owing:
-            return (one.source,)
+        if collective.source in owing:
+            return (collective.source,)
         return owing or tuple(rank for rank in members if rank in away)
 
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
-    for rank, one in pending.items():
-        reading, every = one.reading, groups_of(one.reading.view)
-        if one.numbered is not None:
-            if one.numbered not in known:
-                known[one.numbered] = not_come(one, *one.numbered)
-            found[rank] = known[one.numbered]
-        elif one.operation.name in PAIRED:
-            found[rank] = awaited_peers(views, reading.view, one.operation.name) or outside
+    for rank, collective in pending.items():
+        reading, every = collective.reading, groups_of(collective.reading.view)
+        if collective.numbered is not None:
+            if collective.numbered not in known:
+                known[collective.numbered] = not_come(collective, *collective.numbered)
+            found[rank] = known[collective.numbered]
+        elif collective.operation.name in PAIRED:
+            found[rank] = awaited_peers(views, reading.view, collective.operation.name) or outside
         else:
             if reading.told_by not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]

@@ -117,7 +117,7 @@ class Enders(NamedTuple):
 
     def solved_by(self, solved: Mapping[Actor, EndedBy]) -> EndedBy:
         """Return whose patience counts, where that of the actors is known."""
-        ends = (*self.known, *(solved[one] for one in self.actors))
+        ends = (*self.known, *(solved[actor] for actor in self.actors))
         choose = max if self.needed == "any" else min
         return choose(ends, key=BY_PATIENCE.index, default="nobody")
 
@@ -142,9 +142,13 @@ class Patience:
         """
         # those that are told as another one is, in the same circle, are asked once
         different = {
-            (one.told_by, id(self.circles.get(one.rank))): one for one in reversed(culprits)
+            (reading.told_by, id(self.circles.get(reading.rank))): reading
+            for reading in reversed(culprits)
         }
-        ends = [(one.activity, self._solve(Enders((), (one.rank,)))) for one in different.values()]
+        ends = [
+            (reading.activity, self._solve(Enders((), (reading.rank,))))
+            for reading in different.values()
+        ]
         if ("idle", "nobody") in ends:
             return "nobody"
         return max((end for _, end in ends), key=BY_PATIENCE.index)
@@ -176,10 +180,10 @@ class Patience:
                 return Enders(("unknown_pace",))
             if (thread.ticks and not thread.stack.wakes) or thread.for_ranks:
                 return Enders(("inside",))
-            named = [one for one in thread.targets if one.kind not in ("time", "futex")]
+            named = [target for target in thread.targets if target.kind not in ("time", "futex")]
             if not named or len(named) < len(thread.targets):
                 return Enders(("outside",))
-            return Enders.any_of([self._of_target(actor.process, one) for one in named])
+            return Enders.any_of([self._of_target(actor.process, target) for target in named])
         if (rank := self._processes.ranks.get(actor)) is not None:
             return Enders(actors=(rank,))
         look = self._processes.looks[actor]
@@ -196,7 +200,7 @@ class Patience:
         if reading.activity == "waiting":
             members = self.circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
-            others = tuple(one for one in members if one != reading.rank)
+            others = tuple(member for member in members if member != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))
         if reading.activity != "idle":
             return Enders((BY_ACTIVITY[reading.activity],))
@@ -205,11 +209,11 @@ class Patience:
         reading = self._job.ranks[reading.told_by]  # whose processes these are
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
-            return Enders((), tuple((host, one.pid) for one in reading.owing_workers))
+            return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
         called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
-            helpers = (Helper((host, own.look.pid), one.tid) for one in own.free_threads)
+            helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
             return Enders(("inside",), (*peers, *helpers))
         return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
@@ -219,37 +223,39 @@ class Patience:
         """Where nothing tells what a process waits for, anything may end it."""
         if own.waits_in_vain:
             return Enders()
-        unnamed = all(one.kind == "other" for one in targets)
+        unnamed = all(target.kind == "other" for target in targets)
         helpers = tuple(
-            Helper(process, one.tid)
-            for one in (own.free_threads if unnamed else ())
-            if targets or one.timer
+            Helper(process, thread.tid)
+            for thread in (own.free_threads if unnamed else ())
+            if targets or thread.timer
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
             return Enders(("inside" if alone else "outside",), helpers)
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
-        return Enders.any_of([*(self._of_target(process, one) for one in targets), unseen])
+        return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
         """Return what the graph shows of a wait: nothing, if any end of it has no name."""
-        if not all(one.name and one.kind != "other" for one in targets):
+        if not all(target.name and target.kind != "other" for target in targets):
             return []  # an unknown one would be a way out
         found = []
-        for one in targets:
-            ends = tuple(self._processes.node(*process_of(host, each)) for each in one.holders)
-            if one.kind in THROUGH_FILE:
-                file = self._processes.file_node(host, one)
-                found.append(Drawn((file,), THROUGH_FILE[one.kind]))
+        for target in targets:
+            ends = tuple(self._processes.node(*process_of(host, each)) for each in target.holders)
+            if target.kind in THROUGH_FILE:
+                file = self._processes.file_node(host, target)
+                found.append(Drawn((file,), THROUGH_FILE[target.kind]))
                 found += [Drawn(ends, "held by", file=file)] if ends else []
-            elif one.kind == "process":
-                found.append(Drawn((self._processes.node(host, int(one.name)),), "for its end"))
-            elif one.kind == "pipe" and ends:
-                found.append(Drawn(ends, f"in {one.call} on {one.name}", firm=False))
-            elif one.kind == "socket" and not one.call.startswith("accept"):
+            elif target.kind == "process":
+                found.append(Drawn((self._processes.node(host, int(target.name)),), "for its end"))
+            elif target.kind == "pipe" and ends:
+                found.append(Drawn(ends, f"in {target.call} on {target.name}", firm=False))
+            elif target.kind == "socket" and not target.call.startswith("accept"):
                 # one that accepts connections waits for anybody
-                found.append(Drawn(ends or (f"host:{one.name}",), f"in {one.call}", firm=False))
+                found.append(
+                    Drawn(ends or (f"host:{target.name}",), f"in {target.call}", firm=False)
+                )
         return found
 
     def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
@@ -258,7 +264,7 @@ class Patience:
             return Enders(("person",))
         if target.kind == "other":  # a signal, a change of files, a call that we do not know
             return Enders(("outside",))
-        could = {process_of(host, one) for one in target.holders}
+        could = {process_of(host, holder) for holder in target.holders}
         if target.kind == "process":
             could.add((host, int(target.name)))
         looks = self._processes.looks
@@ -301,15 +307,15 @@ class Patience:
         not tell, one that ticks is none either, nor one that waits for an outsider's word, as a
         server does all its life. What only ranks that wait would bring never comes.
         """
-        of_helpers = any(one.stuck is not None for one in waiting)
+        of_helpers = any(reading.stuck is not None for reading in waiting)
         ranks = self._job.ranks
-        tellers = {one.told_by: ranks[one.told_by] for one in waiting}.values()
-        among = frozenset((one.view.host, one.view.pid) for one in tellers)
+        tellers = {reading.told_by: ranks[reading.told_by] for reading in waiting}.values()
+        among = frozenset((reading.view.host, reading.view.pid) for reading in tellers)
         found: list[EndedBy] = []
-        for one in tellers:
-            host = one.view.host
-            nothing_new = one.view.nothing_new_for_s >= LIVELOCK_AFTER_S
-            for caller, ends in one.own.late_callers():
+        for reading in tellers:
+            host = reading.view.host
+            nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
+            for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
                 certain = bool(calls) or of_helpers
                 for end in ends if calls is not False else ():
@@ -335,7 +341,9 @@ class Patience:
         def may_be_brought(target: WaitTarget) -> bool:
             if target.kind == "socket" and not target.holders:
                 return target.call.startswith("accept") or not target.name
-            ranks = (self._processes.rank_of(reading.view.host, one) for one in target.holders)
+            ranks = (
+                self._processes.rank_of(reading.view.host, holder) for holder in target.holders
+            )
             return target.kind in FED | {"lock"} and any(rank in advancing for rank in ranks)
 
         return reading.at_store or all(map(may_be_brought, reading.targets))
@@ -358,7 +366,7 @@ def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
-        one.kind == "lock" and not processes.tells_who(one) for one in reading.targets
+        target.kind == "lock" and not processes.tells_who(target) for target in reading.targets
     )
     return idle and of_nobody_known and reading.own.limited
 

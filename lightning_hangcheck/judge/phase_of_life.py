@@ -101,7 +101,7 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     if overriding == "logger_init":
         return PhaseOfLife("logger_init", "calls")
     said = beat.phase
-    if any(creates_logger(one.name) for one in beat.main_sections):
+    if any(creates_logger(section.name) for section in beat.main_sections):
         said = "logger_init"  # from within any other section
     if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
@@ -144,13 +144,15 @@ def life_beside(
     """
     if view.pid is None or life not in (None, NOTHING_KNOWN):
         return life
-    own = {one.group for one in groups_of(view)}
+    own = {record.group for record in groups_of(view)}
     lines = {(frame.file, frame.line) for frame in frames} if life is not None else set()
     stepped = any(
-        one.last_completed >= LEAST_REDUCTIONS and one.group not in own and view.rank in one.ranks
+        record.last_completed >= LEAST_REDUCTIONS
+        and record.group not in own
+        and view.rank in record.ranks
         for other in case.ranks
         if other.flight is not None and _reduced(other.flight)
-        for one in other.flight.groups
+        for record in other.flight.groups
     ) or any(note.after_backward and (note.file, note.line) in lines for note in case.code)
     return PhaseOfLife("training_step", "life") if stepped else life
 

@@ -104,10 +104,10 @@ class ProcessReading:
         self.look = look
         self.moments: list[Moment] = []
         for sample in look.samples:
-            before = next((one for one in reversed(self.moments) if one.complete), None)
+            before = next((moment for moment in reversed(self.moments) if moment.complete), None)
             self.moments.append(Moment(sample, before))
-        self.complete = [one for one in self.moments if one.complete]
-        self._seen = [one for one in self.moments if one.kernel is not None]
+        self.complete = [moment for moment in self.moments if moment.complete]
+        self._seen = [moment for moment in self.moments if moment.kernel is not None]
 
     @cached_property
     def frames(self) -> tuple[Frame, ...]:
@@ -133,7 +133,7 @@ class ProcessReading:
     def _telling(self) -> list[Moment]:
         """Moments with stacks, if any; one found awake, asking again, tells nothing."""
         seen = self.complete or self._seen
-        return [one for one in seen if not one.awake] or seen
+        return [moment for moment in seen if not moment.awake] or seen
 
     @cached_property
     def targets(self) -> tuple[WaitTarget, ...]:
@@ -141,11 +141,11 @@ class ProcessReading:
         if len(self._telling) < 2:
             return ()
         before, now = self._telling[-2:]
-        known = {(tid, one.kind, one.name) for tid, one in before.targets}
+        known = {(tid, target.kind, target.name) for tid, target in before.targets}
         steady = {
-            (one.call, one.kind, one.name): one
-            for tid, one in now.targets
-            if (tid, one.kind, one.name) in known
+            (target.call, target.kind, target.name): target
+            for tid, target in now.targets
+            if (tid, target.kind, target.name) in known
         }
         return tuple(steady.values())
 
@@ -164,21 +164,26 @@ class ProcessReading:
         """Whether its wait may end in one for a device: in memory or the driver."""
         elsewhere = {*OUTSIDE, "pipe", "shared"}
         return not self._ends or any(
-            not (end.for_threads or end.sleeps or any(one.kind in elsewhere for one in end.targets))
+            not (
+                end.for_threads
+                or end.sleeps
+                or any(target.kind in elsewhere for target in end.targets)
+            )
             for end in self._ends
         )
 
     @property
     def asks_anew(self) -> bool:
         """Whether it slept between the newest samples until other moments: asks again and again."""
-        until = {one.states[0].wakes_ns for one in self._telling[-2:] if one.states}
+        until = {moment.states[0].wakes_ns for moment in self._telling[-2:] if moment.states}
         return len(until) > 1 and None not in until
 
     @property
     def only_sleeps(self) -> bool:
         """Whether its wait ends in nothing but sleeps, each until a time that the program set."""
         return bool(self._ends) and all(
-            end.targets and all(one.kind == "time" and one.call != "futex" for one in end.targets)
+            end.targets
+            and all(target.kind == "time" and target.call != "futex" for target in end.targets)
             for end in self._ends
         )
 
@@ -186,8 +191,8 @@ class ProcessReading:
     def sleeps_on(self) -> bool:
         """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
         until = [
-            {(end.tid, end.wakes_ns) for end in one.ends if end.wakes_ns is not None}
-            for one in self._telling[-2:]
+            {(end.tid, end.wakes_ns) for end in moment.ends if end.wakes_ns is not None}
+            for moment in self._telling[-2:]
         ]
         return len(until) == 2 and not until[0].isdisjoint(until[1])
 
@@ -195,11 +200,15 @@ class ProcessReading:
     def _at_own_memory(self) -> bool:
         for newest in self._telling[-1:]:
             for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
-            if for_news and any(one.hears_from_outside for one in newest.helpers):
+            if for_news and any(thread.hears_from_outside for thread in newest.helpers):
                 return False
         return any(
             end.words
-            or (end.looping and not end.named and [one.kind for one in end.targets] == ["socket"])
+            or (
+                end.looping
+                and not end.named
+                and [target.kind for target in end.targets] == ["socket"]
+            )
             for end in self._ends
         )
 
@@ -236,7 +245,7 @@ class ProcessReading:
         """
 
         def by_own_process(target: WaitTarget) -> bool:
-            own_pipe = all(one.pid == self.look.pid for one in target.holders)
+            own_pipe = all(holder.pid == self.look.pid for holder in target.holders)
             in_memory = target.kind == "futex" or target.name.startswith(EVENTS)
             return in_memory or (target.kind == "pipe" and own_pipe)
 
@@ -245,8 +254,8 @@ class ProcessReading:
                 return native.state not in "ZX"
             if not native.name:
                 return any(
-                    SLEEP in one.call or (one.kind == "socket" and one.call in READS)
-                    for one in native.waits_for
+                    SLEEP in wait.call or (wait.kind == "socket" and wait.call in READS)
+                    for wait in native.waits_for
                 )
             return not native.waits_for or not all(map(by_own_process, native.waits_for))
 
@@ -255,9 +264,9 @@ class ProcessReading:
             return False
         # one that nobody named has the name of who started it, mostly the main thread
         return newest.kernel.catches_timers or any(
-            may_call_back(one)
-            for one in newest.native_threads
-            if not one.name.startswith(HOUSEKEEPERS) or one.name == newest.states[0].name
+            may_call_back(thread)
+            for thread in newest.native_threads
+            if not thread.name.startswith(HOUSEKEEPERS) or thread.name == newest.states[0].name
         )
 
     @property
@@ -270,8 +279,10 @@ class ProcessReading:
         if newest is None or newest.kernel is None or newest.kernel.catches_timers:
             return False
         native = newest.native_threads
-        beside = [one for one in native if not one.name.startswith((*HOUSEKEEPERS, "TP_"))]
-        timed = (one.name == newest.states[0].name and one.syscall in FUTEXES for one in beside)
+        beside = [thread for thread in native if not thread.name.startswith((*HOUSEKEEPERS, "TP_"))]
+        timed = (
+            thread.name == newest.states[0].name and thread.syscall in FUTEXES for thread in beside
+        )
         only_calls = len(beside) < len(native) and all(timed)
         return only_calls and self._at_own_memory and not self.limited
 
@@ -312,17 +323,20 @@ class ProcessReading:
             return None
         earlier, newest = self.complete[-2:]
         main, *beside = chain.threads
-        users = [one for one in beside if not one.looping and one.place is not None]
+        users = [thread for thread in beside if not thread.looping and thread.place is not None]
         given = users[0].stack if users else None
         if given is not None and joins(main.stack) and main.place is None:
             # the interpreter's exit: libraries make their threads daemons, users forget it
             return given
         named, before_named = (
-            {(tid, one.kind, one.name) for tid, one in moment.targets if one.name}
+            {(tid, target.kind, target.name) for tid, target in moment.targets if target.name}
             for moment in (newest, earlier)
         )
         at_named = {tid for tid, _, _ in named & before_named}
-        shares, before = newest.shares_since(earlier), {one.tid: one for one in earlier.threads}
+        shares, before = (
+            newest.shares_since(earlier),
+            {thread.tid: thread for thread in earlier.threads},
+        )
 
         def stands_still(end: Thread) -> bool:
             old = before.get(end.tid)
@@ -339,7 +353,7 @@ class ProcessReading:
         # where the work was given away, whoever has it goes on trying in vain
         last = given if given_away(main.stack) else None
         if main.looping:
-            last = next((one.stack for one in users if not one.ticks), None)
+            last = next((thread.stack for thread in users if not thread.ticks), None)
         return next((end.stack for sign in signs for end in others if sign(end)), last)
 
     def lock_keeper(self, beat: Beat | None) -> ThreadStack | None:
@@ -350,14 +364,16 @@ class ProcessReading:
         go on.
         """
         seen = self.complete[-2:]
-        owners = [[one.stack for one in each.threads if one.stack.owns_gil][:1] for each in seen]
+        owners = [
+            [thread.stack for thread in each.threads if thread.stack.owns_gil][:1] for each in seen
+        ]
         if len(seen) < 2 or not owners[1] or seen[1].starved_since(seen[0]):
             return None
         (keeper,), before = owners[1], owners[0]
         if beat is not None and beat.pulse_ns > 0:
             stale = seen[1].sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
             return keeper if stale else None
-        same = [(one.tid, one.frames) for one in before] == [(keeper.tid, keeper.frames)]
+        same = [(thread.tid, thread.frames) for thread in before] == [(keeper.tid, keeper.frames)]
         computes = seen[1].shares_since(seen[0]).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
         return keeper if same and not computes else None
 
@@ -368,22 +384,24 @@ class ProcessReading:
         """
         seen = [
             found.stack
-            for one in self.moments
-            if (found := next((it for it in one.threads if tid is None or it.tid == tid), None))
+            for moment in self.moments
+            if (found := next((it for it in moment.threads if tid is None or it.tid == tid), None))
         ][-NEWEST:]
-        still = all(one.frames == seen[-1].frames and not one.owns_gil for one in seen)
+        still = all(thread.frames == seen[-1].frames and not thread.owns_gil for thread in seen)
         return seen[-1] if len(seen) > 1 and still else None
 
     @cached_property
     def locked(self) -> tuple[ThreadStack, ...]:
         """Its threads in locks at both newest looks, the main one first, if none may release."""
-        found = [each for one in self.complete[-2:] if (each := _locked(one))]
-        if len(found) < 2 or {one.tid for one in found[0]} != {one.tid for one in found[1]}:
+        found = [each for moment in self.complete[-2:] if (each := _locked(moment))]
+        if len(found) < 2 or {thread.tid for thread in found[0]} != {
+            thread.tid for thread in found[1]
+        }:
             return ()
         main = self.complete[-1].threads[0]
         gave_work = main is not found[1][0] and not joins(main.stack)
         sure = len(found[1]) > 1 and not gave_work
-        return tuple(one.stack for one in found[1]) if sure or self.waits_in_vain else ()
+        return tuple(thread.stack for thread in found[1]) if sure or self.waits_in_vain else ()
 
     @cached_property
     def waits_in_vain(self) -> bool:
@@ -400,12 +418,12 @@ class ProcessReading:
         """
         seen = self._seen[-2:]
         if self.called_back:
-            through = [one.chain.threads if one.chain is not None else () for one in seen]
-            known = (one.stack for threads in through for one in threads)
-            held = (one.holds_lock or one.held_by is not None for one in known)
+            through = [moment.chain.threads if moment.chain is not None else () for moment in seen]
+            known = (thread.stack for threads in through for thread in threads)
+            held = (thread.holds_lock or thread.held_by is not None for thread in known)
             if not all(through) or not all(held):
                 return False
-        circles = [_circle(one) for one in seen]
+        circles = [_circle(moment) for moment in seen]
         return len(circles) == 2 and circles[0] is not None and circles[0] == circles[1]
 
     @cached_property
@@ -416,15 +434,15 @@ class ProcessReading:
         process has some, nor one that waits without a time limit for news of its own process.
         """
         return tuple(
-            one
+            thread
             for newest in self.complete[-1:]
             for chain in [newest.chain.threads if newest.chain is not None else ()]
-            for along in [{one.tid for one in chain}]
-            for one in newest.helpers
-            if one.state is not None
-            and one.tid not in along
-            and one.acts_for_user
-            and {target.kind for target in one.targets} != {"futex"}
+            for along in [{thread.tid for thread in chain}]
+            for thread in newest.helpers
+            if thread.state is not None
+            and thread.tid not in along
+            and thread.acts_for_user
+            and {target.kind for target in thread.targets} != {"futex"}
         )
 
     def late_callers(self) -> Iterator[tuple[Thread, list[Thread]]]:
@@ -434,10 +452,13 @@ class ProcessReading:
         user's code or by what trains for it.
         """
         for newest in self.complete[-1:]:
-            for one in newest.helpers:
-                acts = any(map(trains, one.frames)) or one.place is not None
-                if acts and not one.for_ranks:
-                    yield one, [each for each in newest.follow(one).ends if each.state is not None]
+            for thread in newest.helpers:
+                acts = any(map(trains, thread.frames)) or thread.place is not None
+                if acts and not thread.for_ranks:
+                    yield (
+                        thread,
+                        [each for each in newest.follow(thread).ends if each.state is not None],
+                    )
 
 
 @remembered
@@ -451,12 +472,12 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
 
     Nor where who has the lock does something else. Where nobody is left, only those of that wait.
     """
-    locked = tuple(one for one in moment.threads if one.words and in_lock(one.stack))
+    locked = tuple(thread for thread in moment.threads if thread.words and in_lock(thread.stack))
     if not locked or not (locked[0] is moment.threads[0] or _gave(moment.threads[0], locked)):
         return ()
     if moment.chain is not None and not moment.chain.ends:
-        return tuple(one for one in locked if one in moment.chain.threads)
-    by_tid = {one.tid: one for one in moment.threads}
+        return tuple(thread for thread in locked if thread in moment.chain.threads)
+    by_tid = {thread.tid: thread for thread in moment.threads}
     holders = [locked[0]]  # who has its lock, who has the lock that this one takes, and so on
     while (holder := by_tid.get(holders[-1].stack.held_by or 0)) and holder not in holders:
         holders.append(holder)
@@ -465,7 +486,7 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
 
 def _gave(main: Thread, others: Sequence[Thread]) -> bool:
     """Whether the main thread waits for what it gave to others, or keeps one from a lock."""
-    return given_away(main.stack) or any(one.stack.held_by == main.tid for one in others)
+    return given_away(main.stack) or any(thread.stack.held_by == main.tid for thread in others)
 
 
 def _circle(moment: Moment) -> set[Standing] | None:
@@ -475,19 +496,23 @@ def _circle(moment: Moment) -> set[Standing] | None:
         alone = Thread(ThreadStack(tid=moment.states[0].tid), moment.states[0])
         return {(alone.tid, (), alone.words)} if alone.words else None
     chain = moment.chain
-    if chain is None or chain.ends or not all(one.words for one in chain.threads):
+    if chain is None or chain.ends or not all(thread.words for thread in chain.threads):
         return None
     main, *others = chain.threads
     if not (in_lock(main.stack) or (others and _gave(main, others))):
         return None
-    all_wait = all(one.words for one in moment.helpers if not one.stack.bystander)
-    for one in others:  # for news
-        if not (in_lock(one.stack) or given_away(one.stack)):
-            calls = (frame for frame in reversed(one.frames) if not is_standard(frame.file))
+    all_wait = all(thread.words for thread in moment.helpers if not thread.stack.bystander)
+    for thread in others:  # for news
+        if not (in_lock(thread.stack) or given_away(thread.stack)):
+            calls = (frame for frame in reversed(thread.frames) if not is_standard(frame.file))
             calling = next(calls, None)
             if not all_wait or calling is None or not is_users(calling.file):
                 return None
-    return {(one.tid, one.frames, one.words) for one in chain.threads if one.tid is not None}
+    return {
+        (thread.tid, thread.frames, thread.words)
+        for thread in chain.threads
+        if thread.tid is not None
+    }
 
 
 # What it waits for, and which processes could end that.
@@ -524,10 +549,12 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
     chain = moment.chain
     if chain is None:
         return None
-    tids = frozenset(one.tid for one in chain.threads if one.tid is not None)
+    tids = frozenset(thread.tid for thread in chain.threads if thread.tid is not None)
     named = [target for _, target in moment.targets]
-    from_outside = endless(named) and all(one.kind in OUTSIDE and tells_who(one) for one in named)
-    known = all(one.tid is not None for one in chain.threads)
+    from_outside = endless(named) and all(
+        target.kind in OUTSIDE and tells_who(target) for target in named
+    )
+    known = all(thread.tid is not None for thread in chain.threads)
     return tids if known and (chain.leads_on or from_outside) else None
 
 
@@ -577,9 +604,11 @@ def through_children(
     for pid in pending:
         inner = read_process(children[pid]).targets if pid in children else ()
         holders = [one for target in inner for one in pids_here(target)]
-        serves = any(one.call.startswith("accept") or not one.name for one in inner)
+        serves = any(target.call.startswith("accept") or not target.name for target in inner)
         if inner and not serves and view.pid not in holders:
-            pending += [one for one in holders if one in children and one not in pending]
-            if not any(one in children for one in holders):
+            pending += [
+                holder for holder in holders if holder in children and holder not in pending
+            ]
+            if not any(holder in children for holder in holders):
                 return children[pid], inner
     return None, targets

@@ -62,7 +62,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def suspects_that_are(self, *activities: Activity) -> tuple[RankReading, ...]:
         """Return the suspects with one of these activities."""
-        return tuple(one for one in self.suspects if one.activity in activities)
+        return tuple(reading for reading in self.suspects if reading.activity in activities)
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks of the circle in which this one waits; none where it leads out."""
@@ -187,8 +187,8 @@ def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
     ``{since}`` is the longest silence of any, ``{at}`` the first one's line, each where no word of
     that name is given. Words that are empty leave no gap.
     """
-    alone = len({one.rank for one in who}) == 1
-    since = duration(max(one.silence_s for one in who))
+    alone = len({reading.rank for reading in who}) == 1
+    since = duration(max(reading.silence_s for reading in who))
     known = {"who": names(who), "since": since, "at": within(who[0].place), **words}
     parts: list[str] = []
     for part in ONE_OR_MANY.sub(lambda found: found[1 if alone else 2], text).split(" "):
@@ -202,7 +202,7 @@ def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
 
 def names(who: Sequence[RankReading]) -> str:
     """Name ranks: ``rank 1``, ``ranks 1,3``."""
-    return name_ranks(one.rank for one in who)
+    return name_ranks(reading.rank for reading in who)
 
 
 def filling(target: WaitTarget) -> str:
@@ -230,30 +230,30 @@ def blame(
     The first of them gives place and phase; all together the longest silence, the least evidence,
     and the slowest pace.
     """
-    paces = [one.view.pace for one in culprits if one.view.pace is not None]
+    paces = [reading.view.pace for reading in culprits if reading.view.pace is not None]
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
-    guarded = (section.goes_on_after_s for one in culprits for section in one.beat.sections)
+    guarded = (section.goes_on_after_s for reading in culprits for section in reading.beat.sections)
     by = told.get("ended_by") or situation.patience.who_ends(culprits)
     waited = told.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]
         sure = awaited if waited else sure[1]
     handled = (
-        EvidenceItem("exception", one.rank, f"its main thread handles {one.handling}")
-        for one in culprits[:MOST_SHOWN]
-        if one.handling
+        EvidenceItem("exception", reading.rank, f"its main thread handles {reading.handling}")
+        for reading in culprits[:MOST_SHOWN]
+        if reading.handling
     )
     read: dict[str, Any] = {
-        "culprits": tuple(one.rank for one in culprits),
+        "culprits": tuple(reading.rank for reading in culprits),
         "waited_for": waited,
-        "gone": any(not one.alive for one in culprits),
+        "gone": any(not reading.alive for reading in culprits),
         "place": culprits[0].place,
         "phase": culprits[0].phase,
-        "silence_s": max(one.silence_s for one in culprits),
+        "silence_s": max(reading.silence_s for reading in culprits),
         "pace": max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
         "goes_on_after_s": max((after_s or 0.0 for after_s in guarded), default=0.0),
-        "samples": min(one.process_activity.samples for one in culprits),
-        "span_s": min(one.seen_s for one in culprits),
+        "samples": min(reading.process_activity.samples for reading in culprits),
+        "span_s": min(reading.seen_s for reading in culprits),
     }
     evidence = (*told.pop("evidence", ()), *handled)
     fields = {**read, **told, "ended_by": by, "evidence": evidence}

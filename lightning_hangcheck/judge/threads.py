@@ -129,7 +129,7 @@ class Thread:
     def named(self) -> tuple[WaitTarget, ...]:
         """What it waits for outside its memory; the socket that wakes a loop is left out."""
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
-        wakers = [one for one in outside if one.kind == "socket" and not one.name]
+        wakers = [target for target in outside if target.kind == "socket" and not target.name]
         if self.looping and wakers:
             outside.remove(wakers[0])
         return tuple(outside)
@@ -172,7 +172,11 @@ class Thread:
 
         What a timer of Python's calls makes no collectives, as far as anybody has seen.
         """
-        return {one.kind for one in self.targets} == {"time"} and not self.ticks and not self.timer
+        return (
+            {target.kind for target in self.targets} == {"time"}
+            and not self.ticks
+            and not self.timer
+        )
 
     @property
     def feeds_queue(self) -> bool:
@@ -197,16 +201,16 @@ class Thread:
     def rests(self) -> bool:
         """Whether it only waits for news; who writes to a full pipe does so for somebody."""
         reads = bool(self.named) and all(
-            (one.kind in ("socket", "pipe") or one.name.startswith(EVENTS))
-            and one.call not in WRITES
-            for one in self.named
+            (target.kind in ("socket", "pipe") or target.name.startswith(EVENTS))
+            and target.call not in WRITES
+            for target in self.named
         )
         return (reads or self.for_threads) and not self.pythons_loop
 
     @property
     def hears_from_outside(self) -> bool:
         """Whether it may call the user back: a server's, or that of a broker's client."""
-        at_connection = any(one.kind == "socket" for one in self.named)
+        at_connection = any(target.kind == "socket" for target in self.named)
         own_business = any(
             "/multiprocessing/" in frame.file or owner_of(frame.file).package in OWN_BUSINESS
             for frame in self.frames
@@ -259,18 +263,27 @@ class Moment:
     def threads(self) -> tuple[Thread, ...]:
         """Those that run Python, the one that trains first."""
         stacks = self.sample.stack.threads if self.sample.stack is not None else ()
-        states = {one.tid: one for one in self.states}
-        before = {one.tid: one for one in self._before.threads} if self._before is not None else {}
+        states = {thread.tid: thread for thread in self.states}
+        before = (
+            {thread.tid: thread for thread in self._before.threads}
+            if self._before is not None
+            else {}
+        )
         program = program_of(functions_in(stacks[0].frames)) if stacks else ""
         return tuple(
-            Thread(one, states.get(one.tid or 0), before.get(one.tid) if one.tid else None, program)
-            for one in stacks
+            Thread(
+                thread,
+                states.get(thread.tid or 0),
+                before.get(thread.tid) if thread.tid else None,
+                program,
+            )
+            for thread in stacks
         )
 
     @cached_property
     def helpers(self) -> tuple[Thread, ...]:
         """Those beside the main one that might end anybody's wait."""
-        return tuple(one for one in self.threads[1:] if may_help(one.stack))
+        return tuple(thread for thread in self.threads[1:] if may_help(thread.stack))
 
     @cached_property
     def chain(self) -> WaitChain | None:
@@ -286,11 +299,11 @@ class Moment:
                 continue
             if thread.named or (thread.looping and thread.limited):
                 ends.append(thread)
-            new = [one for one in self._enders(thread) if one not in met]
+            new = [ender for ender in self._enders(thread) if ender not in met]
             met.update(new)
             followed += new
         # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
-        unasked = bool(ends) and all(one.looping for one in ends) and not given_away(first.stack)
+        unasked = bool(ends) and all(end.looping for end in ends) and not given_away(first.stack)
         timers = [one for one in followed if unasked and one.timer and not one.looping]
         ends = timers or ends or [one for one in followed if one.limited]
         return WaitChain(tuple(followed), tuple(ends))
@@ -309,19 +322,23 @@ class Moment:
         if the_one or stack.holds_lock:
             return the_one
         gave_to = _families(_innermost_standard(thread.frames))
-        workers = [one for one in self.helpers if one is not thread and gave_to & one.works_in]
+        workers = [
+            helper for helper in self.helpers if helper is not thread and gave_to & helper.works_in
+        ]
         if workers:
             return workers
-        calling = next((one for one in reversed(thread.frames) if not is_standard(one.file)), None)
+        calling = next(
+            (frame for frame in reversed(thread.frames) if not is_standard(frame.file)), None
+        )
         owner = owner_of(calling.file) if calling is not None else None
-        if by_their_end and not any(owner in one.owners for one in self.helpers):
+        if by_their_end and not any(owner in helper.owners for helper in self.helpers):
             return self.helpers
         news = not in_lock(stack)
         return [
-            one
-            for one in self.helpers
-            if (owner in one.owners or not one.rests or (news and one.timer))
-            and (by_their_end or not one.stack.bystander)
+            helper
+            for helper in self.helpers
+            if (owner in helper.owners or not helper.rests or (news and helper.timer))
+            and (by_their_end or not helper.stack.bystander)
         ]
 
     @cached_property
@@ -333,12 +350,14 @@ class Moment:
         if self.chain is not None:
             found = self.chain.ends or self.chain.threads[:1]
             return tuple(end for end in found if end.state is not None)
-        return tuple(Thread(ThreadStack(tid=one.tid), one) for one in self.states[:1])
+        return tuple(Thread(ThreadStack(tid=thread.tid), thread) for thread in self.states[:1])
 
     @property
     def awake(self) -> bool:
         """Whether a thread in which the main thread's wait ends was ready to run just then."""
-        ready = any(one.state == "R" for one in self.states)  # mostly none: following waits costs
+        ready = any(
+            thread.state == "R" for thread in self.states
+        )  # mostly none: following waits costs
         return ready and any(end.runs for end in self.ends)
 
     @cached_property
@@ -348,23 +367,26 @@ class Moment:
 
     def shares_since(self, before: Moment) -> dict[int, float]:
         """Return the cores that each thread used since an earlier moment, by its kernel id."""
-        seconds, old = self.seconds_since(before), {one.tid: one.cpu_s for one in before.states}
+        seconds, old = (
+            self.seconds_since(before),
+            {thread.tid: thread.cpu_s for thread in before.states},
+        )
         return {
-            one.tid: max(0.0, one.cpu_s - old[one.tid]) / seconds
-            for one in self.states
-            if one.tid in old and seconds > 0
+            thread.tid: max(0.0, thread.cpu_s - old[thread.tid]) / seconds
+            for thread in self.states
+            if thread.tid in old and seconds > 0
         }
 
     @property
     def native_threads(self) -> list[ThreadState]:
         """Those that run no Python, as far as known; a native program's threads are all its own."""
-        of_python = {one.tid for one in self.threads}
+        of_python = {thread.tid for thread in self.threads}
         known = self.complete or not of_python
-        return [one for one in self.states[1:] if known and one.tid not in of_python]
+        return [thread for thread in self.states[1:] if known and thread.tid not in of_python]
 
     def starved_since(self, before: Moment) -> bool:
         """Whether the main thread had work to do since, but others had the processor."""
-        queued = [one.queued_s for one in (*before.states[:1], *self.states[:1])]
+        queued = [thread.queued_s for thread in (*before.states[:1], *self.states[:1])]
         if len(queued) < 2 or queued[0] is None or queued[1] is None:
             return False
         return queued[1] - queued[0] > STARVED_SHARE * self.seconds_since(before)
@@ -401,7 +423,7 @@ def given_away(thread: ThreadStack) -> bool:
 
 def awaits_executor(thread: ThreadStack) -> bool:
     """Whether it waits for what threads of an executor should do."""
-    return any("/concurrent/futures/" in one.file for one in _innermost_standard(thread.frames))
+    return any("/concurrent/futures/" in frame.file for frame in _innermost_standard(thread.frames))
 
 
 def in_event_loop(frames: Sequence[Frame]) -> bool:

@@ -200,7 +200,7 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
     blamed = set(finding.culprits)
     if conclusion.kind == "crashed" and conclusion.job.case.left is None:
         ranks = conclusion.job.ranks.items()
-        return tuple(rank for rank, one in ranks if rank not in blamed and failed(one.view))
+        return tuple(rank for rank, reading in ranks if rank not in blamed and failed(reading.view))
     return tuple(sorted({*conclusion.graph.waiters, *finding.left_standing} - blamed))
 
 
@@ -236,22 +236,22 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
         gaps += finding.gaps
         if finding.ended_by != "pace":
             gaps += conclusion.gaps
-            unseen = [one for one in job.alive if one.activity == "unseen"]
-            for one in unseen[:MOST_UNSEEN]:
-                samples = one.process_activity.samples
+            unseen = [reading for reading in job.alive if reading.activity == "unseen"]
+            for reading in unseen[:MOST_UNSEEN]:
+                samples = reading.process_activity.samples
                 why = f"{samples} usable samples of its stack and kernel state; two are needed"
-                gaps.append(Gap(f"activity of rank {one.rank}", one.rank, why, "activity"))
+                gaps.append(Gap(f"activity of rank {reading.rank}", reading.rank, why, "activity"))
             if more := len(unseen[MOST_UNSEEN:]):
                 gaps.append(Gap(f"activity of {more} more ranks", None, "likewise", "activity"))
         blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
-        for one in blamed[:MOST_UNSEEN]:
-            frames = one.stuck_frames or one.frames
+        for reading in blamed[:MOST_UNSEEN]:
+            frames = reading.stuck_frames or reading.frames
             if in_event_loop(frames) and users_place(frames) is not None:
-                gaps.append(Gap(f"coroutines of rank {one.rank}", one.rank, *SUSPENDED))
-        for one in blamed:
-            end = one.view.process_exit
+                gaps.append(Gap(f"coroutines of rank {reading.rank}", reading.rank, *SUSPENDED))
+        for reading in blamed:
+            end = reading.view.process_exit
             if job.case.left is None and end is not None and end.exit_code is None:
-                gaps.append(Gap("exit code", one.rank, UNSEEN_END))
+                gaps.append(Gap("exit code", reading.rank, UNSEEN_END))
     try:
         read_utc(job.case.taken_at)
     except ValueError:
@@ -383,10 +383,12 @@ def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
 
     groups: Sequence[StackGroup] = kept.get("stack_groups", verdict.stack_groups)
     states: Sequence[CollectiveState] = kept.get("collectives", verdict.collectives)
-    kept["stack_groups"] = tuple(replace(one, ranks=short(one.ranks)) for one in groups)
+    kept["stack_groups"] = tuple(replace(group, ranks=short(group.ranks)) for group in groups)
     kept["collectives"] = tuple(
-        replace(one, ranks=short(one.ranks), ops={op: short(who) for op, who in one.ops.items()})
-        for one in states
+        replace(
+            state, ranks=short(state.ranks), ops={op: short(who) for op, who in state.ops.items()}
+        )
+        for state in states
     )
     if any(group.ranks.count(",") >= MOST_RANGES for group in groups):
         why = f"after {MOST_RANGES} ranges {SMALL}"

@@ -119,11 +119,12 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
     culprits = set(finding.culprits)
     waiters = [rank for rank in conclusion.graph.waiters if rank not in culprits]
     groups: dict[str, list[int]] = {}
-    for one, ranks in _alike(conclusion.job, waiters):
-        locks = (each.name.rpartition("/")[2] for each in one.targets if each.kind == "lock")
+    for reading, ranks in _alike(conclusion.job, waiters):
+        locks = (each.name.rpartition("/")[2] for each in reading.targets if each.kind == "lock")
         at_lock = next((f"at the lock on {name}" for name in locks if name), "")
         where = join(
-            one.in_wait or at_lock, f"({short_place(one.place)})" if one.place is not None else ""
+            reading.in_wait or at_lock,
+            f"({short_place(reading.place)})" if reading.place is not None else "",
         )
         groups.setdefault(where, []).extend(ranks)
     if not groups:
@@ -200,9 +201,9 @@ def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
 
 def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
     ways: dict[str, list[int]] = {}
-    for one in run.earlier:
-        if one.verdict != "finished":
-            ways.setdefault(one.summary, []).append(one.number)
+    for earlier_round in run.earlier:
+        if earlier_round.verdict != "finished":
+            ways.setdefault(earlier_round.summary, []).append(earlier_round.number)
     return [
         (summary, len(rounds), f"{verb(rounds, 'round', 'rounds')} {format_ranks(rounds)}")
         for summary, rounds in ways.items()
@@ -222,10 +223,10 @@ def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
 def waits(job: JobReading, graph: WaitGraph) -> Iterator[EvidenceItem]:
     """Describe who waits, one sentence for all ranks at the same line."""
     together: dict[str, list[int]] = {}
-    for one, ranks in _alike(job, graph.waiters):
-        if one.wait is not None:
-            place = f", called in {_line(one.place)}" if one.place is not None else ""
-            together.setdefault(f"in {one.wait.name}{place}", []).extend(ranks)
+    for reading, ranks in _alike(job, graph.waiters):
+        if reading.wait is not None:
+            place = f", called in {_line(reading.place)}" if reading.place is not None else ""
+            together.setdefault(f"in {reading.wait.name}{place}", []).extend(ranks)
     for where, ranks in sorted(together.items(), key=lambda item: -len(item[1]))[:MOST_SHOWN]:
         text = f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} {where}"
         yield EvidenceItem("wait", ranks[0] if len(ranks) == 1 else None, text)
@@ -254,12 +255,15 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         stands = f", which is in {_where(frames)}" if frames else ""
         yield "stack", f"waits for its child pid {child.pid}{stands}"
     # variables that were read, if anybody asked for them, of the user's place
-    values = next((one.local_values for one in newest if one.local_values), ())
-    place = users_place([one.frame for one in values])
-    for one in values:
-        if place is not None and (one.frame.file, one.frame.line) == (place.file, place.line):
-            shown = ", ".join(f"{name} = {value}" for name, value in one.values.items())
-            at = f"{one.frame.function} ({short_place(one.frame)})"
+    values = next((sample.local_values for sample in newest if sample.local_values), ())
+    place = users_place([local_values.frame for local_values in values])
+    for local_values in values:
+        if place is not None and (local_values.frame.file, local_values.frame.line) == (
+            place.file,
+            place.line,
+        ):
+            shown = ", ".join(f"{name} = {value}" for name, value in local_values.values.items())
+            at = f"{local_values.frame.function} ({short_place(local_values.frame)})"
             yield "variables", f"variables in {at}: {shown}"
     if observed.span_s > 0 and view.process_exit is None:
         does = "idle itself" if reading.works_in_child else reading.activity
@@ -274,7 +278,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     if view.slept_for_s is not None:
         slept = duration(view.slept_for_s)
         yield "sleep", f"its main thread had not run for {slept} when hangcheck attached"
-    if calls := next((one.native_calls for one in newest if one.native_calls), ()):
+    if calls := next((sample.native_calls for sample in newest if sample.native_calls), ()):
         for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
         what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
         yield "native", f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
@@ -283,7 +287,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
         yield "torch", f"torch counts threads that wait: {told}"
     yield from (("gpu", text) for text in describe_gpus(reading.own.look))
-    state = next((one.kernel for one in newest if one.kernel), None)
+    state = next((sample.kernel for sample in newest if sample.kernel), None)
     if state is not None and view.process_exit is None:
         channel = state.threads[0].wchan if state.threads else ""
         waits_in = f", main thread waits in {channel}" if channel else ""

@@ -85,13 +85,13 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
     @property
     def made(self) -> frozenset[str]:
         """Paths of the files that it made."""
-        return frozenset(one.path for one in self.outputs)
+        return frozenset(output.path for output in self.outputs)
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""
-        made = {one.path: one.digest for one in self.outputs}
+        made = {output.path: output.digest for output in self.outputs}
         known = bool(made) and all(made.values())
-        return known and made == {one.path: one.digest for one in outputs}
+        return known and made == {output.path: output.digest for output in outputs}
 
 
 class Story(Struct, frozen=True, kw_only=True):
@@ -105,9 +105,11 @@ class Story(Struct, frozen=True, kw_only=True):
     def last_done(self, name: str, outputs: Collection[str] | None = None) -> PhaseStory | None:
         """Return the newest phase of this name that counts, and made just these files if named."""
         fitting = (
-            one
-            for one in reversed(self.phases)
-            if one.name == name and one.counts and (outputs is None or one.made == set(outputs))
+            phase
+            for phase in reversed(self.phases)
+            if phase.name == name
+            and phase.counts
+            and (outputs is None or phase.made == set(outputs))
         )
         return next(fitting, None)
 
@@ -240,14 +242,14 @@ def decide(
     now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
     known, found = ({one.path: one for one in some} for some in (earlier.inputs, now))
     pairs = [(one, found[path]) for path, one in known.items() if path in found]
-    pairs += [(one, look(one.path)) for one in earlier.outputs]
+    pairs += [(output, look(output.path)) for output in earlier.outputs]
     changes = [f"{path} is a new input" for path in found if path not in known]
     changes += [f"{path} is not an input any more" for path in known if path not in found]
     changes += filter(None, (difference(before, after) for before, after in pairs))
     changes = changes or [earlier.stale] * bool(earlier.stale)
     act, why = _weigh(earlier, if_done, "; ".join(changes), thresholds)
     invalidated = story.resting_on(earlier)
-    asked_about = [one.name for one in invalidated if one.asked_about]
+    asked_about = [phase.name for phase in invalidated if phase.asked_about]
     if act == "run" and asked_about:
         rest = "rests" if len(asked_about) == 1 else "rest"
         act, why = "ask", f"{why}, and {' and '.join(asked_about)} {rest} on it"
@@ -301,14 +303,14 @@ def question(decision: Decision, prices: Prices) -> str:
         lines.append(f"  reuse  what it made ({_metrics(earlier)}): no time, no price")
     stale = "; what rests on it becomes stale:" if decision.invalidated else ""
     lines.append(f"  rerun  {_price(earlier, prices)}, as the last time{stale}")
-    rest = [(one, _price(one, prices)) for one in decision.invalidated]
-    lines += [f"         {one.name} ({_metrics(one)}), {price}" for one, price in rest]
+    rest = [(phase, _price(phase, prices)) for phase in decision.invalidated]
+    lines += [f"         {phase.name} ({_metrics(phase)}), {price}" for phase, price in rest]
     return "\n".join(lines)
 
 
 def stale_in_words(decision: Decision) -> str:
     """Name what running it again makes stale, in a clause; empty where nothing rests on it."""
-    names = ", ".join(f"{one.name} ({_metrics(one)})" for one in decision.invalidated)
+    names = ", ".join(f"{phase.name} ({_metrics(phase)})" for phase in decision.invalidated)
     return f"; if it makes something else, this becomes stale: {names}" if names else ""
 
 

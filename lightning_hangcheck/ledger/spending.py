@@ -179,8 +179,8 @@ class Prices(Struct, frozen=True):
     def cost(self, gpus: Sequence[str], ranks: int, seconds: float) -> float | None:
         """Return what so many ranks cost for so long; None where no price is for their GPUs."""
         named = " ".join(gpus).lower()
-        own = [one for one in self.prices if one.model and one.model.lower() in named]
-        fitting = own or [one for one in self.prices if not one.model]
+        own = [price for price in self.prices if price.model and price.model.lower() in named]
+        fitting = own or [price for price in self.prices if not price.model]
         return fitting[0].per_hour * ranks * seconds / SECONDS_PER_HOUR if fitting else None
 
 

@@ -164,7 +164,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     return Lint(
         files=count,
         seconds=time.perf_counter() - began,
-        findings=[one for one, _ in ordered],
+        findings=[finding for finding, _ in ordered],
         places=[place for _, place in ordered],
         unreadable=unreadable,
     )
@@ -229,15 +229,15 @@ def _in_function(
     function: Function, reach: Reach, configuration: Configuration
 ) -> Iterator[tuple[Finding, Place]]:
     code = Code(function, reach, configuration.notes)
-    for one in RULES.values():
-        if one.code.startswith(tuple(configuration.ignore)):
+    for rule in RULES.values():
+        if rule.code.startswith(tuple(configuration.ignore)):
             continue
-        if one.notes_only and not configuration.notes:
+        if rule.notes_only and not configuration.notes:
             continue
-        for found in one.check(code):
+        for found in rule.check(code):
             wanted = configuration.notes or found.severity == "error"
-            if wanted and not _ignored(one.code, found, function.module):
-                yield _finding(one, found, function)
+            if wanted and not _ignored(rule.code, found, function.module):
+                yield _finding(rule, found, function)
 
 
 def _ignored(code: str, found: Found, module: Module) -> bool:
@@ -246,13 +246,13 @@ def _ignored(code: str, found: Found, module: Module) -> bool:
         text = module.lines[line - 1] if 0 < line <= len(module.lines) else ""
         match = IGNORED.search(text)
         if match is not None:
-            codes = [one.strip() for one in (match[1] or "").split(",") if one.strip()]
+            codes = [word.strip() for word in (match[1] or "").split(",") if word.strip()]
             if not codes or code.startswith(tuple(codes)):
                 return True
     return False
 
 
-def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Place]:
+def _finding(rule: Rule, found: Found, function: Function) -> tuple[Finding, Place]:
     module, node = function.module, found.node
     line = getattr(node, "lineno", 1)
     source = module.lines[line - 1] if line <= len(module.lines) else ""
@@ -265,15 +265,15 @@ def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Plac
         library = found.event.library
         path.append(f"{found.event.name} of {library}" if library else found.event.name)
     finding = Finding(
-        code=one.code,
+        code=rule.code,
         severity=found.severity,
         file=module.path,
         line=line,
         function=function.name,
         message=found.message,
         path=path,
-        remedy=Remedy(_remedy(one, found, function, f"{module.path}:{line}")),
-        see=one.see,
+        remedy=Remedy(_remedy(rule, found, function, f"{module.path}:{line}")),
+        see=rule.see,
     )
     encoded = source.encode()
     return finding, Place(
@@ -283,16 +283,16 @@ def _finding(one: Rule, found: Found, function: Function) -> tuple[Finding, Plac
     )
 
 
-def _remedy(one: Rule, found: Found, function: Function, place: str) -> str:
+def _remedy(rule: Rule, found: Found, function: Function, place: str) -> str:
     """Return the remedy of the rule's cause that it names, or its own."""
-    known = causes_file().cause[one.cause].remedies
+    known = causes_file().cause[rule.cause].remedies
     text = next(
         (
             each.text
             for each in known
-            if each.text.removeprefix("{place}: ").startswith(one.remedy.removeprefix("{place}: "))
+            if each.text.removeprefix("{place}: ").startswith(rule.remedy.removeprefix("{place}: "))
         ),
-        one.remedy,
+        rule.remedy,
     )
     text = text.removeprefix("{place}: ")
     words = {"{place}": place, "{function}": function.name, "{test}": "", "rank {rank}": "one side"}

@@ -38,7 +38,7 @@ def as_text(found: Lint) -> str:
         for finding, place in zip(found.findings, found.places, strict=True)
         for line in (*_finding(finding, place), "")
     ]
-    errors = sum(one.severity == "error" for one in found.findings)
+    errors = sum(finding.severity == "error" for finding in found.findings)
     notes = len(found.findings) - errors
     counted = [several(errors, "error"), *([several(notes, "note")] if notes else [])]
     lines.append(f"{', '.join(counted)} in {several(found.files, 'file')}, {found.seconds:.1f} s")
@@ -79,10 +79,12 @@ def as_json(found: Lint) -> dict[str, Any]:
 def as_github(found: Lint) -> str:
     """Write annotations that GitHub shows beside the lines of a pull request."""
     lines = []
-    for one in found.findings:
-        kind = "error" if one.severity == "error" else "notice"
-        place = f"file={_property(one.file)},line={one.line},title={one.code}"
-        lines.append(f"::{kind} {place}::{_data(one_line(f'{one.message}; {one.remedy.text}'))}")
+    for finding in found.findings:
+        kind = "error" if finding.severity == "error" else "notice"
+        place = f"file={_property(finding.file)},line={finding.line},title={finding.code}"
+        lines.append(
+            f"::{kind} {place}::{_data(one_line(f'{finding.message}; {finding.remedy.text}'))}"
+        )
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -98,12 +100,12 @@ def as_sarif(found: Lint) -> dict[str, Any]:
     """Return a SARIF 2.1.0 log, as code scanning of GitHub and others read it."""
     rules = [
         {
-            "id": one.code,
-            "name": one.check.__name__,
-            "shortDescription": {"text": summary(one.doc)},
-            "helpUri": f"{DOCS}#{one.code.lower()}",
+            "id": rule.code,
+            "name": rule.check.__name__,
+            "shortDescription": {"text": summary(rule.doc)},
+            "helpUri": f"{DOCS}#{rule.code.lower()}",
         }
-        for one in RULES.values()
+        for rule in RULES.values()
     ]
     results = [
         {
@@ -167,11 +169,11 @@ def rules_page(page: str) -> str:
     _, _, after = rest.partition(END)
     lines: list[str] = []
     family = ""
-    for one in RULES.values():
-        if one.code[:3] != family:
-            family = one.code[:3]
+    for rule in RULES.values():
+        if rule.code[:3] != family:
+            family = rule.code[:3]
             lines += [f"## {family}xx: {FAMILIES[family]}", ""]
-        severity = "Note" if one.notes_only else "Error or note"
-        lines += [f"### {one.code}", "", summary(one.doc), ""]
-        lines += [f"{severity}: `{one.cause}` ([source]({one.see})).", ""]
+        severity = "Note" if rule.notes_only else "Error or note"
+        lines += [f"### {rule.code}", "", summary(rule.doc), ""]
+        lines += [f"{severity}: `{rule.cause}` ([source]({rule.see})).", ""]
     return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after

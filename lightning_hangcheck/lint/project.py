@@ -70,7 +70,7 @@ class Function:
         if isinstance(self.node, ast.Module):
             return []
         given = self.node.args
-        names = [one.arg for one in (*given.posonlyargs, *given.args)]
+        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
         return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
     @cached_property
@@ -79,10 +79,10 @@ class Function:
         if isinstance(self.node, ast.Module):
             return {}
         given = self.node.args
-        names = [one.arg for one in (*given.posonlyargs, *given.args)]
+        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
         found = dict(zip(reversed(names), reversed(given.defaults), strict=False))
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
-        return found | {one.arg: value for one, value in pairs if value is not None}
+        return found | {argument.arg: value for argument, value in pairs if value is not None}
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in it."""
@@ -161,7 +161,7 @@ class Module:
 
     def imports_from(self, prefixes: tuple[str, ...]) -> bool:
         """Whether any module is imported whose name begins so."""
-        roots = {".".join(one.path) for one in (*self.imports.values(), *self.stars)}
+        roots = {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
         return any(root.startswith(prefixes) for root in roots)
 
     def with_imported(self) -> list[Module]:
@@ -170,9 +170,9 @@ class Module:
         pending = [self]
         while pending:
             module = pending.pop()
-            for one in (*module.imports.values(), *module.stars):
-                for path in (one.path, one.path[:-1]):
-                    other = self.project.module(path, one.folder, module) if path else None
+            for imported in (*module.imports.values(), *module.stars):
+                for path in (imported.path, imported.path[:-1]):
+                    other = self.project.module(path, imported.folder, module) if path else None
                     if other is not None and other.path not in found:
                         found[other.path] = other
                         pending.append(other)
@@ -209,27 +209,29 @@ class Module:
         else:
             self.functions.setdefault(bare, []).append(found)
         arguments = node.args
-        for one in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
-            if one.annotation is not None:
-                self._make(one.arg, one.annotation)
+        for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs):
+            if argument.annotation is not None:
+                self._make(argument.arg, argument.annotation)
         found.nodes.extend(self._index(found.body, None, found))
 
     def _learn(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
-            for one in node.names:
-                path = tuple(one.name.split("."))
-                self.imports[one.asname or path[0]] = _Imported(path if one.asname else path[:1])
+            for alias in node.names:
+                path = tuple(alias.name.split("."))
+                self.imports[alias.asname or path[0]] = _Imported(
+                    path if alias.asname else path[:1]
+                )
         elif isinstance(node, ast.ImportFrom):
             folder = self.folder
             for _ in range(node.level - 1):
                 folder = os.path.dirname(folder)  # noqa: PTH120
             base = tuple((node.module or "").split(".")) if node.module else ()
-            for one in node.names:
+            for alias in node.names:
                 where = folder or "." if node.level else ""
-                if one.name == "*":
+                if alias.name == "*":
                     self.stars.append(_Imported(base, where))
                 else:
-                    self.imports[one.asname or one.name] = _Imported((*base, one.name), where)
+                    self.imports[alias.asname or alias.name] = _Imported((*base, alias.name), where)
         elif isinstance(node, ast.Assign):
             for target in node.targets:
                 self._assign(target, node.value)
@@ -244,8 +246,8 @@ class Module:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-                for one, its in zip(target.elts, value.elts, strict=True):
-                    self._assign(one, its)
+                for expression, its in zip(target.elts, value.elts, strict=True):
+                    self._assign(expression, its)
             return
         name = names_of(target)
         if not name:
@@ -277,7 +279,7 @@ class Module:
         if first in self.classes:
             found = self.classes[first]
             return self.project.method(found, rest[0]) if rest else found
-        outer = [one for one in self.functions.get(first, ()) if one.around is None]
+        outer = [function for function in self.functions.get(first, ()) if function.around is None]
         if outer:
             return outer[0] if not rest else None
         if first in self.imports:
@@ -289,10 +291,10 @@ class Module:
                 return found_there
         return None
 
-    def _imported(self, one: _Imported, rest: tuple[str, ...], steps: int) -> Meaning:
-        whole = one.path + rest
-        for length in range(len(whole), 0 if not one.folder else -1, -1):
-            module = self.project.module(whole[:length], one.folder, self)
+    def _imported(self, imported: _Imported, rest: tuple[str, ...], steps: int) -> Meaning:
+        whole = imported.path + rest
+        for length in range(len(whole), 0 if not imported.folder else -1, -1):
+            module = self.project.module(whole[:length], imported.folder, self)
             if module is None:
                 continue
             inside = whole[length:]
@@ -350,14 +352,14 @@ class Project:
         key = (folder or f"{asking.folder}/", path)
         if key not in self._found:
             places = (folder,) if folder else self._folders_up(asking.folder)
-            self._found[key] = next(filter(None, (_file_of(one, path) for one in places)), "")
+            self._found[key] = next(filter(None, (_file_of(place, path) for place in places)), "")
         return self.read(self._found[key]) if self._found[key] else None
 
     def _folders_up(self, folder: str) -> tuple[str, ...]:
         """Return a folder and those above it, up to the root of its project."""
         if folder not in self._up:
             above = os.path.dirname(folder)  # noqa: PTH120
-            files = (os.path.join(folder or ".", one) for one in PROJECT_FILES)  # noqa: PTH118
+            files = (os.path.join(folder or ".", file) for file in PROJECT_FILES)  # noqa: PTH118
             last = above == folder or any(map(os.path.exists, files))
             self._up[folder] = (folder,) if last else (folder, *self._folders_up(above))
         return self._up[folder]
@@ -369,9 +371,9 @@ class Project:
         )
         for folder in self._folders_up(asking.folder):
             if folder not in self._requirements:
-                files = sorted(one for form in REQUIREMENTS for one in Path(folder).glob(form))
+                files = sorted(path for form in REQUIREMENTS for path in Path(folder).glob(form))
                 self._requirements[folder] = b"\n".join(
-                    one.read_bytes() for one in files if one.stat().st_size < LARGEST_FILE
+                    path.read_bytes() for path in files if path.stat().st_size < LARGEST_FILE
                 )
             if found := pattern.search(self._requirements[folder]):
                 return int(found[1]), int(found[2])
@@ -392,7 +394,7 @@ class Project:
         texts = self._settings[root]
         if any(map(FSDP_CHOSEN.search, texts)):
             return True
-        stages = {found for one in texts for found in ZERO_STAGE.findall(one)}
+        stages = {found for text in texts for found in ZERO_STAGE.findall(text)}
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
@@ -450,7 +452,7 @@ class Project:
         """
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (one for one in line if isinstance(one, Class))
-        return next((one.methods[name] for one in classes if name in one.methods), None)
+        return next((klass.methods[name] for klass in classes if name in klass.methods), None)
 
 
 def _sharding_settings(root: str) -> list[bytes]:
@@ -475,7 +477,7 @@ def _sharding_settings(root: str) -> list[bytes]:
 def _file_of(folder: str, path: tuple[str, ...]) -> str:
     stem = os.path.join(folder, *path)  # noqa: PTH118
     files = (*((f"{stem}.py",) if path else ()), f"{stem}/__init__.py")
-    return next((one for one in files if os.path.isfile(one)), "")  # noqa: PTH113
+    return next((file for file in files if os.path.isfile(file)), "")  # noqa: PTH113
 
 
 # What a call calls
@@ -526,7 +528,7 @@ def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Ca
     project, maker = function.module.project, tuple(names_of(made_by.func))
     if maker == ("super",) and function.owner is not None:
         found = project.method(function.owner, called.attr, above=True)
-        above = tuple(one for one in project.bases(function.owner)[1:] if isinstance(one, str))
+        above = tuple(base for base in project.bases(function.owner)[1:] if isinstance(base, str))
         return Callee(called.attr, (found,) if found else (), receiver="super", kinds=above)
     return _of_kinds(called.attr, maker[-1] if maker else "", {maker} if maker else set(), function)
 
@@ -604,4 +606,4 @@ def _of_kinds(
 
 
 def _names(classes: Iterable[Class | str]) -> tuple[str, ...]:
-    return tuple(one if isinstance(one, str) else one.name for one in classes)
+    return tuple(klass if isinstance(klass, str) else klass.name for klass in classes)

@@ -116,18 +116,23 @@ class Code:
     @cached_property
     def calls(self) -> list[ast.Call]:
         """All calls in it."""
-        return [one for one in self.nodes if isinstance(one, ast.Call)]
+        return [call for call in self.nodes if isinstance(call, ast.Call)]
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return the calls of some statements, and of the project's functions that they call."""
-        calls = [one for one in walk(*block, into=False) if isinstance(one, ast.Call)]
-        below = [each for one in calls for each in callee(one.func, self.function).functions]
-        return [*calls, *(one for each in below for one in each.nodes if isinstance(one, ast.Call))]
+        calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+        below = [each for call in calls for each in callee(call.func, self.function).functions]
+        return [
+            *calls,
+            *(call for each in below for call in each.nodes if isinstance(call, ast.Call)),
+        ]
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return the collectives of some statements that are so for every model."""
         return [
-            one for one in self.reach.block(block, self.function) if one.sure and one.only is None
+            event
+            for event in self.reach.block(block, self.function)
+            if event.sure and event.only is None
         ]
 
 
@@ -143,22 +148,25 @@ def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Pa
         elsewhere: Of the one that is paired with it.
     """
     kept = []
-    for one in found:
+    for parting in found:
         names = {
             event.met
             for other in (*found, *elsewhere)
-            if other.under is not one.under
-            and one.asked.asks
+            if other.under is not parting.under
+            and parting.asked.asks
             and other.asked.asks
             and (
                 other.side is None
-                or other.side is not one.side
-                or (other.test != one.test and not _same_rank(other.under.test, one.under.test))
+                or other.side is not parting.side
+                or (
+                    other.test != parting.test
+                    and not _same_rank(other.under.test, parting.under.test)
+                )
             )
             for event in other.made
         }
-        if made := tuple(event for event in one.made if event.met not in names):
-            kept.append(replace(one, made=made))
+        if made := tuple(event for event in parting.made if event.met not in names):
+            kept.append(replace(parting, made=made))
     return kept
 
 
@@ -166,13 +174,13 @@ def _same_rank(*tests: ast.expr) -> bool:
     """Whether two tests hold for the same rank: by its number, or by a name for the first."""
     ranks = []
     for test in tests:
-        compared = [one for one in walk(test) if isinstance(one, ast.Compare)]
+        compared = [compare for compare in walk(test) if isinstance(compare, ast.Compare)]
         ranks.append(
             {
                 side.value
-                for one in compared
-                if any(map(RANK.fullmatch, last_names(one)))
-                for side in (one.left, *one.comparators)
+                for compare in compared
+                if any(map(RANK.fullmatch, last_names(compare)))
+                for side in (compare.left, *compare.comparators)
                 if isinstance(side, ast.Constant)
             }
             or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
@@ -195,7 +203,7 @@ def is_local(test: ast.expr, function: Function) -> bool:
     if is_own_data(test, function):
         return True
     if isinstance(test, ast.BoolOp):
-        return any(is_local(one, function) for one in test.values)
+        return any(is_local(expression, function) for expression in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = test.operand
         if isinstance(inner, ast.Name) and inner.id in function.parameters:
@@ -203,7 +211,7 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    if any(isinstance(one, ast.Call) and called_name(one) in LOCAL_CALLS for one in walk(test)):
+    if any(isinstance(node, ast.Call) and called_name(node) in LOCAL_CALLS for node in walk(test)):
         return True
     compared = isinstance(test, (ast.Compare, ast.Name))
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
@@ -234,7 +242,9 @@ def _reads_clock(test: ast.expr, function: Function, steps: int = 2) -> bool:
             return True
         if isinstance(node, ast.Name) and steps:
             values = function.values_of(node.id)
-            if values and all(_reads_clock(one, function, steps - 1) for one in values):
+            if values and all(
+                _reads_clock(expression, function, steps - 1) for expression in values
+            ):
                 return True
     return False
 
@@ -244,14 +254,14 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
 
     That is its data, which are empty, not finite or too large; or its clock.
     """
-    numbers = {one.value for one in walk(test) if isinstance(one, ast.Constant)}
+    numbers = {constant.value for constant in walk(test) if isinstance(constant, ast.Constant)}
     ordered = (
-        one
-        for one in walk(test)
-        if isinstance(one, ast.Compare)
-        and isinstance(one.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+        compare
+        for compare in walk(test)
+        if isinstance(compare, ast.Compare)
+        and isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
     )
-    if any(_reads_clock(one, function) for one in ordered):
+    if any(_reads_clock(compare, function) for compare in ordered):
         return True
     for node in walk(test):
         if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
@@ -275,7 +285,7 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
             continue  # a shape that all ranks have
         names = last_names(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
-        if called_name(left) == "len" and any("grad" in one for one in names):
+        if called_name(left) == "len" and any("grad" in name for name in names):
             continue  # how many parameters a model has
         if isinstance(number, (int, float)) and any(map(own.fullmatch, names)):
             return True
@@ -297,15 +307,15 @@ def _has_a_role(parting: Parting) -> bool:
     node = parting.under
     if parting.leaves is None and parting.side is False:
         # the one rank does something else, and may come to the same from there: to no backward
-        return not any("backward" in one.name for one in parting.made)
+        return not any("backward" in event.name for event in parting.made)
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
     calls = [
-        one for one in walk(*other) if isinstance(one, ast.Call) and (one.args or one.keywords)
+        call for call in walk(*other) if isinstance(call, ast.Call) and (call.args or call.keywords)
     ]
-    loops = any(isinstance(one, (ast.While, ast.For)) for one in other)
-    return loops or any(ROLES.fullmatch(called_name(one)) for one in calls)
+    loops = any(isinstance(statement, (ast.While, ast.For)) for statement in other)
+    return loops or any(ROLES.fullmatch(called_name(call)) for call in calls)
 
 
 FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
@@ -318,9 +328,9 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
     """
     looked_for = {
         ast.unparse(part)
-        for one in walk(parting.under.test)
-        if isinstance(one, ast.Call) and called_name(one) in FILE_TESTS
-        for part in (one.args or [getattr(one.func, "value", one.func)])
+        for node in walk(parting.under.test)
+        if isinstance(node, ast.Call) and called_name(node) in FILE_TESTS
+        for part in (node.args or [getattr(node.func, "value", node.func)])
     }
     return any(
         isinstance(node, ast.If)
@@ -494,9 +504,9 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         called = callee(call.func, code.function).path if answer else ""
         if not answer or not (of_store or called.startswith("torch.distributed")):
             continue
-        used = (names_of(one) for each in module.with_imported() for one in walk(each.tree))
+        used = (names_of(node) for each in module.with_imported() for node in walk(each.tree))
         if not any(re.fullmatch(rf"(.*\.)?({answer})", ".".join(path)) for path in used):
-            when_run = {called_name(one) for one in module.main.nodes}
+            when_run = {called_name(node) for node in module.main.nodes}
             whole = b"__main__" in module.text or "init_process_group" in when_run
             message = f"nothing in this program answers {'.'.join(path)}"
             yield Found(call, message, "error" if whole else "note")
@@ -524,11 +534,11 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     """
     for block in _blocks(code):
         calls = [
-            one.value
-            for one in block
-            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Call)
+            expr.value
+            for expr in block
+            if isinstance(expr, ast.Expr) and isinstance(expr.value, ast.Call)
         ]
-        names = [callee(one.func, code.function).path for one in calls]
+        names = [callee(call.func, code.function).path for call in calls]
         messages = [
             (call, path.rpartition(".")[2])
             for call, path in zip(calls, names, strict=True)
@@ -661,10 +671,10 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             for handler in node.handlers:
                 if any(isinstance(one, ast.Raise) for one in walk(handler)):
                     continue
-                names = {one.name for one in code.made_in(handler.body)}
+                names = {event.name for event in code.made_in(handler.body)}
                 leaves = leaving(handler.body)
                 skipped = inside + (behind if leaves else [])
-                missing = [one for one in skipped if one.name not in names]
+                missing = [event for event in skipped if event.name not in names]
                 if not missing:
                     continue
                 # what fails is the work before the collective, and then a pass is left out
@@ -686,13 +696,13 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
 
     Making tensors for it does not: where that fails the call is not supported, on any rank.
     """
-    calls = [one for one in walk(*block, into=False) if isinstance(one, ast.Call)]
-    before = [one for one in calls if one.lineno < event.node.lineno] or code.calls_of(block)
+    calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+    before = [call for call in calls if call.lineno < event.node.lineno] or code.calls_of(block)
     return any(
-        one is not event.node
-        and not callee(one.func, code.function).path.startswith("torch.")
-        and not re.match(r"(cuda|to|item|cpu)$|init|setup", called_name(one))
-        for one in before
+        call is not event.node
+        and not callee(call.func, code.function).path.startswith("torch.")
+        and not re.match(r"(cuda|to|item|cpu)$|init|setup", called_name(call))
+        for call in before
     )
 
 
@@ -796,7 +806,8 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
     if any(
-        AGREES.search(called_name(one)) and "should_stop" in last_names(one) for one in code.calls
+        AGREES.search(called_name(call)) and "should_stop" in last_names(call)
+        for call in code.calls
     ):
         return
     for node in code.nodes:
@@ -849,7 +860,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         return  # ranks that are done shadow the others
     for node in code.nodes:
         if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
-            values = [_whole_number(one) for one in (node.body, node.orelse)]
+            values = [_whole_number(expression) for expression in (node.body, node.orelse)]
             if None not in values and values[0] != values[1] and min(v or 0 for v in values) > 1:
                 counts = any(map(COUNT.fullmatch, _goes_to(node, code)))
                 yield Found(
@@ -859,7 +870,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
                 )
         elif isinstance(node, (ast.For, ast.AsyncFor)):
             made = code.made_in(node.body)
-            messages = [one for one in code.calls_of(node.body) if called_name(one) in ANSWERS]
+            messages = [call for call in code.calls_of(node.body) if called_name(call) in ANSWERS]
             if (made or messages) and _length_by_rank(node.iter, code):
                 what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
                 yield Found(
@@ -915,11 +926,11 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 def _changed_by_rank(code: Code) -> set[str]:
     """Names of numbers that are made larger or smaller under a test of the rank."""
     return {
-        one.target.id
+        statement.target.id
         for node in code.nodes
         if isinstance(node, ast.If) and _asks_rank(node.test, code)
-        for one in node.body
-        if isinstance(one, ast.AugAssign) and isinstance(one.target, ast.Name)
+        for statement in node.body
+        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
     }
 
 
@@ -1235,9 +1246,9 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
     ]
     for target in targets:
         if isinstance(target, ast.Tuple):  # groups, of which each is given to a collective
-            made = [one.node for one in code.made_in(code.function.body)]
-            given = [last_names(one) for one in made]
-            parts = [ast.unparse(one) for one in target.elts]
+            made = [event.node for event in code.made_in(code.function.body)]
+            given = [last_names(expression) for expression in made]
+            parts = [ast.unparse(expression) for expression in target.elts]
             if len({place for part in parts for place, its in enumerate(given) if part in its}) > 1:
                 return True
     names = {target.id for target in targets if isinstance(target, ast.Name)}
@@ -1274,10 +1285,12 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
     for call in code.calls:
         if called_name(call) not in ("init_process_group", "DistributedSampler"):
             continue
-        for one in call.keywords:
-            if one.arg == "rank" and "local_rank" in ast.unparse(one.value).lower():
+        for keyword in call.keywords:
+            if keyword.arg == "rank" and "local_rank" in ast.unparse(keyword.value).lower():
                 yield Found(
-                    one.value, f"`{ast.unparse(one.value)}` is given as the global rank", "note"
+                    keyword.value,
+                    f"`{ast.unparse(keyword.value)}` is given as the global rank",
+                    "note",
                 )
 
 
@@ -1316,9 +1329,11 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
                 or code.reach.tests.of(node.test, code.function).side is not True
             ):
                 continue
-            calls = [one for part in node.body for one in walk(part) if isinstance(one, ast.Call)]
-            slow = [one for one in calls if NETWORK.search(".".join(names_of(one.func)))]
-            limited = any("timeout" in ast.unparse(one) for one in slow)
+            calls = [
+                call for part in node.body for call in walk(part) if isinstance(call, ast.Call)
+            ]
+            slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
+            limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             for event in behind[:1]:
                 yield Found(
@@ -1355,7 +1370,10 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
         path = names_of(call.func)
         forks = path == ["os", "fork"] or (
             called_name(call) in ("set_start_method", "get_context")
-            and any(isinstance(one, ast.Constant) and one.value == "fork" for one in call.args)
+            and any(
+                isinstance(expression, ast.Constant) and expression.value == "fork"
+                for expression in call.args
+            )
         )
         if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
             yield Found(call, "threads of this file may hold a lock that the child copies", "note")

@@ -282,7 +282,9 @@ class Tests:
             sides = [test.left, *test.comparators]
             if (listed := _first_or_none(test)) is not None:
                 return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
-            number = any(_is_rank_itself(one, function, MOST_ALIASES) for one in sides)
+            number = any(
+                _is_rank_itself(expression, function, MOST_ALIASES) for expression in sides
+            )
             return ranks.of_one(test) if number and _with_constant(test) else None
         name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
         if ONE_RANK.fullmatch(name):
@@ -305,7 +307,7 @@ class Tests:
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
-        parts = [self.of(one, function) for one in test.values]
+        parts = [self.of(expression, function) for expression in test.values]
         asking = [
             part
             for value, part in zip(test.values, parts, strict=True)
@@ -328,8 +330,10 @@ class Tests:
             return Test()
         for found in callee(test.func, function).functions:
             if found.module is not function.module:
-                returned = [one.value for one in found.nodes if isinstance(one, ast.Return)]
-                return _all_alike(self.of(one, found) for one in returned if one is not None)
+                returned = [node.value for node in found.nodes if isinstance(node, ast.Return)]
+                return _all_alike(
+                    self.of(expression, found) for expression in returned if expression is not None
+                )
         return Test()
 
     def _given(self, test: ast.expr, function: Function) -> Test:
@@ -411,19 +415,24 @@ class Tests:
 def _all_alike(found: Iterable[Test]) -> Test:
     """What several values ask, where it is the same; no more are looked at than that takes."""
     same = Test()
-    for one in found:
-        if not one.asks or (same.asks and same.side is not one.side):
+    for test in found:
+        if not test.asks or (same.asks and same.side is not test.side):
             return Test()
-        grouped = same.grouped or one.grouped
-        same = replace(one, exact=one.exact and (same.exact or not same.asks), grouped=grouped)
+        grouped = same.grouped or test.grouped
+        same = replace(test, exact=test.exact and (same.exact or not same.asks), grouped=grouped)
     return same
 
 
 def _given_to_all(function: Function) -> set[str]:
     """Names that a function reduces or broadcasts, and those that these are made from."""
-    calls = (one for one in function.nodes if isinstance(one, ast.Call))
+    calls = (call for call in function.nodes if isinstance(call, ast.Call))
     given = set().union(
-        *(last_names(part) for one in calls if AGREES.search(called_name(one)) for part in one.args)
+        *(
+            last_names(part)
+            for call in calls
+            if AGREES.search(called_name(call))
+            for part in call.args
+        )
     )
     return given.union(
         *(
@@ -438,8 +447,9 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
     """Whether an expression is the number of a rank, and not computed from one."""
     if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
         return any(
-            isinstance(one, ast.Constant) and one.value in VARIABLES for one in node.args
-        ) or any(_is_rank_itself(one, function, steps) for one in node.args)
+            isinstance(expression, ast.Constant) and expression.value in VARIABLES
+            for expression in node.args
+        ) or any(_is_rank_itself(expression, function, steps) for expression in node.args)
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
     called = node.func if isinstance(node, ast.Call) else node
@@ -449,13 +459,18 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
     if RANK.fullmatch(name[0]):
         return True
     values = function.module.ranks.values_of(name[0]) if steps else []
-    return bool(values) and all(_is_rank_itself(one, function, steps - 1) for one in values)
+    return bool(values) and all(
+        _is_rank_itself(expression, function, steps - 1) for expression in values
+    )
 
 
 def _asks_for_text(test: ast.expr) -> bool:
     """``rank == "cpu"`` is said of a process that is alone."""
     sides = test.comparators if isinstance(test, ast.Compare) else []
-    return any(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in sides)
+    return any(
+        isinstance(expression, ast.Constant) and isinstance(expression.value, str)
+        for expression in sides
+    )
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
@@ -487,21 +502,23 @@ def _with_constant(test: ast.Compare) -> bool:
     """Whether a rank is compared with a number or a name that says which: no loop's variable."""
     sides = [test.left, *test.comparators]
     return len(sides) == 2 and any(
-        isinstance(one, ast.Constant)
+        isinstance(expression, ast.Constant)
         or (
-            isinstance(one, (ast.Name, ast.Attribute))
+            isinstance(expression, (ast.Name, ast.Attribute))
             and re.fullmatch(
                 r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*",
-                names_of(one)[-1:][0] if names_of(one) else "",
+                names_of(expression)[-1:][0] if names_of(expression) else "",
             )
         )
-        for one in sides
+        for expression in sides
     )
 
 
 def _grouped(test: ast.expr) -> bool:
-    calls = (one for one in walk(test) if isinstance(one, ast.Call) and (one.args or one.keywords))
-    of_group = any(called_name(one) == "get_rank" for one in calls)
+    calls = (
+        call for call in walk(test) if isinstance(call, ast.Call) and (call.args or call.keywords)
+    )
+    of_group = any(called_name(call) == "get_rank" for call in calls)
     return of_group or any(map(GROUPED.search, last_names(test)))
 
 
@@ -509,8 +526,9 @@ def _ordinary(test: ast.expr) -> bool:
     """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
     return all(
-        _of_single(one) or (isinstance(one, ast.Compare) and ast.unparse(one).endswith(" is None"))
-        for one in parts
+        _of_single(expression)
+        or (isinstance(expression, ast.Compare) and ast.unparse(expression).endswith(" is None"))
+        for expression in parts
     )
 
 
@@ -520,7 +538,7 @@ def _of_single(test: ast.expr) -> bool:
 
 
 def _of_whole_model(events: Events) -> Events:
-    return tuple(replace(one, conditional=True) if one.sharded else one for one in events)
+    return tuple(replace(event, conditional=True) if event.sharded else event for event in events)
 
 
 def _alone(test: ast.expr) -> bool | None:
@@ -577,32 +595,35 @@ class Reach:
         finally:
             self._under_way.discard(function)
         if self.one_rank_decorator(function):
-            found = tuple(replace(one, only=True) for one in found if one.only is not False)
+            found = tuple(replace(event, only=True) for event in found if event.only is not False)
         distinct: dict[tuple[object, ...], Event] = {}
-        onlys = {(one.name, one.only) for one in found}
-        switched = {(one.name, one.only, *one.needs) for one in found if len(one.needs) == 1}
-        for one in found:
+        onlys = {(event.name, event.only) for event in found}
+        switched = {
+            (event.name, event.only, *event.needs) for event in found if len(event.needs) == 1
+        }
+        for event in found:
             if any(
-                (one.name, one.only, (name, not value)) in switched for name, value in one.needs
+                (event.name, event.only, (name, not value)) in switched
+                for name, value in event.needs
             ):
-                one = replace(one, needs=frozenset(), guards=frozenset())
-            guards = {guard.removeprefix("not ") for guard in one.guards}
+                event = replace(event, needs=frozenset(), guards=frozenset())
+            guards = {guard.removeprefix("not ") for guard in event.guards}
             asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
             set_there = {
                 guard for guard in asked if SETTING.fullmatch(_by_setting(guard, function))
             }
-            own = bool(asked - set_there) and not one.needs
+            own = bool(asked - set_there) and not event.needs
             below = replace(
-                one,
-                conditional=one.conditional or own,
+                event,
+                conditional=event.conditional or own,
                 guards=frozenset(),
                 # ``save_state`` of ``self.args.save_state``
-                settings=one.settings.union(
+                settings=event.settings.union(
                     guard.partition(" ")[0].rpartition(".")[2] for guard in set_there
                 ),
-                paired=one.only is not None and (one.name, not one.only) in onlys,
+                paired=event.only is not None and (event.name, not event.only) in onlys,
             )
-            key = (one.name, one.only, one.sure, one.group, one.needs, below.conditional)
+            key = (event.name, event.only, event.sure, event.group, event.needs, below.conditional)
             distinct.setdefault(key, below)
         self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
         return self._functions[function]
@@ -611,7 +632,11 @@ class Reach:
         """Return the decorator by which a function runs on one rank only; empty without one."""
         if function not in self._one_rank:
             self._one_rank[function] = next(
-                (ast.unparse(one) for one in function.decorators if self._limits(one, function)),
+                (
+                    ast.unparse(expression)
+                    for expression in function.decorators
+                    if self._limits(expression, function)
+                ),
                 "",
             )
         return self._one_rank[function]
@@ -642,12 +667,12 @@ class Reach:
             made = self.statement(statement, function)
             if needed or guards:
                 made = tuple(
-                    replace(one, needs=one.needs | needed, guards=one.guards | guards)
-                    for one in made
+                    replace(event, needs=event.needs | needed, guards=event.guards | guards)
+                    for event in made
                 )
             if only is not None:
                 made = tuple(
-                    one if one.only is not None else replace(one, only=only) for one in made
+                    event if event.only is not None else replace(event, only=only) for event in made
                 )
             found += made
             if isinstance(statement, ast.If):
@@ -717,20 +742,24 @@ class Reach:
             else:
                 no = _of_whole_model(no)
         if asked.side is not None:
-            same = {one.name for one in yes} & {one.name for one in no}
-            yes = tuple(_only(one, asked.side, same) for one in yes)
-            no = tuple(_only(one, not asked.side if asked.exact else None, same) for one in no)
+            same = {event.name for event in yes} & {event.name for event in no}
+            yes = tuple(_only(event, asked.side, same) for event in yes)
+            no = tuple(_only(event, not asked.side if asked.exact else None, same) for event in no)
             if isinstance(test, ast.BoolOp):
-                others = [one for one in test.values if not self.tests.of(one, function).asks]
+                others = [
+                    expression
+                    for expression in test.values
+                    if not self.tests.of(expression, function).asks
+                ]
                 for other in others if isinstance(test.op, ast.And) else ():
                     switch = None if _of_single(other) else _switch(other, function)
-                    yes = tuple(_guarded(one, other, True, switch) for one in yes)
+                    yes = tuple(_guarded(event, other, True, switch) for event in yes)
         elif (not _of_single(test) or isinstance(test, ast.Name)) and (
-            {one.name for one in yes} != {one.name for one in no}
+            {event.name for event in yes} != {event.name for event in no}
         ):
             switch = None if _of_single(test) else _switch(test, function)
-            yes = tuple(_guarded(one, test, True, switch) for one in yes)
-            no = tuple(_guarded(one, test, False, switch) for one in no)
+            yes = tuple(_guarded(event, test, True, switch) for event in yes)
+            no = tuple(_guarded(event, test, False, switch) for event in no)
         yield from yes
         yield from no
 
@@ -756,26 +785,32 @@ class Reach:
             for event in made:
                 yield replace(event, conditional=True) if one in perhaps else event
 
-    def _reading(self, one: ast.Attribute, function: Function) -> Iterator[Event]:
-        if one.attr in _table() and any(row.get("read") for row in _table()[one.attr]):
-            target = callee(one, function)
+    def _reading(self, attribute: ast.Attribute, function: Function) -> Iterator[Event]:
+        if attribute.attr in _table() and any(row.get("read") for row in _table()[attribute.attr]):
+            target = callee(attribute, function)
             row = _row(
                 Callee(
-                    one.attr,
-                    receiver=names_of(one)[-2] if len(names_of(one)) > 1 else target.receiver,
+                    attribute.attr,
+                    receiver=names_of(attribute)[-2]
+                    if len(names_of(attribute)) > 1
+                    else target.receiver,
                 ),
                 function,
                 None,
             )
             if row is not None:
-                yield self._event(one, row, function)
-        elif isinstance(one.value, ast.Name) and one.value.id == "self" and function.owner:
-            method = function.module.project.method(function.owner, one.attr)
+                yield self._event(attribute, row, function)
+        elif (
+            isinstance(attribute.value, ast.Name)
+            and attribute.value.id == "self"
+            and function.owner
+        ):
+            method = function.module.project.method(function.owner, attribute.attr)
             if method is not None and any(
                 names_of(each)[-1:] in (["property"], ["cached_property"])
                 for each in method.decorators
             ):
-                yield from self._through(method, one, function)
+                yield from self._through(method, attribute, function)
 
     def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
         """Yield what a call makes: itself, or what it calls of the project."""
@@ -829,23 +864,23 @@ class Reach:
         if isinstance(node, ast.Call):
             given |= dict(zip(called.parameters, node.args, strict=False))
             given |= {word.arg: word.value for word in node.keywords if word.arg}
-        for one in self.function(called):
-            handed = given.get(one.shown.partition(".")[0]) if len(one.path) == 1 else None
-            itself = one.shown == one.shown.partition(".")[0]
+        for event in self.function(called):
+            handed = given.get(event.shown.partition(".")[0]) if len(event.path) == 1 else None
+            itself = event.shown == event.shown.partition(".")[0]
             if handed is not None and _unwraps(handed, function, whole=itself):
                 continue  # what is called there is not the wrapped model
-            conditional = one.conditional
-            if one.needs:
+            conditional = event.conditional
+            if event.needs:
                 bound = {  # parameters that are plainly true or false in the call
                     name: bool(value.value)
                     for name, value in given.items()
                     if isinstance(value, ast.Constant)
                 }
-                if any(bound.get(name) is (not value) for name, value in one.needs):
+                if any(bound.get(name) is (not value) for name, value in event.needs):
                     continue
-                conditional |= any(name not in bound for name, _ in one.needs)
-            path = (_step(function, node), *one.path)
-            yield replace(one, node=node, path=path, needs=frozenset(), conditional=conditional)
+                conditional |= any(name not in bound for name, _ in event.needs)
+            path = (_step(function, node), *event.path)
+            yield replace(event, node=node, path=path, needs=frozenset(), conditional=conditional)
 
 
 WORLD_WIDE = re.compile(
@@ -870,8 +905,8 @@ def _step(function: Function, node: ast.expr) -> Step:
     return function.name, function.module.path, node.lineno
 
 
-def _only(one: Event, side: bool | None, same: set[str]) -> Event:
-    return one if one.name in same or one.only is not None else replace(one, only=side)
+def _only(event: Event, side: bool | None, same: set[str]) -> Event:
+    return event if event.name in same or event.only is not None else replace(event, only=side)
 
 
 def _switch(
@@ -882,24 +917,26 @@ def _switch(
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
     if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and value:
-        return next(filter(None, (_switch(one, function, steps) for one in test.values)), None)
+        return next(
+            filter(None, (_switch(expression, function, steps) for expression in test.values)), None
+        )
     if not isinstance(test, ast.Name) or not steps:
         return None
     if test.id in (*function.parameters, *function.defaults):
         return test.id, value
     values = function.module.ranks.values_of(test.id)
-    joined = [one for one in values if isinstance(one, ast.BoolOp)]
+    joined = [op for op in values if isinstance(op, ast.BoolOp)]
     all_joined = value and len(joined) == len(values)
-    found = {_switch(one, function, steps - 1) for one in joined} if all_joined else set()
+    found = {_switch(op, function, steps - 1) for op in joined} if all_joined else set()
     return found.pop() if len(found) == 1 else None  # synchronize = distributed and ...
 
 
-def _guarded(one: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
+def _guarded(event: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
     """What is made under a condition that does not ask for the rank."""
-    needs = one.needs
+    needs = event.needs
     if switch is not None:
         needs |= {(switch[0], switch[1] is value)}
-    return replace(one, needs=needs, guards=one.guards | {_plain(test, value=value)})
+    return replace(event, needs=needs, guards=event.guards | {_plain(test, value=value)})
 
 
 def _plain(test: ast.expr, *, value: bool) -> str:
@@ -921,8 +958,12 @@ def _by_setting(guard: str, function: Function) -> str:
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
     parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-    switches = [_switch(one, function) for one in parts if not isinstance(one, ast.BoolOp)]
-    return frozenset((one[0], not one[1]) for one in switches if one is not None)
+    switches = [
+        _switch(expression, function)
+        for expression in parts
+        if not isinstance(expression, ast.BoolOp)
+    ]
+    return frozenset((switch[0], not switch[1]) for switch in switches if switch is not None)
 
 
 def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
@@ -931,40 +972,46 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     Where it is itself what is called (``whole``), one that nothing wraps counts as well.
     """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
-    made = [one for one in values if isinstance(one, ast.Call)]
+    made = [call for call in values if isinstance(call, ast.Call)]
     if whole and made and len(made) == len(values):
-        wrapped = any(WRAPS.search(ast.unparse(one)) for one in made)
+        wrapped = any(WRAPS.search(ast.unparse(call)) for call in made)
         if not wrapped:
             return True
     return any(
-        (isinstance(one, ast.Attribute) and one.attr == "module")
-        or (isinstance(one, ast.Call) and "unwrap" in called_name(one))
-        for one in walk(given, *values)
+        (isinstance(node, ast.Attribute) and node.attr == "module")
+        or (isinstance(node, ast.Call) and "unwrap" in called_name(node))
+        for node in walk(given, *values)
     )
 
 
 def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
-    given = [one.value for one in call.keywords if one.arg in ("group", "process_group", "pg")]
+    given = [
+        keyword.value
+        for keyword in call.keywords
+        if keyword.arg in ("group", "process_group", "pg")
+    ]
     given += [
-        one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", (names_of(one) or [""])[-1])
+        expression
+        for expression in call.args
+        if re.search(r"group|_pg$|^pg$|mesh", (names_of(expression) or [""])[-1])
     ]
     return any(
-        not (isinstance(one, ast.Constant) and one.value is None)
-        and names_of(one)[-1:] != ["WORLD"]
-        and not _of_all(function.module.assigned.get((names_of(one) or [""])[-1], []))
-        for one in given
+        not (isinstance(expression, ast.Constant) and expression.value is None)
+        and names_of(expression)[-1:] != ["WORLD"]
+        and not _of_all(function.module.assigned.get((names_of(expression) or [""])[-1], []))
+        for expression in given
     )
 
 
 def _of_all(values: list[ast.expr]) -> bool:
     """Whether a group was made without saying of whom: of all ranks, by another backend."""
     return bool(values) and all(
-        called_name(one) == "new_group"
-        and isinstance(one, ast.Call)
-        and not one.args
-        and not any(word.arg == "ranks" for word in one.keywords)
-        for one in values
+        called_name(expression) == "new_group"
+        and isinstance(expression, ast.Call)
+        and not expression.args
+        and not any(word.arg == "ranks" for word in expression.keywords)
+        for expression in values
     )
 
 
@@ -975,14 +1022,23 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
 
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which all who come to a block leave it, if there is one."""
-    for one in block:
-        exits = isinstance(one, ast.Expr) and called_name(one.value) in ("exit", "_exit", "abort")
-        if exits and ast.unparse(one) not in ("exit()", "sys.exit()", "exit(0)", "sys.exit(0)"):
-            return one
-        if isinstance(one, (*LEAVES, ast.Raise)):
-            return one
-        if isinstance(one, ast.If):
-            sides = _last(one.body), _last(one.orelse)
+    for statement in block:
+        exits = isinstance(statement, ast.Expr) and called_name(statement.value) in (
+            "exit",
+            "_exit",
+            "abort",
+        )
+        if exits and ast.unparse(statement) not in (
+            "exit()",
+            "sys.exit()",
+            "exit(0)",
+            "sys.exit(0)",
+        ):
+            return statement
+        if isinstance(statement, (*LEAVES, ast.Raise)):
+            return statement
+        if isinstance(statement, ast.If):
+            sides = _last(statement.body), _last(statement.orelse)
             if sides[0] is not None and sides[1] is not None:
                 return next((side for side in sides if isinstance(side, ast.Continue)), sides[0])
     return None
@@ -1046,7 +1102,9 @@ class Partings:
         self._block(function.body, _After(), frozenset(), None)
 
     def _events(self, blocks: Iterable[list[ast.stmt]]) -> Events:
-        return tuple(one for block in blocks for one in self._reach.block(block, self._function))
+        return tuple(
+            event for block in blocks for event in self._reach.block(block, self._function)
+        )
 
     def _block(
         self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
@@ -1129,31 +1187,36 @@ class Partings:
         leaves: ast.stmt | None,
         after: _After,
     ) -> None:
-        names = {one.name for one in others}
+        names = {event.name for event in others}
         # conditions that cannot hold where the ranks part: the reverse of what else is asked
         joined = node.test if isinstance(node.test, ast.BoolOp) else None
         never = (
-            {_plain(one, value=isinstance(joined.op, ast.Or)) for one in joined.values}
+            {
+                _plain(expression, value=isinstance(joined.op, ast.Or))
+                for expression in joined.values
+            }
             if joined
             else set()
         )
         alone = tuple(
-            replace(one, conditional=True)
+            replace(event, conditional=True)
             if after.fails
-            or one.guards & self._switched
-            or (one.settings and one.settings & self._asked(node))
-            else one
-            for one in made
-            if one.name not in names
-            and (one.only is None or (one.paired and one.only is side and len(one.path) > 1))
-            and not one.guards & never
-            and one.node.lineno < self._end
-            and not (one.name in STATES and one.node.lineno < self._sharded)
+            or event.guards & self._switched
+            or (event.settings and event.settings & self._asked(node))
+            else event
+            for event in made
+            if event.name not in names
+            and (
+                event.only is None or (event.paired and event.only is side and len(event.path) > 1)
+            )
+            and not event.guards & never
+            and event.node.lineno < self._end
+            and not (event.name in STATES and event.node.lineno < self._sharded)
         )
         if not alone:
             return
         last = node.end_lineno or node.lineno
-        inside = [one for one in alone if node.lineno <= one.node.lineno <= last]
+        inside = [event for event in alone if node.lineno <= event.node.lineno <= last]
         blame: ast.AST = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
@@ -1170,31 +1233,35 @@ class Partings:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
-            owners = [one.value for one in walk(node.test) if isinstance(one, ast.Attribute)]
-            names -= {one.id for one in owners if isinstance(one, ast.Name)}
-        compared = [one for one in walk(node.test) if isinstance(one, ast.Compare)]
-        if any(_ids(one) & loops and ranks.asks(one) for one in compared):
+            owners = [
+                attribute.value
+                for attribute in walk(node.test)
+                if isinstance(attribute, ast.Attribute)
+            ]
+            names -= {name.id for name in owners if isinstance(name, ast.Name)}
+        compared = [compare for compare in walk(node.test) if isinstance(compare, ast.Compare)]
+        if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
             return True
-        calls = (one for one in walk(node.test) if isinstance(one, ast.Call))
-        asked_there = any(AGREES.search(called_name(one)) for one in calls)
+        calls = (call for call in walk(node.test) if isinstance(call, ast.Call))
+        asked_there = any(AGREES.search(called_name(call)) for call in calls)
         return asked_there or bool(names & self._agreed_names(node.lineno))
 
     @cached_property
     def _end(self) -> int:
         """The line on which the groups are destroyed: from there on each process is alone."""
-        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
-        ends = [one.lineno for one in calls if called_name(one) == "destroy_process_group"]
+        calls = (call for call in self._function.nodes if isinstance(call, ast.Call))
+        ends = [call.lineno for call in calls if called_name(call) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
 
     @cached_property
     def _switched(self) -> set[str]:
         """Conditions that the function itself turns off somewhere: perhaps on this way."""
         constants = (
-            one
-            for one in self._function.nodes
-            if isinstance(one, ast.Assign) and isinstance(one.value, ast.Constant)
+            assign
+            for assign in self._function.nodes
+            if isinstance(assign, ast.Assign) and isinstance(assign.value, ast.Constant)
         )
-        return {ast.unparse(target) for one in constants for target in one.targets}
+        return {ast.unparse(target) for assign in constants for target in assign.targets}
 
     def _asked(self, node: ast.If) -> set[str]:
         """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
@@ -1211,8 +1278,8 @@ class Partings:
     @cached_property
     def _sharded(self) -> int:
         """The last line that shards a model: before that its state is the rank's own."""
-        calls = (one for one in self._function.nodes if isinstance(one, ast.Call))
-        return max((one.lineno for one in calls if "fully_shard" in called_name(one)), default=0)
+        calls = (call for call in self._function.nodes if isinstance(call, ast.Call))
+        return max((call.lineno for call in calls if "fully_shard" in called_name(call)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line, or come of such only."""
@@ -1231,7 +1298,7 @@ class Partings:
             # what is called may do it itself; what happens deeper is of other values
             made = self._reach.call(call, self._function)
             if AGREES.search(called_name(call)) or any(
-                AGREES.search(one.shown) and len(one.path) == 2 for one in made
+                AGREES.search(event.shown) and len(event.path) == 2 for event in made
             ):
                 return True
         names = _ids(value) - {one.func.id for one in calls if isinstance(one.func, ast.Name)}
@@ -1242,8 +1309,8 @@ def _ids(node: ast.AST) -> set[str]:
     """Return the variables in an expression; of an object's own its attribute, ``self.loss``."""
     parts = list(walk(node))
     own = {
-        f"self.{one.attr}"
-        for one in parts
-        if isinstance(one, ast.Attribute) and names_of(one.value) == ["self"]
+        f"self.{part.attr}"
+        for part in parts
+        if isinstance(part, ast.Attribute) and names_of(part.value) == ["self"]
     }
-    return own | {one.id for one in parts if isinstance(one, ast.Name) and one.id != "self"}
+    return own | {name.id for name in parts if isinstance(name, ast.Name) and name.id != "self"}

@@ -133,10 +133,10 @@ def ranks_now(
             kept=words if step is None else f"saved at step {step}",
             kept_at=mark.at if mark and step is None else "",
         )
-    for one in _judged(verdict) if verdict is not None else ():
+    for row in _judged(verdict) if verdict is not None else ():
         # what a verdict in force says of a rank that is stuck or waits outlives its process
-        ended = (over or one.rank in seen) and one.standing in ("runs", "unseen")
-        found[one.rank] = replace(one, standing="ended") if ended else one
+        ended = (over or row.rank in seen) and row.standing in ("runs", "unseen")
+        found[row.rank] = replace(row, standing="ended") if ended else row
     saved = any(one.beat.save is not None for one in running)
     for page in running:
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
@@ -163,9 +163,9 @@ def ranks_now(
         )
     steps = compared(
         {
-            one.rank: one.use.a_step
-            for one in found.values()
-            if one.standing == "runs" and one.use.a_step is not None
+            row.rank: row.use.a_step
+            for row in found.values()
+            if row.standing == "runs" and row.use.a_step is not None
         }
     )
     if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
@@ -173,8 +173,8 @@ def ranks_now(
         why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
         found[first.rank] = replace(found[first.rank], slowest=why)
 
-    def place(one: RankNow) -> tuple[bool, int, bool, int]:
-        return not one.culprit, ORDER.index(one.standing), one.slowest is None, one.rank
+    def place(row: RankNow) -> tuple[bool, int, bool, int]:
+        return not row.culprit, ORDER.index(row.standing), row.slowest is None, row.rank
 
     return tuple(sorted(found.values(), key=place))
 
@@ -213,9 +213,9 @@ class ProcessMeter:
         self._step_s: float | None = None
         self._cpu_percent: float | None = None
 
-    def read(self, one: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
+    def read(self, rank: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
         """Take a reading."""
-        beat = one.beat
+        beat = rank.beat
         count = beat.beats if beat.step is None else beat.step
         if self._made is None or count < self._made[0]:
             self._made, self._cpu = (count, beat.last_beat_ns), None
@@ -224,16 +224,16 @@ class ProcessMeter:
             made, passed_ns = count - self._made[0], beat.last_beat_ns - self._made[1]
             self._step_s = passed_ns / NANOSECONDS / made
             self._made = count, beat.last_beat_ns
-        if one.cpu_s is not None and self._cpu is None:
-            self._cpu = one.cpu_s, now_ns
-        elif one.cpu_s is not None and self._cpu is not None:
+        if rank.cpu_s is not None and self._cpu is None:
+            self._cpu = rank.cpu_s, now_ns
+        elif rank.cpu_s is not None and self._cpu is not None:
             elapsed_s = (now_ns - self._cpu[1]) / NANOSECONDS
             if elapsed_s >= 0.4:  # the kernel counts in ticks of 10 ms: over less it would jump
-                self._cpu_percent = 100 * max(0.0, one.cpu_s - self._cpu[0]) / elapsed_s
-                self._cpu = one.cpu_s, now_ns
+                self._cpu_percent = 100 * max(0.0, rank.cpu_s - self._cpu[0]) / elapsed_s
+                self._cpu = rank.cpu_s, now_ns
         step_s = self._step_s
-        if one.step_s is not None and one.silent_s > one.step_s:
-            step_s = max(step_s or 0.0, one.silent_s)
+        if rank.step_s is not None and rank.silent_s > rank.step_s:
+            step_s = max(step_s or 0.0, rank.silent_s)
         busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
         memory = [gpu.own_memory_bytes for gpu in gpus if gpu.own_memory_bytes is not None]
         return RankUse(

@@ -66,12 +66,12 @@ class RunFollower:
         self._watched = self._watched or job.watched
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
-        pids = [one.beat.pid for one in job.ranks]
+        pids = [rank.beat.pid for rank in job.ranks]
         self._gpus.ask(pids)
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         used = {
-            one.rank: self._meters[pid].read(one, job.read_ns, gpus.get(pid, ()))
-            for one, pid in zip(job.ranks, pids, strict=True)
+            rank.rank: self._meters[pid].read(rank, job.read_ns, gpus.get(pid, ()))
+            for rank, pid in zip(job.ranks, pids, strict=True)
         }
         over, record, verdict = self._over(), self._record, job.newest or saved.verdict
         gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]

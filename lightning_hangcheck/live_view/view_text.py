@@ -118,20 +118,20 @@ class RunNow(Struct, frozen=True, kw_only=True):
         Steps, phases and ages differ all the time; a rank that stands otherwise, passes a
         checkpoint or saves, and another verdict, are news.
         """
-        ranks = tuple((one.rank, one.standing, one.culprit, one.kept) for one in self.ranks)
+        ranks = tuple((row.rank, row.standing, row.culprit, row.kept) for row in self.ranks)
         return self.verdict_key, self.over, ranks
 
 
 def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     """What stands below `COLUMNS` for ranks that stand alike."""
-    first, uses = group[0], [one.use for one in group]
+    first, uses = group[0], [row.use for row in group]
     # the longest silence; of ranks that run it is told by their pace
-    silent = [one.silent_s for one in group if one.silent_s is not None and one.has_problem]
+    silent = [row.silent_s for row in group if row.silent_s is not None and row.has_problem]
     state: str = first.standing if first.slowest is None else "slowest"
     state += f" {seconds_in_short(max(silent))}" if silent else ""
-    phases = [name for name, _ in Counter(one.phase for one in group if one.phase).most_common()]
+    phases = [name for name, _ in Counter(row.phase for row in group if row.phase).most_common()]
     # the slowest rank's pace: its own median, and how many times as long it takes now
-    timed = [(one.step_s, one.use.step_now_s) for one in group]
+    timed = [(row.step_s, row.use.step_now_s) for row in group]
     paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
     longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
     pace = seconds_in_short(longest) if longest else ""
@@ -142,19 +142,19 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     steps = [use.a_step for use in uses if use.a_step is not None]
     own = seconds_in_short(max(step.own_s for step in steps)) if steps else ""
     rest = seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
-    if own and (told := next((one.slowest for one in group if one.slowest), None)) is not None:
+    if own and (told := next((row.slowest for row in group if row.slowest), None)) is not None:
         own += f" x{told.ratio:.1f} {told.part}"
-    oldest = min(group, key=lambda one: (one.kept_at == "", one.kept_at))
+    oldest = min(group, key=lambda row: (row.kept_at == "", row.kept_at))
     age = ""
     with suppress(ValueError):
         age = seconds_in_short(max(0.0, (now - read_utc(oldest.kept_at)).total_seconds()))
     gpu = [_span((use.gpu_percent for use in uses), "%"), _largest(use.gpu_bytes for use in uses)]
     return (
-        number_ranks([one.rank for one in group]),
+        number_ranks([row.rank for row in group]),
         state,
         ", ".join([*phases[:2], *(["..."] if len(phases) > 2 else [])]),
         first.waits_for,
-        _span(one.step for one in group),
+        _span(row.step for row in group),
         pace,
         own,
         rest,
@@ -162,7 +162,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
         age,
         # from the least on: a rank that does nothing among others that work is what matters
         _span((use.cpu_percent for use in uses), "%"),
-        _largest(one.memory_bytes for one in group),
+        _largest(row.memory_bytes for row in group),
         " ".join(filter(None, gpu)),
     )
 
@@ -180,27 +180,27 @@ def _largest(sizes: Iterable[int | None]) -> str:
     return bytes_in_words(max(known)) if known else ""
 
 
-def _style(one: RankNow) -> str:
-    if one.culprit:
+def _style(row: RankNow) -> str:
+    if row.culprit:
         return "bold red"
-    if not one.has_problem:
-        running = "" if one.slowest is None else "yellow"
-        return running if one.standing == "runs" else "dim"
-    return "red" if one.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
+    if not row.has_problem:
+        running = "" if row.slowest is None else "yellow"
+        return running if row.standing == "runs" else "dim"
+    return "red" if row.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
 
 
 def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
     """Make the rows, problems first."""
 
-    def alike(one: RankNow) -> Hashable:
+    def alike(row: RankNow) -> Hashable:
         """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
-        starting = one.kept if one.step is None else ""
-        place = one.phase if one.has_problem else ""
-        return one.culprit, one.standing, one.slowest is None, one.waits_for, starting, place
+        starting = row.kept if row.step is None else ""
+        place = row.phase if row.has_problem else ""
+        return row.culprit, row.standing, row.slowest is None, row.waits_for, starting, place
 
     groups: dict[Hashable, list[RankNow]] = {}
-    for one in ranks:
-        groups.setdefault(one.rank if len(ranks) <= 32 else alike(one), []).append(one)
+    for row in ranks:
+        groups.setdefault(row.rank if len(ranks) <= 32 else alike(row), []).append(row)
     return [Row(tuple(some), _cells(some, now), _style(some[0])) for some in groups.values()]
 
 
@@ -262,7 +262,7 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     shown = every if len(every) <= free - 1 else every[: max(1, free - 2)]
     titles, *lines = fitted(shown, room)
     table = [Line(titles, "bold"), *map(Line, lines, (row.style for row in shown))]
-    if left := [one.rank for row in every[len(shown) :] for one in row.ranks]:
+    if left := [rank.rank for row in every[len(shown) :] for rank in row.ranks]:
         hidden = f"... and {several(len(left), 'rank')} more: {name_ranks(left)}"
         table.append(Line(fit(hidden, room)))
     return [*top, *table, *bottom]

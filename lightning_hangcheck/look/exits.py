@@ -83,16 +83,18 @@ class ExitWatcher:
         deadline = time.monotonic() + timeout
         while True:
             remaining = max(0.0, deadline - time.monotonic())
-            polled = any(one.descriptor is None for one in self._watched.values())
+            polled = any(watched.descriptor is None for watched in self._watched.values())
             patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
             ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
             exited, self._missed = self._missed, []
-            for pid, one in list(self._watched.items()):
-                if one.descriptor is not None:
-                    gone = one.descriptor in ready
+            for pid, watched in list(self._watched.items()):
+                if watched.descriptor is not None:
+                    gone = watched.descriptor in ready
                 else:
                     seen = vitals(pid)
-                    gone = seen is None or seen.has_ended or not seen.is_still(one.started_ticks)
+                    gone = (
+                        seen is None or seen.has_ended or not seen.is_still(watched.started_ticks)
+                    )
                 exited += [self._forget(pid)] if gone else []
             if exited or remaining <= 0:
                 return exited

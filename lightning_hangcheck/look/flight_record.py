@@ -189,7 +189,7 @@ def has_nccl2(pid: int) -> bool:
     """Whether threads of a process are named as those of torch's newer NCCL backend."""
     with suppress(OSError):
         lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
-        return any(one is not None and one.name.startswith(NCCL2_THREADS) for one in lines)
+        return any(line is not None and line.name.startswith(NCCL2_THREADS) for line in lines)
     return False
 
 
@@ -289,8 +289,8 @@ def _groups(
     of_dump = sites is not None
     told = {name: trace.members(name) for trace in traces for name in trace.pg_config}
     members = noted | {name: ranks for name, ranks in told.items() if ranks}
-    entries = [one for trace in traces for one in trace.entries]
-    entries.sort(key=lambda one: one.record_id if of_dump else one.time_created_ns)
+    entries = [entry for trace in traces for entry in trace.entries]
+    entries.sort(key=lambda entry: entry.record_id if of_dump else entry.time_created_ns)
     older = entries[:-ENTRIES_KEPT] if of_dump else []
     together: dict[tuple[str, str], list[_Operation]] = {}
     for operation in (*(one for one in older if not one.ended), *entries[-ENTRIES_KEPT:]):
@@ -315,7 +315,7 @@ def _groups(
                     last_completed=max(0, status.last_completed_collective),
                 )
             )
-    if len(entries) <= ENTRIES_KEPT and all(one.record_id < len(entries) for one in entries):
+    if len(entries) <= ENTRIES_KEPT and all(entry.record_id < len(entries) for entry in entries):
         unused = noted.keys() - told.keys() - busy
         found += [
             CollectiveRecord(group=name, ranks=noted[name]) for name in noted if name in unused
@@ -331,7 +331,7 @@ def _statuses(trace: _Trace) -> dict[str, _Status]:
     groups have such a name, those of both kinds belong together in their order. (torch 2.13,
     ``FlightRecorderDetail.hpp``, ``getPgStatus``)
     """
-    told = {str(one.pg_id): one.process_group[0] for one in trace.entries}
+    told = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
     numbered = [*trace.pg_config, *trace.pg_status]
     if len(trace.pg_config) == len(trace.pg_status) and all(map(str.isdecimal, numbered)):
         pairs = zip(sorted(trace.pg_status, key=int), sorted(trace.pg_config, key=int), strict=True)
@@ -353,14 +353,14 @@ def _record(
     block is closed. Where that is not kept, an end of a later one tells. A group that was destroyed
     and made again has its name anew, and counts from 1: what the one before did is left out.
     """
-    numbers = [one.collective_seq_id for one in operations]
+    numbers = [operation.collective_seq_id for operation in operations]
     begun = (at for at, (old, new) in enumerate(pairwise(numbers), 1) if new <= 1 and new < old)
     operations = operations[max(begun, default=0) :]
-    newest = max(one.collective_seq_id for one in operations)
+    newest = max(operation.collective_seq_id for operation in operations)
     blocks: dict[int, list[_Operation]] = {}
-    for one in operations:
-        if not one.is_p2p:
-            blocks.setdefault(one.collective_seq_id, []).append(one)
+    for operation in operations:
+        if not operation.is_p2p:
+            blocks.setdefault(operation.collective_seq_id, []).append(operation)
     last_ended = max((seq for seq, ones in blocks.items() if ones[-1].ended), default=0)
     entries = []
     for seq, ones in sorted(blocks.items()):
@@ -375,15 +375,18 @@ def _record(
                 op=name.partition(":")[2] or name,
                 sizes=whole.input_sizes if alone else (),
                 dtypes=whole.input_dtypes if alone else (),
-                retired=any(one.ended for one in ones) or (not alone and seq < last_ended),
+                retired=any(operation.ended for operation in ones)
+                or (not alone and seq < last_ended),
                 created_ns=whole.time_created_ns,
                 thread=int(whole.thread_id) if whole.thread_id.isdecimal() else 0,
                 site=site,
                 recorded=whole.record_id if sites is not None else 0,
             )
         )
-    unended = (one.seq for one in entries if not one.retired)
-    messages = _messages([one for one in operations if one.is_p2p], members, sites is not None)
+    unended = (entry.seq for entry in entries if not entry.retired)
+    messages = _messages(
+        [operation for operation in operations if operation.is_p2p], members, sites is not None
+    )
     return CollectiveRecord(
         group=group[0],
         description=group[1],
@@ -404,21 +407,23 @@ def _messages(
 
     Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
     """
-    often = Counter(one.p2p_seq_id for one in posted)
-    named = [(one, MESSAGE.search(one.profiling_name)) for one in posted]
-    batches = {one.p2p_seq_id: one for one, name in named if name is None}
-    for one, name in named:
+    often = Counter(operation.p2p_seq_id for operation in posted)
+    named = [(operation, MESSAGE.search(operation.profiling_name)) for operation in posted]
+    batches = {operation.p2p_seq_id: operation for operation, name in named if name is None}
+    for operation, name in named:
         if name is None or max(int(name[2]), int(name[3])) >= len(members):
             continue
-        batch = batches.get(one.p2p_seq_id)
-        ended = batch.ended if batch is not None else one.ended or often[one.p2p_seq_id] > 1
+        batch = batches.get(operation.p2p_seq_id)
+        ended = (
+            batch.ended if batch is not None else operation.ended or often[operation.p2p_seq_id] > 1
+        )
         yield Message(
-            seq=one.p2p_seq_id,
+            seq=operation.p2p_seq_id,
             away=members[int(name[3])] - members[int(name[2])],
             sends=name[1] == "send",
             retired=ended,
-            created_ns=one.time_created_ns,
-            recorded=one.record_id if of_dump else 0,
+            created_ns=operation.time_created_ns,
+            recorded=operation.record_id if of_dump else 0,
         )
 
 
@@ -447,7 +452,9 @@ def with_sites(
             found[name, seq] = waiting.pop(own).site
 
     def completed(group: CollectiveRecord) -> CollectiveRecord:
-        own = (replace(one, site=found.get((group.group, one.seq), 0)) for one in group.entries)
+        own = (
+            replace(entry, site=found.get((group.group, entry.seq), 0)) for entry in group.entries
+        )
         return replace(group, entries=tuple(own))
 
     often = Counter(call.site for call in calls if call.site in sites)

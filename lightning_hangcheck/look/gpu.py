@@ -116,20 +116,20 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
     Where it names nobody at all, a machine's only GPU counts as everybody's.
     """
     gaps = tuple(
-        Gap(f"GPU {one.state.index}", None, one.unseen[0], "gpu", one.unseen[1])
-        for one in devices
-        if one.unseen is not None
+        Gap(f"GPU {device.state.index}", None, device.unseen[0], "gpu", device.unseen[1])
+        for device in devices
+        if device.unseen is not None
     )
     used: Gpus = {}
     for pid in pids:
-        for one in devices:
-            if pid in one.processes:
-                own, busy_percent = one.processes[pid]
-                state = replace(one.state, own_memory_bytes=own, own_busy_percent=busy_percent)
+        for device in devices:
+            if pid in device.processes:
+                own, busy_percent = device.processes[pid]
+                state = replace(device.state, own_memory_bytes=own, own_busy_percent=busy_percent)
                 used[pid] = (*used.get(pid, ()), state)
-    if used or any(one.processes for one in devices):
+    if used or any(device.processes for device in devices):
         return used, gaps
-    seen = [one.state for one in devices if one.unseen is None]
+    seen = [device.state for device in devices if device.unseen is None]
     if len(seen) == 1 == len(devices):
         return dict.fromkeys(pids, (seen[0],)), gaps
     busy = any((state.busy_percent or 0) > 0 for state in seen)

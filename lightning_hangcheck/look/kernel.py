@@ -122,8 +122,10 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     """
     if not state.threads_left_out:
         return state
-    read = {one.tid for one in state.threads}
-    tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
+    read = {thread.tid for thread in state.threads}
+    tids = [
+        thread.tid for thread in stack.threads if thread.tid is not None and thread.tid not in read
+    ]
     found, _ = _threads(
         state.pid, tids[:MOST_THREADS], math.inf, calls=why_refused(state.pid) is None, bytes_=False
     )
@@ -133,11 +135,11 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
 
 def led_by(state: ProcessState, tid: int | None) -> ProcessState:
     """Put the thread that trains first, and add what is only read of the first."""
-    first = next((one for one in state.threads if one.tid == tid), None)
+    first = next((thread for thread in state.threads if thread.tid == tid), None)
     if first is None or first is state.threads[0]:
         return state
     queued_s, turns = _schedule(f"/proc/{state.pid}/task/{tid}")
-    rest = (one for one in state.threads if one is not first)
+    rest = (thread for thread in state.threads if thread is not first)
     return replace(state, threads=(replace(first, queued_s=queued_s, turns=turns), *rest))
 
 
@@ -313,7 +315,7 @@ def waits_for(
             child = our_id_of_child(pid, named)
             children = [child] if child else []
         else:
-            children = [one.pid for one in descendants(pid) if one.parent_pid == pid]
+            children = [ref.pid for ref in descendants(pid) if ref.parent_pid == pid]
         if len(children) <= MOST_DESCRIPTORS:
             found += [("process", str(one)) for one in children]
     elif call.shape == "futex":  # a word of memory, which others may share, or until a time
@@ -323,7 +325,7 @@ def waits_for(
     elif call.shape == "signal":
         found.append(("other", ""))
     elif call.name in POLLING:
-        found += [describe(pid, one) for one in _descriptors(pid, call, arguments)]
+        found += [describe(pid, descriptor) for descriptor in _descriptors(pid, call, arguments)]
     milliseconds, address = MILLISECONDS_AT.get(call.name), TIME_AT.get(call.name)
     if (
         call.shape == "time"

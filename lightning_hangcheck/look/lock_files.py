@@ -193,7 +193,7 @@ def _that_has_open(path: str, facts: os.stat_result) -> Maker:
             if pid == INIT:
                 continue
             return UNKNOWN
-        alive = vitals(pid) if any(one.name == name for one in open_of(pid)) else None
+        alive = vitals(pid) if any(opened.name == name for opened in open_of(pid)) else None
         if alive is not None:
             holders.append(Holder(pid=pid, cpu_s=alive.cpu_s))
     return Maker(holders=tuple(holders), gone=not holders)

@@ -290,9 +290,9 @@ MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may ta
 def own_addresses() -> tuple[str, ...]:
     """Return the addresses by which other machines may know this one, as `shown_end` has them."""
     found = []
-    for one in (one for every in psutil.net_if_addrs().values() for one in every):
+    for addr in (one for every in psutil.net_if_addrs().values() for one in every):
         with suppress(ValueError):  # of the hardware
-            address = ipaddress.ip_address(one.address.partition("%")[0])
+            address = ipaddress.ip_address(addr.address.partition("%")[0])
             if not (address.is_loopback or address.is_link_local):
                 found.append(f"[{address}]" if address.version == 6 else str(address))
     return tuple(found[:MOST_ADDRESSES])
@@ -306,8 +306,8 @@ def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[Address
         by_address.setdefault(_address(every[inode].remote), []).append(every[inode])
     found = []
     for address in (one for one in addresses if one in by_address):
-        heard_s = min(one.heard_s for one in by_address[address])
-        unanswered = [one.heard_s for one in by_address[address] if one.repeats]
+        heard_s = min(endpoint.heard_s for endpoint in by_address[address])
+        unanswered = [endpoint.heard_s for endpoint in by_address[address] if endpoint.repeats]
         found.append(AddressReach(address, heard_s, len(unanswered), max(unanswered, default=0.0)))
     return tuple(found)
 
@@ -355,21 +355,25 @@ class Holders:
         tcp = [told[one] for one in _sockets(self._of_pid[state.pid]) if one in told]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
-            network_bytes = sum(one.carried_bytes or 0 for one in tcp)
+            network_bytes = sum(endpoint.carried_bytes or 0 for endpoint in tcp)
         # a machine talks with itself by one and the same address
-        out = [one for one in tcp if one.remote and _address(one.local) != _address(one.remote)]
+        out = [
+            endpoint
+            for endpoint in tcp
+            if endpoint.remote and _address(endpoint.local) != _address(endpoint.remote)
+        ]
         threads = []
         for thread in state.threads:
             if all(target.kind == "time" for target in thread.waits_for):
                 found = (*self._polled_file(thread, state.pid), *thread.waits_for)
             else:
                 every = (self._completed(target, state.pid) for target in thread.waits_for)
-                found = tuple(one for one in every if one is not None)
+                found = tuple(target for target in every if target is not None)
             threads.append(replace(thread, waits_for=found))
         return replace(
             state,
             network_bytes=network_bytes,
-            connections=tuple(Connection(*one[:2]) for one in out[:MOST_CONNECTIONS]),
+            connections=tuple(Connection(*endpoint[:2]) for endpoint in out[:MOST_CONNECTIONS]),
             threads=tuple(threads),
         )
 
@@ -385,8 +389,11 @@ class Holders:
         if target.kind == "lock":
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
         if target.kind in ("pipe", "fifo"):
-            own = [one for one in self._by_name.get(target.name, ()) if one.pid == pid]
-            reads, writes = any(one.reads for one in own), any(one.writes for one in own)
+            own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
+            reads, writes = (
+                any(opened.reads for opened in own),
+                any(opened.writes for opened in own),
+            )
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
@@ -397,7 +404,11 @@ class Holders:
         if target.name.startswith(EVENT):
             # one that other processes have, too, is one end of a pipe to them; all have both
             events = self._by_name.get(EVENTFD, ())
-            owners = [one.pid for one in events if event_behind(one.pid, one.number) == target.name]
+            owners = [
+                opened.pid
+                for opened in events
+                if event_behind(opened.pid, opened.number) == target.name
+            ]
             if set(owners) - {pid}:
                 return replace(target, kind="pipe", holders=_holders(dict.fromkeys(owners)))
         return target
@@ -405,8 +416,12 @@ class Holders:
     def _owners(self, name: str, fact: bytes = b"") -> list[int]:
         """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
         every = self._by_name.get(name, ())
-        having = (one for one in every if not fact or fact in descriptor_facts(one.pid, one.number))
-        return list(dict.fromkeys(one.pid for one in having))
+        having = (
+            opened
+            for opened in every
+            if not fact or fact in descriptor_facts(opened.pid, opened.number)
+        )
+        return list(dict.fromkeys(opened.pid for opened in having))
 
     def _others(self, name: str, pid: int, reads: bool = True, writes: bool = True) -> list[int]:
         """Processes at the other end from one that reads, or writes: of a pipe, or of any else.
@@ -444,9 +459,9 @@ class Holders:
         Its table names who asked first, also once that one has closed the file, and a child that
         inherited the descriptor keeps the lock.
         """
-        numbers = {one.number for one in self._locks if one.waiting and one.pid == pid}
-        held = (one for one in self._locks if one.number in numbers and not one.waiting)
-        blocking = tuple(one.pid for one in held if one.pid > 0)
+        numbers = {lock.number for lock in self._locks if lock.waiting and lock.pid == pid}
+        held = (lock for lock in self._locks if lock.number in numbers and not lock.waiting)
+        blocking = tuple(lock.pid for lock in held if lock.pid > 0)
         path = target.name
         if not blocking and path:
             if path not in self._lock_holders:  # its file system is asked once a look
@@ -457,7 +472,7 @@ class Holders:
             blocking = self._lock_holders[path]
         alive = tuple(one for one in blocking if vitals(one) is not None)
         # by descriptors, inherited ones too
-        keeping = tuple(one for one in self._owners(path, b"\nlock:") if one != pid)
+        keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
@@ -474,7 +489,9 @@ class Holders:
         until = call.name == "clock_nanosleep" and thread.arguments[1] == ABSOLUTE
         if until or call.name not in ("nanosleep", "clock_nanosleep", RESTART):
             return ()
-        owned = {one.inode: one.pid for one in self._locks if one.exclusive and not one.waiting}
+        owned = {
+            lock.inode: lock.pid for lock in self._locks if lock.exclusive and not lock.waiting
+        }
         for name, _, number, *_ in self._of_pid[pid] if owned else ():
             if not name.startswith("/") or name.startswith("/dev/"):
                 continue
@@ -507,7 +524,9 @@ class Holders:
         file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
-        family = dict.fromkeys(one for each in self._pids for one in (each, *ancestors(each)))
+        family = dict.fromkeys(
+            ancestor for each in self._pids for ancestor in (each, *ancestors(each))
+        )
         others = [
             one for one in family if one != pid and any(name == file for _, _, name in mapped(one))
         ]
@@ -519,8 +538,8 @@ class Holders:
             own_space = (self._tcp or {}) if shares_namespace(pid, "net") else {}
             self._table, self._peers = sockets_seen_by(pid) | own_space, unix_peers()
             ends = self._table.items()
-            self._connected = {(one.local, one.remote): inode for inode, one in ends}
-            listening = {one.local: inode for inode, one in ends if not one.remote}
+            self._connected = {(endpoint.local, endpoint.remote): inode for inode, endpoint in ends}
+            listening = {endpoint.local: inode for inode, endpoint in ends if not endpoint.remote}
             self._listening = {end.rpartition(":")[2]: inode for end, inode in listening.items()}
         inode = int(target.name.strip("socket:[]"))
         own = self._table.get(inode)
@@ -542,7 +561,7 @@ class Holders:
             target,
             name=own.remote,
             own_end=own.local,
-            holders=_holders([one for one in owners if one != pid]),
+            holders=_holders([owner for owner in owners if owner != pid]),
             connection=inode,
             carried_bytes=own.carried_bytes,
         )

@@ -227,7 +227,7 @@ def our_id_of_child(pid: int, child: int) -> int | None:
     """Return our id of a child that a process names by its own numbers; None where not found."""
     if len(numbers_of(pid)) < 2:
         return child
-    below = (one.pid for one in descendants(pid) if one.parent_pid == pid)
+    below = (ref.pid for ref in descendants(pid) if ref.parent_pid == pid)
     return next((one for one in below if numbers_of(one)[-1:] == [child]), None)
 
 
@@ -355,7 +355,9 @@ def _variables_now(pid: int) -> dict[str, str]:
     for _ in range(ATTEMPTS):
         array = addresses(pointer, 1)
         variables = addresses(array[0], MOST_VARIABLES) if array else []
-        texts = [_by_page(pid, one, LONGEST_VARIABLE).partition(b"\0")[0] for one in variables]
+        texts = [
+            _by_page(pid, variable, LONGEST_VARIABLE).partition(b"\0")[0] for variable in variables
+        ]
         same = array == addresses(pointer, 1)
         if variables and same and variables == addresses(array[0], MOST_VARIABLES):
             return _by_name(text.decode(errors="surrogateescape") for text in texts)

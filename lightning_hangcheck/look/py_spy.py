@@ -125,7 +125,7 @@ class DumpedFrame(msgspec.Struct):
 
     def shown(self, name: str) -> str:
         """What is shown of a variable; empty where there is none, or nothing."""
-        return next((one.repr or "" for one in self.locals or () if one.name == name), "")
+        return next((local.repr or "" for local in self.locals or () if local.name == name), "")
 
 
 class DumpedThread(msgspec.Struct):
@@ -154,7 +154,7 @@ class DumpedThread(msgspec.Struct):
     def is_torn(self) -> bool:
         """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
         texts = [text for frame in self.frames for text in (frame.name, frame.filename)]
-        broken = any("\0" in one for one in texts) or not all(one.name for one in self.frames)
+        broken = any("\0" in text for text in texts) or not all(frame.name for frame in self.frames)
         return bool(self.frames) and (broken or not self.frames[-1].is_shim_entry)
 
 
@@ -181,13 +181,13 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
             raise failure from error
         # from Python 3.12 on a chain that ends too early may look whole; but native code may call
         # Python in a thread of its own: a beginning that no thread of Python's has must come twice
-        begun = ((one, one.frames[-1].name if one.frames else "") for one in threads)
+        begun = ((thread, thread.frames[-1].name if thread.frames else "") for thread in threads)
         unsure = {
-            (one.os_thread_id, begin)
-            for one, begin in begun
-            if one.active and begin not in BEGINNINGS
+            (thread.os_thread_id, begin)
+            for thread, begin in begun
+            if thread.active and begin not in BEGINNINGS
         }
-        if not any(one.is_torn for one in threads) and unsure <= seen:
+        if not any(thread.is_torn for thread in threads) and unsure <= seen:
             return _with_our_ids(pid, threads)
         seen |= unsure
         torn = "py-spy: the process ran on while it was read, and what was read is torn"
@@ -218,7 +218,7 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
             data = read_memory(pid, thread.thread_id, LARGEST_STRUCTURE)
             whole = len(data) // WORD
             words[thread.thread_id] = struct.unpack(f"={whole}i", data[: whole * WORD])
-    place = min((one.index(main) for one in words.values() if main in one), default=None)
+    place = min((word.index(main) for word in words.values() if main in word), default=None)
     alive: set[int] = set()
     with suppress(OSError):
         alive = set(thread_ids(pid))
@@ -249,7 +249,7 @@ class Variables:
             self._threads = {}
             try:
                 threads = read_threads(self._pid, self._deadline - time.monotonic(), values=True)
-                self._threads = {one.os_thread_id: one.frames for one in threads}
+                self._threads = {thread.os_thread_id: thread.frames for thread in threads}
             except Unseen as error:
                 self.why_not = error
         return self._threads.get(tid, [])
@@ -312,7 +312,7 @@ def local_values(
 
         The word in which py-spy cut a text is dropped: it may be the beginning of a secret.
         """
-        values = {one.name: one.repr or "?" for one in (frame.locals or ())[:MOST_VALUES]}
+        values = {local.name: local.repr or "?" for local in (frame.locals or ())[:MOST_VALUES]}
         whole = {
             name: value if len(value) < LONGEST_READ else _CUT_WORD.sub(r"...\1", value)
             for name, value in values.items()
@@ -352,7 +352,9 @@ def native_calls(
 def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
     """Read them from py-spy's JSON; `Unseen` where it is of another form."""
     calls: list[str] = []
-    for frame in next((one.frames for one in _decoded(data) if one.os_thread_id == tid), []):
+    for frame in next(
+        (thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), []
+    ):
         if frame.module is None:
             break
         if not frame.name.startswith("0x"):

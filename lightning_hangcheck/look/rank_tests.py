@@ -60,7 +60,7 @@ class RankTests:
         calls: list[ast.Call] = []
         for node in walk(tree) if nodes is None else nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
-                self._imported |= {one.asname: one.name for one in node.names if one.asname}
+                self._imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
             elif isinstance(node, ast.Assign):
                 for target in node.targets:
                     self._learn(target, node.value)
@@ -68,7 +68,11 @@ class RankTests:
                 self._learn(node.target, node.value)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions[node.name] = node
-                returns = (one for one in _statements(node.body) if isinstance(one, ast.Return))
+                returns = (
+                    statement
+                    for statement in _statements(node.body)
+                    if isinstance(statement, ast.Return)
+                )
                 self._values[node.name] += [one.value for one in returns if one.value is not None]
             elif isinstance(node, ast.Call):
                 calls.append(node)
@@ -76,7 +80,7 @@ class RankTests:
             function = functions.get(called_name(call))
             if function is None:
                 continue
-            names = [one.arg for one in (*function.args.posonlyargs, *function.args.args)]
+            names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
             names = names[1:] if names[:1] in (["self"], ["cls"]) else names
             for name, value in zip(names, call.args, strict=False):
                 self._values[name].append(value)
@@ -87,8 +91,8 @@ class RankTests:
     def _learn(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
             if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
-                for one, its in zip(target.elts, value.elts, strict=True):
-                    self._learn(one, its)
+                for expression, its in zip(target.elts, value.elts, strict=True):
+                    self._learn(expression, its)
         elif name := last_name(target):
             self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
 
@@ -104,7 +108,11 @@ class RankTests:
             return None if found is None else not found
         if isinstance(test, ast.BoolOp):
             wanted = isinstance(test.op, ast.And)
-            return wanted if wanted in [self.of_one(one) for one in test.values] else None
+            return (
+                wanted
+                if wanted in [self.of_one(expression) for expression in test.values]
+                else None
+            )
         if isinstance(test, ast.Compare) and self.asks(test):
             kind = type(test.ops[0])
             return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
@@ -114,7 +122,7 @@ class RankTests:
             if ONE_RANK.fullmatch(name) or self._is_number(name):
                 self._one[name] = ONE_RANK.fullmatch(name) is not None
             else:
-                every = {self.of_one(one) for one in self.values_of(name)}
+                every = {self.of_one(expression) for expression in self.values_of(name)}
                 self._one[name] = every.pop() if len(every) == 1 else None
         return self._one.get(name)
 
@@ -148,11 +156,11 @@ class RankTests:
 
 def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
     """Yield all statements of a block, also those within others, of functions too."""
-    for one in block:
-        yield one
+    for statement in block:
+        yield statement
         for name in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(one, name, []))
-        for part in (*getattr(one, "handlers", ()), *getattr(one, "cases", ())):
+            yield from _statements(getattr(statement, name, []))
+        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
             yield from _statements(part.body)
 
 

@@ -190,7 +190,7 @@ def look_at(
     ]
     called = (site.frames for flight in flights.values() for site in flight.sites.values())
     return Look(
-        samples=tuple((target, one) for target, (one, _) in zip(targets, taken, strict=True)),
+        samples=tuple((target, sample) for target, (sample, _) in zip(targets, taken, strict=True)),
         gaps=(*(gap for _, found in taken for gap in found), *gaps),
         flights=flights,
         code=code_notes(
@@ -209,8 +209,10 @@ def _flights_of(
 
     Where none has a server or says why not, nothing is missed here: the judgement misses it.
     """
-    ranks = [one for one in targets if one.role == "rank"]
-    sockets = {} if servers is None else {one.rank: servers / str(one.pid) for one in ranks}
+    ranks = [target for target in targets if target.role == "rank"]
+    sockets = (
+        {} if servers is None else {target.rank: servers / str(target.pid) for target in ranks}
+    )
     if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
         return {}, []
 
@@ -242,62 +244,66 @@ def sample_all(
     About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
     their helpers to which a wait leads; of all, where none is known to be a rank.
     """
-    of_ranks = any(one.role == "rank" for one in targets)
-    subjects = [_Subject(one, not of_ranks or one.role == "rank") for one in targets]
+    of_ranks = any(target.role == "rank" for target in targets)
+    subjects = [_Subject(target, not of_ranks or target.role == "rank") for target in targets]
 
-    def take(one: _Subject) -> None:
-        one.taken_ns = time.monotonic_ns()
+    def take(subject: _Subject) -> None:
+        subject.taken_ns = time.monotonic_ns()
         if given_up():
             return
-        pid, rank = one.target.pid, one.target.rank
-        one.kernel, one.gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
-        if one.is_first and one.kernel is not None:
-            one.kernel = replace(one.kernel, memory=memory_use(pid))
-        if one.is_first and one.target.python:
-            take_stacks(one, with_values=rank in with_values, closer=rank in closer)
+        pid, rank = subject.target.pid, subject.target.rank
+        subject.kernel, subject.gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
+        if subject.is_first and subject.kernel is not None:
+            subject.kernel = replace(subject.kernel, memory=memory_use(pid))
+        if subject.is_first and subject.target.python:
+            take_stacks(subject, with_values=rank in with_values, closer=rank in closer)
 
-    def take_stacks(one: _Subject, *, with_values: bool = False, closer: bool = False) -> None:
+    def take_stacks(subject: _Subject, *, with_values: bool = False, closer: bool = False) -> None:
         """What goes wrong here costs this process its stacks, and no other anything."""
 
         def read() -> None:
             if given_up():
                 raise Unseen("no time was left to ask for it")
-            one.read_stacks(time_limit_s, with_values, closer)
+            subject.read_stacks(time_limit_s, with_values, closer)
 
-        _, gaps = guarded("stack", f"stack of pid {one.target.pid}", one.target.rank, read)
-        one.gaps += gaps
+        _, gaps = guarded("stack", f"stack of pid {subject.target.pid}", subject.target.rank, read)
+        subject.gaps += gaps
 
     with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
-        pids = [one.pid for one in targets if one.python]
+        pids = [target.pid for target in targets if target.python]
         asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
         list(pool.map(take, subjects))
-        seen = [one.kernel.pid for one in subjects if one.kernel is not None]
+        seen = [subject.kernel.pid for subject in subjects if subject.kernel is not None]
         until = time.monotonic() + time_limit_s * KERNEL_SHARE
         holders, gaps = guarded("holders", HOLDERS, None, lambda: Holders(seen, until))
-        for one in subjects:
-            one.complete(holders)
+        for subject in subjects:
+            subject.complete(holders)
         awaited = _awaited(subjects)
-        later = [one for one in subjects if not one.is_first and one.target.pid in awaited]
-        later = [one for one in later if one.target.python]
+        later = [
+            subject
+            for subject in subjects
+            if not subject.is_first and subject.target.pid in awaited
+        ]
+        later = [subject for subject in later if subject.target.python]
         list(pool.map(take_stacks, later))
-        for one in later:
-            one.complete(holders)
+        for subject in later:
+            subject.complete(holders)
         gpus, missing = asked.result()
-    for one in subjects[:1]:
-        one.gaps += gaps + missing + (holders.gaps if holders is not None else ())
+    for subject in subjects[:1]:
+        subject.gaps += gaps + missing + (holders.gaps if holders is not None else ())
     return [
         (
             Sample(
-                taken_ns=one.taken_ns,
-                kernel=one.completed,
-                stack=one.stack,
-                gpus=(gpus or {}).get(one.target.pid, ()),
-                local_values=one.local_values,
-                native_calls=one.native_calls,
+                taken_ns=subject.taken_ns,
+                kernel=subject.completed,
+                stack=subject.stack,
+                gpus=(gpus or {}).get(subject.target.pid, ()),
+                local_values=subject.local_values,
+                native_calls=subject.native_calls,
             ),
-            one.gaps,
+            subject.gaps,
         )
-        for one in subjects
+        for subject in subjects
     ]
 
 
@@ -370,9 +376,17 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
     All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
     but not of one that stands where ranks wait for each other.
     """
-    states = {one.completed.pid: one.completed for one in subjects if one.completed is not None}
-    stacks = {one.stack.pid: one.stack for one in subjects if one.stack is not None}
-    left = [one.target.pid for one in subjects if one.is_first and one.completed is not None]
+    states = {
+        subject.completed.pid: subject.completed
+        for subject in subjects
+        if subject.completed is not None
+    }
+    stacks = {subject.stack.pid: subject.stack for subject in subjects if subject.stack is not None}
+    left = [
+        subject.target.pid
+        for subject in subjects
+        if subject.is_first and subject.completed is not None
+    ]
     found = set(left)
     while left:
         state = states[left.pop()]
@@ -394,6 +408,9 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     call = CALLS.get(thread.syscall) if thread.syscall is not None else None
     if call is None:
         return thread.state in "SD"
-    ends = [one for one in thread.waits_for if one.kind != "time"]
-    unseen = any(one.kind == "socket" and not one.name for one in ends) and call.shape != "epoll"
+    ends = [target for target in thread.waits_for if target.kind != "time"]
+    unseen = (
+        any(target.kind == "socket" and not target.name for target in ends)
+        and call.shape != "epoll"
+    )
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))

@@ -148,7 +148,7 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
         return ()
     sources = Sources.of(pid)
     found = []
-    for ident in (main_thread, *(one for one in threads if one != main_thread)):
+    for ident in (main_thread, *(thread for thread in threads if thread != main_thread)):
         name, inner_first = threads[ident]
         is_main = ident == main_thread
         found.append(

@@ -230,14 +230,16 @@ class Parsed:
         self.ranks = RankTests(tree)
         self.calls = CallsAhead(tree)
         functions = (one for one in ast.walk(tree) if isinstance(one, FUNCTIONS[:2]))
-        makers = (getattr(one, "name", "") for one in functions if _calls(one, BACKWARD))
+        makers = (
+            getattr(function, "name", "") for function in functions if _calls(function, BACKWARD)
+        )
         self._run_backward = BACKWARD | set(makers)
 
     def note(self, file: str, line: int) -> CodeNote:
         """Describe one line by what stands around it in its innermost function, or class."""
         path = [self.tree, *around(self.tree, line, last=True)]
         scopes = (*FUNCTIONS, ast.ClassDef)
-        start = max((at for at, one in enumerate(path) if isinstance(one, scopes)), default=0)
+        start = max((at for at, node in enumerate(path) if isinstance(node, scopes)), default=0)
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
@@ -311,10 +313,13 @@ class Parsed:
         """
         block = body if isinstance(body, list) else []
         while block:
-            before = [one for one in block if span(one)[1] < line]
-            if any(isinstance(one, always) and _calls(one, self._run_backward) for one in before):
+            before = [statement for statement in block if span(statement)[1] < line]
+            if any(
+                isinstance(statement, always) and _calls(statement, self._run_backward)
+                for statement in before
+            ):
                 return True
-            inner = next((one for one in block if spans(one, line)), None)
+            inner = next((statement for statement in block if spans(statement, line)), None)
             block = next(
                 (one for one in _blocks(inner) if any(spans(child, line) for child in one)), []
             )
@@ -346,17 +351,17 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
 
 def _calls(node: ast.AST, names: Collection[str] | None = None) -> bool:
     """Whether anything is called in a piece of code; only what has one of these names, if given."""
-    calls = (_called(one) for one in ast.walk(node) if isinstance(one, ast.Call))
+    calls = (_called(call) for call in ast.walk(node) if isinstance(call, ast.Call))
     return any(names is None or name in names for name in calls)
 
 
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
-    below = (one for statement in loop.body for one in ast.walk(statement))
-    called = {_called(one) for one in below if isinstance(one, ast.Call)}
+    below = (node for statement in loop.body for node in ast.walk(statement))
+    called = {_called(call) for call in below if isinstance(call, ast.Call)}
     only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
-    names = {one.attr for one in over if isinstance(one, ast.Attribute)}
+    names = {attribute.attr for attribute in over if isinstance(attribute, ast.Attribute)}
     return not (only_waits or names & PARTS_OF_A_MODEL)
 
 
@@ -432,13 +437,13 @@ class CallsAhead:
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._functions.setdefault(node.name, []).append(node)
             elif isinstance(node, ast.Import):
-                for one in node.names:
-                    known = one.name if one.asname else one.name.partition(".")[0]
-                    self._imported[one.asname or known] = known
+                for alias in node.names:
+                    known = alias.name if alias.asname else alias.name.partition(".")[0]
+                    self._imported[alias.asname or known] = known
             elif isinstance(node, ast.ImportFrom):
                 module = "" if node.level else node.module or ""
-                for one in node.names:
-                    self._imported[one.asname or one.name] = f"{module}.{one.name}"
+                for alias in node.names:
+                    self._imported[alias.asname or alias.name] = f"{module}.{alias.name}"
 
     def collectives(self, line: int) -> Answer:
         """Tell whether the function around a line calls a collective from there on.
@@ -465,7 +470,7 @@ class CallsAhead:
             return name in WAKES or (name == "wait" and at_barrier)
 
         function = self._function(line)
-        if any(isinstance(one, (ast.With, ast.AsyncWith)) for one in around(function, line)):
+        if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
             return True
         return self._ahead(line, wakes, HARMLESS_METHODS - WAKES)
 
@@ -498,7 +503,7 @@ class CallsAhead:
                 else:
                     yield None
                 # functions of this file that are handed on
-                for given in (*call.args, *(one.value for one in call.keywords)):
+                for given in (*call.args, *(keyword.value for keyword in call.keywords)):
                     yield from of_own(last_name(given))
 
         def of_own(name: str) -> Iterator[Answer]:
@@ -514,7 +519,7 @@ class CallsAhead:
         function = self._function(line)
         loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
         first = loops[0].lineno if loops else line
-        found = set(of_calls(one for one in ast.walk(function) if span(one)[1] >= first))
+        found = set(of_calls(node for node in ast.walk(function) if span(node)[1] >= first))
         return True if True in found else None if None in found else False
 
 

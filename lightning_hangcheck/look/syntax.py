@@ -26,7 +26,7 @@ def spans(node: ast.AST, line: int) -> bool:
 def around(scope: ast.AST | None, line: int, *, last: bool = False) -> Iterator[ast.AST]:
     """Yield all that a line is in below a node, from the outside in; of several the first."""
     while scope is not None:
-        below = [one for one in ast.iter_child_nodes(scope) if spans(one, line)]
+        below = [node for node in ast.iter_child_nodes(scope) if spans(node, line)]
         scope = below[-1 if last else 0] if below else None
         if scope is not None:
             yield scope

@@ -72,10 +72,14 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """
 
     def marked(thread: ThreadStack) -> ThreadStack:
-        own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
-        users = [one for one in own if is_users(one.file)]
-        parsed = ((one, sources.parsed(one.file)) for one in users)
-        told = [None if found is None else found.calls.waking(one.line) for one, found in parsed]
+        own = [
+            frame for frame in thread.frames if not (is_standard(frame.file) or is_ours(frame.file))
+        ]
+        users = [frame for frame in own if is_users(frame.file)]
+        parsed = ((frame, sources.parsed(frame.file)) for frame in users)
+        told = [
+            None if found is None else found.calls.waking(frame.line) for frame, found in parsed
+        ]
         wakes, nothing = True in told, {*told} == {False} and len(users) == len(own)
         return replace(thread, bystander=nothing, wakes=wakes) if wakes or nothing else thread
 
@@ -106,8 +110,8 @@ def with_relations(
             if frames and frames[-1].filename.endswith(THREADING) and thread.tid is not None:
                 born[_address(frames[-1], "self")] = thread.tid
         for thread in joining:
-            inside = (one for one in variables.of(thread.tid) if _is_join(one.place))
-            awaited = next((_address(one, "self") for one in inside), "")
+            inside = (frame for frame in variables.of(thread.tid) if _is_join(frame.place))
+            awaited = next((_address(frame, "self") for frame in inside), "")
             if awaited and awaited in born:
                 joined[thread.tid] = born[awaited]
     holders: dict[int | None, int] = {
@@ -182,7 +186,7 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
     """
     of_library = is_standard(frames[0].file)
     if of_library:  # what it calls that is not its own gives nothing of its back
-        frames = list(takewhile(lambda one: is_standard(one.file), frames))
+        frames = list(takewhile(lambda frame: is_standard(frame.file), frames))
     for caller, called in pairwise(frames):
         owner, _, name = called.function.rpartition(".")
         other = owner and not owner.endswith("Condition")  # before Python 3.11 no class is known
@@ -233,12 +237,14 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
     for node in walk(*ast.iter_child_nodes(function), into=False):
         if isinstance(node, ast.With):
             entered = [item.context_expr for item in node.items]
-            header = max(one.end_lineno or one.lineno for one in entered)
+            header = max(expression.end_lineno or expression.lineno for expression in entered)
             if node.lineno == frame.line:
                 taken += entered
             if header < node.body[0].lineno <= frame.line <= (node.end_lineno or 0):
                 held += entered
-        elif isinstance(node, ast.Try) and any(spans(one, frame.line) for one in node.body):
+        elif isinstance(node, ast.Try) and any(
+            spans(statement, frame.line) for statement in node.body
+        ):
             at_end.update(walk(*node.finalbody, into=False))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             if node.func.attr == "acquire" and node.lineno == frame.line:
@@ -247,7 +253,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
                 (held if node in at_end else released).append(node.func.value)
 
     def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
-        return tuple(filter(None, (_named(tree, frame, one) for one in expressions)))
+        return tuple(filter(None, (_named(tree, frame, expression) for expression in expressions)))
 
     one_taken = named(taken) if len(taken) == 1 else ()
     return LocksAt(next(iter(one_taken), None), named(held), named(released))
@@ -260,9 +266,9 @@ def _named(tree: ast.Module, frame: Frame, expression: ast.expr) -> NamedLock | 
     if not root or functions & set(attributes):
         return None
     text = ast.unparse(expression)
-    if any(one.startswith("__") and not one.endswith("__") for one in attributes):
+    if any(attribute.startswith("__") and not attribute.endswith("__") for attribute in attributes):
         classes = [one for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)]
-        text += f" of {[one.name for one in classes][-1:]}"
+        text += f" of {[klass.name for klass in classes][-1:]}"
     name, of_file = frame.function.rpartition(".")[2], False
     for code in _all_code(tree):
         if code.co_name == name and frame.line in {line for _, _, line in code.co_lines()}:
@@ -275,5 +281,5 @@ def _all_code(tree: ast.Module) -> tuple[CodeType, ...]:
     """Compile a file: that tells whose the variables of each of its functions are."""
     found = [compile(tree, "<source>", "exec")]
     for code in found:
-        found += [one for one in code.co_consts if isinstance(one, CodeType)]
+        found += [const for const in code.co_consts if isinstance(const, CodeType)]
     return tuple(found)

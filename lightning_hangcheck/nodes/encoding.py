@@ -106,32 +106,32 @@ def read_word(data: bytes) -> tuple[Word, int]:
         except ValueError as error:
             raise BadWord(str(error)) from error
         sizes = [word.world_size, word.local_world_size or 0]
-        left, views = word.left, [one.told.view for one in word.lines]
+        left, views = word.left, [rank_class.told.view for rank_class in word.lines]
         if left is not None:
             sizes, views = [*sizes, left.world_size], [*views, *left.ranks]
-        lines = [one.ranks for one in word.lines]
-        spans = [(one.silent_for_s, one.idle_for_s, one.nothing_new_for_s) for one in views]
-        numbers = (word.node, *(one.rank for one in views), *word.wants)
-        _refuse_if(any(not 0 <= one < MOST_RANKS for one in numbers), "a node or rank number")
+        lines = [rank_class.ranks for rank_class in word.lines]
+        spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
+        numbers = (word.node, *(view.rank for view in views), *word.wants)
+        _refuse_if(any(not 0 <= number < MOST_RANKS for number in numbers), "a node or rank number")
         _refuse_if(any(not 0 <= one <= MOST_RANKS for one in sizes), "a world size")
-        odd = not all(one and is_rank_set(one, MOST_RANKS) for one in lines)
+        odd = not all(line and is_rank_set(line, MOST_RANKS) for line in lines)
         _refuse_if(odd, "a set of ranks")
         told = sum(map(size, lines))
         _refuse_if(told > MOST_OF_A_NODE or told != size(word.ranks), "a node with ranks")
         seconds = (word.mark.began_s, *chain.from_iterable(spans))
-        _refuse_if(any(not 0 <= one <= LONGEST_S for one in seconds), "a duration")
+        _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
         _refuse_if(not can_be_reckoned_with(word), "a number")
-        alone = (one.told for one in word.lines if one.alone)
-        memory += A_MEMBER * sum(members_in(family) for one in alone for family in one.groups)
+        alone = (rank_class.told for rank_class in word.lines if rank_class.alone)
+        memory += A_MEMBER * sum(members_in(family) for line in alone for family in line.groups)
         return word, memory
 
 
 def read_judgement(data: bytes) -> Judgement:
     """Decode what the judging node says, whoever wrote it; BadWord as for `read_word`."""
     with _blaming_its_sender():
-        told, _ = _decoded(data, Judgement)
-        texts = [] if told.end is None else [told.end.round.summary]
-        for verdict in (told.verdict, told.end.verdict if told.end is not None else None):
+        judgement, _ = _decoded(data, Judgement)
+        texts = [] if judgement.end is None else [judgement.end.round.summary]
+        for verdict in (judgement.verdict, judgement.end.verdict if judgement.end is not None else None):
             if verdict is None:
                 continue
             texts += [verdict.summary, verdict.command, verdict.run_id]
@@ -143,8 +143,8 @@ def read_judgement(data: bytes) -> Judgement:
             except ValueError as error:
                 raise BadWord("it has a moment that cannot be") from error
         _refuse_if(max(map(len, texts), default=0) > LONGEST_SENTENCE, "a longer text")
-        _refuse_if(not can_be_reckoned_with(told), "a number")
-        return told
+        _refuse_if(not can_be_reckoned_with(judgement), "a number")
+        return judgement
 
 
 def can_be_told(packed: bytes) -> bool:
@@ -198,30 +198,30 @@ def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
         memory = most_memory(unpacked)
         if memory > most_taken:
             raise BadWord(f"its parts could take more than {most_taken:,} bytes of memory")
-        told = msgpack_decoder(kind).decode(unpacked)
+        word = msgpack_decoder(kind).decode(unpacked)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadWord(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
         ) from error
-    if told.version != VERSION:
+    if word.version != VERSION:
         raise BadWord(
-            f"it has version {told.version}, this one reads {VERSION}: install the same "
+            f"it has version {word.version}, this one reads {VERSION}: install the same "
             "lightning-hangcheck on all nodes"
         )
-    return told, memory
+    return word, memory
 
 
 def _refuse_odd_groups(word: Word) -> None:
     """Before any group is made: whose shapes, and how many members, can be."""
     members = 0
-    for one in word.lines:
-        flight, groups = one.told.view.flight, one.told.groups
+    for rank_class in word.lines:
+        flight, groups = rank_class.told.view.flight, rank_class.told.groups
         records = len(flight.groups) if flight is not None else len(groups)
         _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")
-        if one.alone:
+        if rank_class.alone:
             members += sum(map(members_in, groups))
-            number = one.told.view.rank
-            _refuse_if(one.ranks != (number, number), "a rank whose number")
+            number = rank_class.told.view.rank
+            _refuse_if(rank_class.ranks != (number, number), "a rank whose number")
     _refuse_if(members > MOST_MEMBERSHIPS, "groups with more members")
 
 

@@ -312,7 +312,7 @@ class Peers:
         self._clocks: dict[int, NodeClock] = {}
         self._hurried = False
         self._lock = threading.Lock()
-        self._ways = [_Exchange(one, self, opened=n == 0) for n, one in enumerate(meetings)]
+        self._ways = [_Exchange(meeting, self, opened=n == 0) for n, meeting in enumerate(meetings)]
 
     def start(self) -> None:
         """Hear and tell in threads of its own from now on."""
@@ -338,16 +338,16 @@ class Peers:
 
     def unheard_s(self, node: int) -> float:
         """Seconds for which this node has listened to another one and heard nothing."""
-        one = self._heard.get(node)
-        heard_ns = one.heard_ns if one is not None else 0
+        peer = self._heard.get(node)
+        heard_ns = peer.heard_ns if peer is not None else 0
         since_ns = max(heard_ns, self._asked.get(node, heard_ns or self.listened_ns))
         return (self.listened_ns - since_ns) / NANOSECONDS
 
-    def silent_s(self, heard: Heard) -> float:
+    def silent_s(self, peer: Heard) -> float:
         """Seconds since a node was heard; 0 where they are few, or its job has ended."""
-        silent = self.unheard_s(heard.word.node) >= SILENT_AFTER_S
-        seconds = (self.listened_ns - heard.heard_ns) / NANOSECONDS
-        return seconds if silent and not heard.word.ended else 0.0
+        silent = self.unheard_s(peer.word.node) >= SILENT_AFTER_S
+        seconds = (self.listened_ns - peer.heard_ns) / NANOSECONDS
+        return seconds if silent and not peer.word.ended else 0.0
 
     def absent(self) -> list[int]:
         """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
@@ -434,8 +434,8 @@ class Peers:
     def clocks(self) -> tuple[NodeClock, ...]:
         """How far the clocks of nodes are ahead of the first one's, on that one; the furthest."""
         with self._lock:
-            found = sorted(self._clocks.values(), key=lambda one: -abs(one.ahead_s))
-        return tuple(sorted(found[:MOST_CLOCKS], key=lambda one: one.node))
+            found = sorted(self._clocks.values(), key=lambda clock: -abs(clock.ahead_s))
+        return tuple(sorted(found[:MOST_CLOCKS], key=lambda clock: clock.node))
 
     # Who judges, and what that one says
 
@@ -458,10 +458,10 @@ class Peers:
         lower = [node for node in self.listens_to() if node < self._own]
         there = [node for node in lower if self.unheard_s(node) < SILENT_AFTER_S]
         for node in there:  # ascending; one that was silent counts again after a while
-            one = self._heard.get(node)
-            if one is not None:
-                back_s = (self.listened_ns - one.back_ns) / NANOSECONDS
-                if not one.back_ns or back_s >= BACK_AFTER_S:
+            peer = self._heard.get(node)
+            if peer is not None:
+                back_s = (self.listened_ns - peer.back_ns) / NANOSECONDS
+                if not peer.back_ns or back_s >= BACK_AFTER_S:
                     return Role(judge=node)
         if not any(way.usable for way in self._shared):
             return ALONE
@@ -473,8 +473,8 @@ class Peers:
     def judge_word(self) -> Word | None:
         """What the node told last that this one follows."""
         judge = self.role.judge
-        one = self._heard.get(judge) if judge is not None else None
-        return one.word if one is not None else None
+        peer = self._heard.get(judge) if judge is not None else None
+        return peer.word if peer is not None else None
 
     @property
     def judged(self) -> Judgement | None:
@@ -550,9 +550,9 @@ class Peers:
                 self._own_judgement = before = judged
             # each node that is heard has read a verdict of the kind that this one told
             known = bool(self._since) and all(
-                one.word.read.judge == self._own and one.word.read.judgement >= self._since
-                for node, one in self.heard.items()
-                if self.unheard_s(node) < SILENT_AFTER_S and not one.word.ended
+                peer.word.read.judge == self._own and peer.word.read.judgement >= self._since
+                for node, peer in self.heard.items()
+                if self.unheard_s(node) < SILENT_AFTER_S and not peer.word.ended
             )
             word = replace(word, judgement=before.stamp if before else 0, known=known)
         self._telling = word
@@ -600,7 +600,11 @@ class Peers:
         told = [way.trouble(self.now_ns()) for way in self._shared]
         if not all(told):
             return ""
-        alone_in = [one.where for one in self._ways if one.opened and one not in self._shared]
+        alone_in = [
+            exchange.where
+            for exchange in self._ways
+            if exchange.opened and exchange not in self._shared
+        ]
         return "; ".join([*(f"no other node was seen in {one}" for one in alone_in), told[0]])
 
     @property

@@ -79,7 +79,7 @@ class RankClass(Struct, frozen=True, array_like=True):
     """
 
     standing: int
-    told: RankLine
+    line: RankLine
     ranks: Annotated[RankSet, SET]
     names: Annotated[tuple[RankName, ...], Meta(max_length=MOST_NAMES)] = ()
 
@@ -99,39 +99,45 @@ def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
     """Join those of equal standing, whose groups have one shape; in the order of first ranks."""
     alike: dict[tuple[object, ...], list[RankClass]] = {}
-    for one in classes:
-        shapes = one.ranks if one.alone else tuple(family.offsets for family in one.told.groups)
-        alike.setdefault((one.standing, shapes), []).append(one)
+    for rank_class in classes:
+        shapes = (
+            rank_class.ranks
+            if rank_class.alone
+            else tuple(family.offsets for family in rank_class.told.groups)
+        )
+        alike.setdefault((rank_class.standing, shapes), []).append(rank_class)
     found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
-    return tuple(sorted(found, key=lambda one: (one.ranks[0], one.standing)))
+    return tuple(sorted(found, key=lambda rank_class: (rank_class.ranks[0], rank_class.standing)))
 
 
-def as_told(one: RankClass) -> tuple[RankView, Alike]:
+def as_told(rank_class: RankClass) -> tuple[RankView, Alike]:
     """Return a class's view, and for whom it stands.
 
     Where the view's rank is no longer among them, it is as that of the first one.
     """
-    view, groups, number = one.told.view, one.told.groups, one.told.view.rank
-    if not common((number, number), one.ranks):
-        number = one.ranks[0]
-        name = next((name for name in one.names if name.rank == number), RankName(number))
+    view, groups, number = rank_class.told.view, rank_class.told.groups, rank_class.told.view.rank
+    if not common((number, number), rank_class.ranks):
+        number = rank_class.ranks[0]
+        name = next((name for name in rank_class.names if name.rank == number), RankName(number))
         pid = name.pid if name.pid is not None else view.pid
         moved = as_rank(view, groups, number)
         view = replace(moved, local_rank=name.local_rank, host=name.host, pid=pid)
     groups = groups if view.flight is not None else ()
-    return view, Alike(rank=number, ranks=in_words(one.ranks), names=one.names, groups=groups)
+    return view, Alike(
+        rank=number, ranks=in_words(rank_class.ranks), names=rank_class.names, groups=groups
+    )
 
 
 def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...]:
     """Return what classes tell of these ranks alone; one whose view stays may not be among them."""
     found = []
-    for one in classes:
-        left = common(one.ranks, ranks)
-        if left == one.ranks:
-            found.append(one)
+    for rank_class in classes:
+        left = common(rank_class.ranks, ranks)
+        if left == rank_class.ranks:
+            found.append(rank_class)
         elif left:
-            names = tuple(name for name in one.names if common((name.rank, name.rank), left))
-            found.append(replace(one, ranks=left, names=names))
+            names = tuple(name for name in rank_class.names if common((name.rank, name.rank), left))
+            found.append(replace(rank_class, ranks=left, names=names))
     return tuple(found)
 
 
@@ -140,7 +146,7 @@ def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[R
 
     Half are those of most ranks, half those of fewest: an odd one may hold all others up.
     """
-    ordered = sorted(classes, key=lambda one: (-size(one.ranks), one.ranks[0]))
+    ordered = sorted(classes, key=lambda rank_class: (-size(rank_class.ranks), rank_class.ranks[0]))
     if len(ordered) <= MOST_WAYS:
         return ordered, []
     half = MOST_WAYS // 2
@@ -153,14 +159,17 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
     if not rest:
         return tuple(classes), 0
     bare = [
-        replace(one, standing=WITHOUT_EVIDENCE, told=RankLine(brief(one.told.view))) for one in rest
+        replace(rank_class, standing=WITHOUT_EVIDENCE, told=RankLine(brief(rank_class.told.view)))
+        for rank_class in rest
     ]
-    return together([*kept, *bare]), sum(size(one.ranks) for one in rest)
+    return together([*kept, *bare]), sum(size(rank_class.ranks) for rank_class in rest)
 
 
-def without_evidence(one: RankClass) -> RankClass:
+def without_evidence(rank_class: RankClass) -> RankClass:
     """Return a class without what looks brought; its groups stay: by them ranks are alike."""
-    return replace(one, told=RankLine(brief(one.told.view), (), one.told.groups))
+    return replace(
+        rank_class, told=RankLine(brief(rank_class.told.view), (), rank_class.told.groups)
+    )
 
 
 def brief(view: RankView) -> RankView:
@@ -171,12 +180,14 @@ def brief(view: RankView) -> RankView:
 
 
 def _one_of(alike: Sequence[RankClass]) -> RankClass:
-    ordered = sorted(alike, key=lambda one: one.ranks[0])
-    views = [one.told.view for one in ordered]
-    told = [(one, one.told.view) for one in ordered]
-    seen = [one for one, view in told if view.processes or view.flight is not None]
-    youngest = min(seen or ordered, key=lambda one: one.told.view.silent_for_s)
-    names = sorted({name for one in ordered for name in one.names}, key=lambda name: name.rank)
+    ordered = sorted(alike, key=lambda rank_class: rank_class.ranks[0])
+    views = [rank_class.told.view for rank_class in ordered]
+    told = [(rank_class, rank_class.told.view) for rank_class in ordered]
+    seen = [rank_class for rank_class, view in told if view.processes or view.flight is not None]
+    youngest = min(seen or ordered, key=lambda rank_class: rank_class.told.view.silent_for_s)
+    names = sorted(
+        {name for rank_class in ordered for name in rank_class.names}, key=lambda name: name.rank
+    )
     paces = [view.pace for view in views if view.pace is not None]
     slowest = max(paces, key=lambda pace: pace.longest_pause_s, default=None)
     view = replace(
@@ -185,11 +196,11 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
         nothing_new_for_s=min(view.nothing_new_for_s for view in views),
         pace=slowest if len(paces) == len(views) else None,
     )
-    groups = joined_families([one.told.groups for one in ordered])
+    groups = joined_families([rank_class.told.groups for rank_class in ordered])
     return replace(
         youngest,
         told=RankLine(view, (), groups),
-        ranks=joined(one.ranks for one in ordered),
+        ranks=joined(rank_class.ranks for rank_class in ordered),
         names=tuple(names[:MOST_NAMES]),
     )
 
@@ -302,7 +313,7 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def ranks(self) -> RankSet:
         """Those of which it tells."""
-        return joined(one.ranks for one in self.lines)
+        return joined(rank_class.ranks for rank_class in self.lines)
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
@@ -342,9 +353,10 @@ def word_of(
     )
     asked = rank_set(wanted)
     lines = tuple(
-        one if small or common(one.ranks, asked) else without_evidence(one) for one in lines
+        rank_class if small or common(rank_class.ranks, asked) else without_evidence(rank_class)
+        for rank_class in lines
     )
-    told = any(one.told.view.processes for one in lines)
+    told = any(rank_class.told.view.processes for rank_class in lines)
     word = Word(
         version=VERSION,
         node=node,
@@ -392,7 +404,7 @@ def with_table(word: Word) -> Word:
     frames: dict[Frame, int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
     lines = []
-    for one in word.lines:
+    for rank_class in word.lines:
         numbers: list[int] = []
 
         def moved(stack: ThreadStack, numbers: list[int] = numbers) -> ThreadStack:
@@ -401,8 +413,10 @@ def with_table(word: Word) -> Word:
             numbers.append(stacks.setdefault(stack.frames, len(stacks)))
             return replace(stack, frames=())
 
-        view = _with_stacks(one.told.view, moved)
-        lines.append(replace(one, told=RankLine(view, tuple(numbers), one.told.groups)))
+        view = _with_stacks(rank_class.told.view, moved)
+        lines.append(
+            replace(rank_class, told=RankLine(view, tuple(numbers), rank_class.told.groups))
+        )
     table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
     return replace(word, lines=tuple(lines), frames=tuple(frames), stacks=table)
 
@@ -413,18 +427,18 @@ def without_table(word: Word) -> Word:
         raise ValueError("a stack has a call that is not there")
     stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]
     lines = []
-    for one in word.lines:
-        left = list(one.told.stacks[::-1])
+    for rank_class in word.lines:
+        left = list(rank_class.told.stacks[::-1])
 
         def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
             if not left or not 0 <= left[-1] < len(stacks):
                 raise ValueError("a rank has a stack that is not there")
             return replace(stack, frames=stacks[left.pop()])
 
-        view = _with_stacks(one.told.view, found)
+        view = _with_stacks(rank_class.told.view, found)
         if left:
             raise ValueError("a rank has other stacks than are told of it")
-        lines.append(replace(one, told=RankLine(view, (), one.told.groups)))
+        lines.append(replace(rank_class, told=RankLine(view, (), rank_class.told.groups)))
     return replace(word, lines=tuple(lines), frames=(), stacks=())
 
 

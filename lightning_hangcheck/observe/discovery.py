@@ -132,9 +132,9 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
             continue
         siblings = (one for one in beats.values() if one.parent_pid == beat.parent_pid)
         firsts = {
-            one.rank - one.announced
-            for one in siblings
-            if one.rank is not None and one.announced is not None
+            sibling.rank - sibling.announced
+            for sibling in siblings
+            if sibling.rank is not None and sibling.announced is not None
         }
         parent = beats.get(beat.parent_pid)
         if not firsts and parent is not None and parent.ending == "raised":
@@ -347,7 +347,7 @@ class ProcessTree:
         self._roles: dict[tuple[int, int], Role] = {}
         # a parent's end changes whose child it is, and no more
         refs = filter(None, map(process_ref, root_pids))
-        self._started = {(one.pid, one.started_ticks) for one in refs}
+        self._started = {(ref.pid, ref.started_ticks) for ref in refs}
         self._root_was_there = True
 
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
@@ -401,7 +401,7 @@ class ProcessTree:
         own_line = command_line(pid) if below else []
         for process in below[:MOST_CHILDREN]:
             role = self._role(process, own_line)
-            index = sum(one.role == role for one in targets)
+            index = sum(target.role == role for target in targets)
             targets.append(
                 Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
             )

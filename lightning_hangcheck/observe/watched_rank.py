@@ -96,12 +96,12 @@ class WatchedRank:
             return
         now, then = (
             {
-                one.group: (
-                    one.last_enqueued,
-                    one.last_completed,
-                    max((message.seq for message in one.messages), default=0),
+                group.group: (
+                    group.last_enqueued,
+                    group.last_completed,
+                    max((message.seq for message in group.messages), default=0),
                 )
-                for one in record.groups
+                for group in record.groups
             }
             for record in (flight, before)
         )
@@ -232,8 +232,10 @@ class WatchedRank:
             stopped_for_s=seconds(now_ns - self._stopped_ns) if self._stopped_ns else None,
             pace=self.pace(),
             processes=tuple(
-                ProcessLook(pid=one.pid, role=one.role, index=one.index, samples=tuple(samples))
-                for one, samples in self._samples.items()
+                ProcessLook(
+                    pid=target.pid, role=target.role, index=target.index, samples=tuple(samples)
+                )
+                for target, samples in self._samples.items()
             ),
             process_exit=ended,
             spent=self.spending.spent() if self.beat is not None else None,
@@ -328,7 +330,7 @@ class WatchedRound:
     def restarts_left(self) -> int | None:
         """How often torchrun will start the ranks again; None where none of them tells."""
         starts = (rank.found.start for rank in self.ranks.values())
-        left = [one.most - (one.number or 0) for one in starts if one.most is not None]
+        left = [start.most - (start.number or 0) for start in starts if start.most is not None]
         return max(0, min(left)) if left else None
 
     @property
@@ -340,7 +342,7 @@ class WatchedRound:
     def ended_ns(self) -> int:
         """When the last of its ranks was seen to end."""
         ends = (rank.process_exit for rank in self.ranks.values())
-        return max((one.seen_ns for one in ends if one is not None), default=0)
+        return max((end.seen_ns for end in ends if end is not None), default=0)
 
     def is_left_by(self, found: FoundRank) -> bool:
         """Whether this process belongs to a later round.
@@ -364,7 +366,7 @@ class WatchedRound:
             return False
         # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
         ends = [rank.process_exit for rank in self.ranks.values()]
-        codes = [None if one is None else one.exit_code for one in ends]
+        codes = [None if end is None else end.exit_code for end in ends]
         if self.restarts_left == 0 and not {None, 0, -signal.SIGTERM}.issuperset(codes):
             return False
         well = all(code == 0 for code in codes)

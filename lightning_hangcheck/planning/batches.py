@@ -41,7 +41,7 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     share, left = divmod(buffer, world_size)
     sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
     firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
-    fitting = sorted(filter(None, firsts), key=lambda one: abs(one - micro_batch))
+    fitting = sorted(filter(None, firsts), key=lambda first: abs(first - micro_batch))
     ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "

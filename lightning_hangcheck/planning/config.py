@@ -339,7 +339,7 @@ def count_weights(fields: Fields) -> Weights:
         decoder = Piece(2 * attention + feed + 3 * norm, 2 * attention + feed)
         # the first of each holds the table of relative positions, if there is one (modeling_t5.py)
         table = 32 * fields.heads if family.relative_positions else 0
-        firsts = [Piece(one.parameters + table, one.linear) for one in (encoder, decoder)]
+        firsts = [Piece(piece.parameters + table, piece.linear) for piece in (encoder, decoder)]
         decoders = (fields.decoder_layers or fields.layers) - 1
         encoders = [firsts[0], *[encoder] * (fields.layers - 1)]
         blocks = (*encoders, firsts[1], *[decoder] * decoders)

@@ -205,7 +205,7 @@ def fitting_limits(sizes: Sizes, machine: Machine, placing: Placing) -> tuple[in
         left = [max(0, memory - room) for memory, room in zip(machine.gpus, kept, strict=True)]
         limits = (*map(min, tenths, left), main)
         shares = shares_of(sizes, machine, limits, placing(sizes, limits))
-        needed = [one.cache + one.activations + one.extras + CUDA_CONTEXT for one in shares]
+        needed = [share.cache + share.activations + share.extras + CUDA_CONTEXT for share in shares]
         if all(need <= room for need, room in zip(needed, kept, strict=False)):
             break
         kept = [max(pair) for pair in zip(needed, kept, strict=False)]

@@ -204,7 +204,7 @@ class PlannedPhase(Struct, frozen=True, kw_only=True):
             rest,
             context=self.context or rest.context,
             batch=self.batch or rest.batch,
-            extras=(*(one for one in rest.extras if one.name not in own), *self.extras),
+            extras=(*(extra for extra in rest.extras if extra.name not in own), *self.extras),
         )
 
 
@@ -215,15 +215,15 @@ def read_phase(text: str) -> PlannedPhase:
         BadUsage: It has no name, or something in it has no size.
     """
     name, colon, rest = text.partition(":")
-    settings = [one.strip() for one in rest.split(",") if one.strip()]
+    settings = [word.strip() for word in rest.split(",") if word.strip()]
     if not (name.strip() and colon and settings):
         raise BadUsage(f"--phase {text} is not NAME:SETTING,SETTING", EXAMPLE)
     numbers: dict[str, int] = {}
     extras = []
-    for one in settings:
-        key, _, value = one.partition("=")
+    for setting in settings:
+        key, _, value = setting.partition("=")
         if key not in ("context", "batch"):
-            extras.append(read_extra(one))
+            extras.append(read_extra(setting))
         elif value.isdecimal() and 0 < int(value) <= LARGEST_NUMBER:
             numbers[key] = int(value)
         else:

@@ -98,8 +98,8 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
     on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size and present]
     for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
         named = " and ".join(extra.name for extra in moved)
-        options = " ".join(f"--extra {one.name}={one.size / GB:g}@cpu" for one in moved)
-        kept = tuple(replace(one, on_cpu=one.on_cpu or one in moved) for one in extras)
+        options = " ".join(f"--extra {extra.name}={extra.size / GB:g}@cpu" for extra in moved)
+        kept = tuple(replace(extra, on_cpu=extra.on_cpu or extra in moved) for extra in extras)
         yield tried(f"keep {named} on the CPU: {options}", extras=kept)
     # the least number of such GPUs, and the smallest single one
     if present:
@@ -148,7 +148,7 @@ def make_plan(
     phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
     """Plan one use of a model on one machine, with the ways out if it does not fit."""
-    plans = {one.name: outline(model, machine, one.use_in(use), placing) for one in phases}
+    plans = {phase.name: outline(model, machine, phase.use_in(use), placing) for phase in phases}
     if plans:  # the slower class first, then what is carried, then what is left
         plan = max(
             plans.values(),

@@ -126,12 +126,12 @@ def _dump_of(path: Path, data: object) -> Dump:
         ranks = one.get("ranks")  # ``"[0, 1]"``, or a list
         ranks = re.findall(r"\d{1,8}", ranks) if isinstance(ranks, str) else _first(ranks, 2**24)
         members[name] = tuple(int(rank) for rank in ranks if isinstance(rank, (int, str)))
-    operations = [_entry(one) for one in entries]
+    operations = [_entry(entry) for entry in entries]
     plain = {
         "entries": operations,
         "pg_config": {
-            name: {"desc": str(one.get("desc", "")), "ranks": str(list(members[name]) or "")}
-            for name, one in groups.items()
+            name: {"desc": str(group.get("desc", "")), "ranks": str(list(members[name]) or "")}
+            for name, group in groups.items()
         },
         "pg_status": data.get("pg_status", {}),
     }
@@ -141,7 +141,7 @@ def _dump_of(path: Path, data: object) -> Dump:
         raise NotRead(f"it is a flight record of another form ({error})") from error
     times = [one for entry in operations if 0 < (one := entry["time_created_ns"]) < LATEST_NS]
     limit = entries[-1].get("timeout_ms") if entries else 0
-    whole = (name for name, one in groups.items() if one.get("desc") == "default_pg")
+    whole = (name for name, group in groups.items() if group.get("desc") == "default_pg")
     fits = _whose(members, operations, data.get("rank"))
     found = RANK_IN_NAME.findall(path.name) or NUMBER_IN_NAME.findall(path.name)
     named = int(found[-1]) if found else None
@@ -153,7 +153,7 @@ def _dump_of(path: Path, data: object) -> Dump:
         fits=len(fits),
         world=members.get(next(whole, "0"), ()),
         numbers={
-            group.group: max([group.last_enqueued, *(one.seq for one in group.messages)])
+            group.group: max([group.last_enqueued, *(message.seq for message in group.messages)])
             for group in flight.groups
         },
         first_ns=min(times, default=0),
@@ -169,8 +169,12 @@ def _telling(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """
     entries = entries[-MOST_ENTRIES:]
     keys = [
-        (one.get("pg_id"), one.get("collective_seq_id", one.get("seq_id")), one.get("p2p_seq_id"))
-        for one in entries
+        (
+            entry.get("pg_id"),
+            entry.get("collective_seq_id", entry.get("seq_id")),
+            entry.get("p2p_seq_id"),
+        )
+        for entry in entries
     ]
     pairs = list(zip(keys, entries, strict=True))
     over = {key for key, one in pairs if one.get("retired") or one.get("state") == "completed"}
@@ -201,9 +205,9 @@ def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **entry,
         "process_group": tuple(map(str, _first(entry["process_group"], 2))),
-        "input_sizes": [_first(one, MOST_DIMENSIONS) for one in sizes],
+        "input_sizes": [_first(size, MOST_DIMENSIONS) for size in sizes],
         "input_dtypes": _first(raw.get("input_dtypes"), MOST_TENSORS),
-        "frames": [one for one in calls if isinstance(one, dict) and "filename" in one],
+        "frames": [call for call in calls if isinstance(call, dict) and "filename" in call],
     }
 
 
@@ -220,9 +224,9 @@ def _whose(
         return (told,)
     groups = [set(ranks) for ranks in members.values() if ranks]
     found = set.intersection(*groups) if groups else set()
-    for one in entries:
-        named = MESSAGE.search(one["profiling_name"]) if one["is_p2p"] else None
-        ranks = members.get(one["process_group"][0], ())
+    for entry in entries:
+        named = MESSAGE.search(entry["profiling_name"]) if entry["is_p2p"] else None
+        ranks = members.get(entry["process_group"][0], ())
         if named is not None and int(named[2]) < len(ranks):
             return {ranks[int(named[2])]} & found
     return found

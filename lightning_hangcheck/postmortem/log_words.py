@@ -133,7 +133,7 @@ def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
             fields[name] = _numbers(text)
         elif name == "sizes":
             numbers = map(_number, re.findall(r"\d+", text))
-            fields[name] = tuple(one for one in numbers if one is not None)
+            fields[name] = tuple(number for number in numbers if number is not None)
         elif text.startswith("SIG"):
             fields[name] = -signal.Signals[text]
         else:
@@ -153,8 +153,8 @@ def _fields(needed: str = "^", *others: str, lines: int = 0) -> Parser:
 
     def parse(fact: LogFact, line: str, around: Around) -> Facts:
         told: dict[str, str | None] = {}
-        for one in more:
-            if (match := one.search(line)) is not None:
+        for pattern in more:
+            if (match := pattern.search(line)) is not None:
                 told |= match.groupdict()
         found = [{**told, **match.groupdict()} for match in first.finditer(line)]
         if not found and lines:
@@ -228,8 +228,8 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
     if code is None:
         return []
     told: dict[str, str | None] = {"when": "", **code.groupdict()}
-    for one in _EXIT_ABOVE:
-        if (match := one.search(around.above.rpartition("[")[2])) is not None:
+    for pattern in _EXIT_ABOVE:
+        if (match := pattern.search(around.above.rpartition("[")[2])) is not None:
             told |= match.groupdict()
     below = "\n".join(around.below(60)[1:])
     entry = re.split(r"^\s*\[\d+\]:\s*$|^[=-]{8,}", below, maxsplit=1, flags=re.M)[0]

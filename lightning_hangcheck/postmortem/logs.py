@@ -56,7 +56,9 @@ OWN_NEEDLES = (b"[R", b"[rank ")
 """In every line that names its rank as hangcheck's lines do."""
 
 NEEDLES = re.compile(
-    b"|".join(re.escape(one) for one in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True))
+    b"|".join(
+        re.escape(parser) for parser in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True)
+    )
 )
 
 # Who writes a line
@@ -188,8 +190,8 @@ class _Reader:
             if data and end == 0 and len(raw) > PIECE:
                 end = len(raw)  # a line without an end is read as it comes
             if self.line == 1:  # ``3: `` before lines is a label where nearly all have one
-                lines = [one for one in raw[:BLOCK].split(b"\n")[:200] if one.strip()]
-                labels = sum(bool(re.match(rb"\s*\d{1,7}: ", one)) for one in lines)
+                lines = [word for word in raw[:BLOCK].split(b"\n")[:200] if word.strip()]
+                labels = sum(bool(re.match(rb"\s*\d{1,7}: ", line)) for line in lines)
                 self.labelled = len(lines) > 1 and labels >= 0.8 * len(lines)
             if end:
                 self._piece(raw, end)
@@ -352,23 +354,23 @@ class _Reader:
         for rank, word in self.own_words.items():
             if rank not in self.words or self.words[rank].line <= word.line:
                 self.words[rank] = word
-        bars = (one for pair in self.bars.values() for one in dict.fromkeys(pair))
+        bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
         starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
         kept = facts[starts[-1] + 1 :] if starts and starts[-1] + 1 < len(facts) else facts
         if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
             kept = [
-                one
-                if one.kind == "exit"
-                else replace(one, rank=one.group_rank if one.group == "default" else None)
-                for one in kept
+                fact
+                if fact.kind == "exit"
+                else replace(fact, rank=fact.group_rank if fact.group == "default" else None)
+                for fact in kept
             ]
         began = facts[starts[-1]].line if starts else 0
         raised = [trail.raised for trail in self.trails.values() if trail.raised is not None]
-        kept = [*kept, *(one for one in raised if one.line > began)]
+        kept = [*kept, *(fact for fact in raised if fact.line > began)]
         kept.sort(key=lambda fact: fact.line)
-        words = tuple(one for one in self.words.values() if one.rank is not None)
-        ranks = {one.rank for one in (*kept, *words) if one.rank is not None}
+        words = tuple(fact for fact in self.words.values() if fact.rank is not None)
+        ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None}
         return LogReading(
             file=self.path,
             facts=tuple(kept),
@@ -376,7 +378,7 @@ class _Reader:
             trails=tuple(trail for trail in self.trails.values() if trail.rank >= 0),
             ranks=tuple(sorted(ranks)),
             world_size=self.world,
-            clock_went_back=_goes_back([one.when for one in kept if one.when]),
+            clock_went_back=_goes_back([fact.when for fact in kept if fact.when]),
         )
 
 
@@ -390,7 +392,7 @@ def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str
 
 def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
     name = said["begun"] or said["returned"] or said["raised"]
-    earlier = next((one for one in trail.returned if one.name == name), None)
+    earlier = next((section for section in trail.returned if section.name == name), None)
     this = Section(name, 1 + (earlier.times if earlier else 0), word.line)
     if said["begun"]:
         if len(trail.inside) < MOST_SECTIONS:
@@ -401,7 +403,7 @@ def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
             del trail.inside[number]
             break
     if said["returned"]:
-        others = [one for one in trail.returned if one.name != name]
+        others = [section for section in trail.returned if section.name != name]
         trail.returned = [*others[-MOST_SECTIONS + 1 :], this]
     elif trail.raised is None and not _ASKED_TO_END.match(said["error"]):
         error = said["error"][:MOST_SHOWN]

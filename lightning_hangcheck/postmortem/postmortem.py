@@ -163,12 +163,12 @@ def case_of(left: Left, run_id: str) -> Case:
         UnreadableRun: Nothing of it can be used.
     """
     dumps, others = of_one_incident(left.dumps)
-    logs = tuple(one.log for one in left.texts if one.log.facts or not one.stacks)
+    logs = tuple(text.log for text in left.texts if text.log.facts or not text.stacks)
     book = LogBook(logs)
     told = find_in_logs(book)
     named = {*dumps, *(rank for log in logs for rank in log.ranks)}
     named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
-    took = [dump for one in left.texts for dump in one.stacks]
+    took = [dump for text in left.texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]
     lone = not (stacks or named) and bool(unnamed)
@@ -185,9 +185,9 @@ def case_of(left: Left, run_id: str) -> Case:
     members = (len(dump.world) for dump in dumps.values())
     world_size = max([0, book.world, *members, *(rank + 1 for rank in named)])
     # where no dump tells a time, its files bound it: it began before they were written
-    began = [one.first_ns for one in dumps.values() if one.first_ns] or left.written
-    last = [one.last_ns for one in dumps.values() if one.last_ns] or left.written
-    unused = [*(one for one in left.left_out if FLIGHT_RECORD in one.why), *others][:MOST_GAPS]
+    began = [dump.first_ns for dump in dumps.values() if dump.first_ns] or left.written
+    last = [dump.last_ns for dump in dumps.values() if dump.last_ns] or left.written
+    unused = [*(out for out in left.left_out if FLIGHT_RECORD in out.why), *others][:MOST_GAPS]
     return Case(
         run=RunFacts(
             run_id=run_id,
@@ -202,7 +202,7 @@ def case_of(left: Left, run_id: str) -> Case:
             for rank in sorted({*named, *range(min(world_size, MOST_LISTED))})
         ),
         gaps=(
-            *(Gap(f"{FLIGHT_RECORD} {one.path}", None, one.why, "flight_record") for one in unused),
+            *(Gap(f"{FLIGHT_RECORD} {out.path}", None, out.why, "flight_record") for out in unused),
             *(() if logs else (NO_LOGS,)),
             *((WHOSE_STACK,) if lone else ()),
         ),
@@ -233,7 +233,7 @@ def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
 
 
 def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
-    whys = Counter(one.why for one in left_out).most_common(3)
+    whys = Counter(out.why for out in left_out).most_common(3)
     told = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
     return UnreadableRun(
         f"nothing in {', '.join(named)[:200]} can be read"
@@ -255,10 +255,10 @@ def _of_run_folders(
         told, by_files = beside.left, judge(beside)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
-    paths = [str(one.folder.path) for one in job]
+    paths = [str(kept.folder.path) for kept in job]
     merged = merge_runs(paths, folder, also)
-    refused = {one.what.removeprefix("run folder "): one.reason for one in merged.left_out}
-    read = [ReadFile(path=one, kind="run folder") for one in paths if one not in refused]
+    refused = {gap.what.removeprefix("run folder "): gap.reason for gap in merged.left_out}
+    read = [ReadFile(path=path, kind="run folder") for path in paths if path not in refused]
     out = [LeftOut(path, why) for path, why in refused.items()]
     out += [one for one in told.left_out if one.path not in paths]
     told = replace(told, read=(*read, *told.read), left_out=tuple(out))
@@ -268,7 +268,7 @@ def _of_run_folders(
 def _unused(job: Job) -> LeftOut:
     told = _told(job)
     why = f"another run, {told.upper()}: name it by itself to read it"
-    if all(one.derived for one in job):
+    if all(kept.derived for kept in job):
         why = "it was made from other evidence, by postmortem or merge"
     elif not told:
         why = "a run folder that holds no verdict"
@@ -306,11 +306,11 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
     met, or where each has other ranks of a world of the same size at the same time; and where
     somebody named each of them. Of several jobs the newest that ended badly is explained.
     """
-    kept = [_kept(one) for one in folders]
-    if all(one.path in asked for one in folders):
+    kept = [_kept(folder) for folder in folders]
+    if all(folder.path in asked for folder in folders):
         return [kept] if kept else []
-    starts = (path for one in folders for path in sorted(one.path.glob(f"{START_PREFIX}*")))
-    kept += [_kept(one) for one in map(RunFolder, starts) if one.run_file.is_file()]
+    starts = (path for folder in folders for path in sorted(folder.path.glob(f"{START_PREFIX}*")))
+    kept += [_kept(folder) for folder in map(RunFolder, starts) if folder.run_file.is_file()]
     jobs: list[Job] = []
     for one in sorted(kept, key=lambda each: each.began):
         for job in reversed(jobs):
@@ -329,19 +329,19 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
 
 def _told(job: Job) -> str:
     """Return the gravest verdict in it, ``hang``; empty where none can be read."""
-    told = [one.told for one in job if one.told]
+    told = [kept.told for kept in job if kept.told]
     return next((one for one in told if one in ENDED_BADLY), told[0] if told else "")
 
 
-def _beside(one: Kept, other: Kept) -> bool:
+def _beside(kept: Kept, other: Kept) -> bool:
     """Whether two nodes ran at one time, and met or have other ranks of a world of one size."""
-    if one.derived or other.derived or one.world_size != other.world_size:
+    if kept.derived or other.derived or kept.world_size != other.world_size:
         return False
-    if max(one.began, other.began) > min(one.until, other.until) + CLOCKS_DIFFER_BY:
+    if max(kept.began, other.began) > min(kept.until, other.until) + CLOCKS_DIFFER_BY:
         return False
-    if one.meeting and one.meeting == other.meeting:
+    if kept.meeting and kept.meeting == other.meeting:
         return True
-    return bool(one.holders and other.holders) and one.holders.isdisjoint(other.holders)
+    return bool(kept.holders and other.holders) and kept.holders.isdisjoint(other.holders)
 
 
 def _kept(folder: RunFolder) -> Kept:
@@ -368,7 +368,9 @@ def _kept(folder: RunFolder) -> Kept:
         began=min(times, default=EPOCH),
         until=max(times, default=EPOCH),
         world_size=case.run.world_size if case is not None else 0,
-        holders=frozenset(one.rank for one in (case.ranks if case else ()) if one.pid is not None),
+        holders=frozenset(
+            view.rank for view in (case.ranks if case else ()) if view.pid is not None
+        ),
         meeting=record.meeting if record is not None else "",
         derived=verdict is not None and verdict.seen_in == "files",
         told=verdict.verdict if verdict is not None else "",

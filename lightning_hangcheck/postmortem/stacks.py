@@ -145,9 +145,9 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
         scan.read(html.unescape(text) if "<pre>" in text else text)
     seen: set[int | None] = set()
     kept = []
-    for one in scan.found:  # a file's rank is the first process's: those after it are its children
-        kept.append(one if one.rank not in seen else replace(one, rank=None))
-        seen.add(one.rank)
+    for dump in scan.found:  # a file's rank is the first process's: those after it are its children
+        kept.append(dump if dump.rank not in seen else replace(dump, rank=None))
+        seen.add(dump.rank)
     return tuple(kept)
 
 
@@ -181,9 +181,9 @@ class _Scan:
             threads = json_decoder(list[_Dumped]).decode(data)[:MOST_THREADS]
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             return
-        for one in threads:
-            self.open.setdefault(one.pid, _Process(self.of_file, one.pid))
-            self.open[one.pid].threads.append(one.stack(MOST_FRAMES))
+        for dumped in threads:
+            self.open.setdefault(dumped.pid, _Process(self.of_file, dumped.pid))
+            self.open[dumped.pid].threads.append(dumped.stack(MOST_FRAMES))
         for pid in tuple(self.open):
             self._close(pid)
 
@@ -215,7 +215,7 @@ class _Scan:
             else:
                 self._end_thread(now, thread)
         elif now is not None and now.current is not None:
-            matches = (one.match(line) for one in FORMS[self.kind].frames)
+            matches = (pattern.match(line) for pattern in FORMS[self.kind].frames)
             if (found := next(filter(None, matches), None)) is not None:
                 file = self._plain(found["file"])
                 file = whole_path(file) if self.kind == "py-spy" else file
@@ -237,18 +237,18 @@ class _Scan:
             return
         self._end_thread(now, None)
 
-        def is_main(one: ThreadStack) -> bool:
-            if one.name:
-                return one.name == "MainThread"
-            begins = one.frames[0].function if one.frames else ""
-            return one.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+        def is_main(thread: ThreadStack) -> bool:
+            if thread.name:
+                return thread.name == "MainThread"
+            begins = thread.frames[0].function if thread.frames else ""
+            return thread.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
 
         if now.threads:
-            threads = tuple(sorted(now.threads, key=lambda one: not is_main(one)))
+            threads = tuple(sorted(now.threads, key=lambda thread: not is_main(thread)))
             source = "py-spy" if self.kind == "py-spy json" else self.kind
             stack = ProcessStack(pid=now.pid, source=source, threads=threads, from_file=True)
-            one = StackDump(file=self.path, rank=now.rank, stack=stack, command=now.command)
-            self.found.append(one)
+            dump = StackDump(file=self.path, rank=now.rank, stack=stack, command=now.command)
+            self.found.append(dump)
 
     def _thread(self, line: str) -> ThreadStack | None:
         """Read the line that begins a thread; None if it is none."""
@@ -264,7 +264,9 @@ class _Scan:
                 active="active" in state,
                 owns_gil="gil" in state,
             )
-        inside = any(one.current is not None and not one.frames for one in self.open.values())
+        inside = any(
+            process.current is not None and not process.frames for process in self.open.values()
+        )
         if self.kind == "gdb" and line.startswith(GDB_UNNAMED) and not inside:
             return ThreadStack(tid=None)
         return None

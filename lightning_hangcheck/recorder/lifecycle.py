@@ -358,7 +358,7 @@ class Recorder:
     def is_in(self, name: str) -> bool:
         """Whether a section of this name is open, in any thread."""
         with self._lock:
-            return any(one.shown.name == name for one in self._open)
+            return any(section.shown.name == name for section in self._open)
 
     @harmless
     def open_section(
@@ -398,7 +398,7 @@ class Recorder:
             self._show_sections(advanced=opened.shown.in_main_thread)
             if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
                 self.page.show_phase(opened.phase_before)
-            saves = any(one.phase == "checkpoint_save" for one in self._open)
+            saves = any(section.phase == "checkpoint_save" for section in self._open)
             if opened.phase == "checkpoint_save" and error is None and not saves:
                 # one save, however many parts of it had sections of their own
                 self.note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
@@ -414,7 +414,7 @@ class Recorder:
         self.note("section_raised", name=name, seconds=seconds, error=reason)
 
     def _show_sections(self, *, advanced: bool) -> None:
-        self.page.show_sections([one.shown for one in self._open], advanced=advanced)
+        self.page.show_sections([section.shown for section in self._open], advanced=advanced)
 
     @harmless
     def say(self, text: str) -> None:

@@ -288,8 +288,10 @@ class PageWriter:
         What changes in a thread beside the one that trains shows no progress of the rank.
         """
         shown = tuple(
-            OpenSection(fit_text(one.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(one)[1:])
-            for one in sections[-MOST_SECTIONS:]
+            OpenSection(
+                fit_text(section.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(section)[1:]
+            )
+            for section in sections[-MOST_SECTIONS:]
         )
         now_ns = monotonic_ns() if advanced else self._rest.advanced_ns
         self.show(sections=shown, advanced_ns=now_ns)
@@ -313,8 +315,8 @@ class PageWriter:
             handling: The exception that it handles, in one redacted line; empty if none.
         """
         room, awaiting = AWAITING_BYTES, len(calls)
-        for one in reversed(calls):
-            room -= len(str(one).encode(errors="replace"))
+        for frame in reversed(calls):
+            room -= len(str(frame).encode(errors="replace"))
             if room < 0:
                 break
             awaiting -= 1

@@ -284,7 +284,9 @@ class TrainingThread:
         if here is main or self.goes_on_beside:
             return False
         calls = sys._current_frames().get(main.ident or 0)  # noqa: SLF001
-        serving = [(one.f_code.co_name, one.f_code.co_filename) for one in _outwards(calls)]
+        serving = [
+            (outward.f_code.co_name, outward.f_code.co_filename) for outward in _outwards(calls)
+        ]
         if not only_serves(serving):
             return False
         self._found = here

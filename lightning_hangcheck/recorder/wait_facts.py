@@ -28,7 +28,9 @@ def handled_signals() -> tuple[int, ...]:
     Lightning's for SLURM or a DataLoader's for its workers, looks only after its own work, unless
     it calls one of somebody else.
     """
-    return tuple(int(one) for one in SENT_BY_PROGRAMS if _is_of_others(signal.getsignal(one)))
+    return tuple(
+        int(signals) for signals in SENT_BY_PROGRAMS if _is_of_others(signal.getsignal(signals))
+    )
 
 
 def _is_of_others(handler: object) -> bool:

@@ -94,9 +94,9 @@ def _source(script: str | None) -> str:
         names: set[str] = set()
         for node in ast.walk(tree):
             if isinstance(node, ast.Import):
-                names |= {one.name for one in node.names}
+                names |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                names |= {node.module, *(f"{node.module}.{one.name}" for one in node.names)}
+                names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         for name in names:
             place = Path(script or "").parent.joinpath(*name.split("."))
             beside = (place.with_suffix(".py"), place / "__init__.py")

@@ -79,7 +79,7 @@ class Rehearsed(Struct, frozen=True, kw_only=True):
     @property
     def hung(self) -> tuple[Played, ...]:
         """The scenes in which the ranks hung."""
-        return tuple(one for one in self.scenes if one.result == "hung")
+        return tuple(played for played in self.scenes if played.result == "hung")
 
 
 def play_all(

@@ -27,27 +27,31 @@ SHORT = 88
 def render(rehearsed: Rehearsed) -> str:
     """Write it all; each scene that hung gets a paragraph of its own."""
     hung = rehearsed.hung
-    scenes = several(sum(one.result != "skipped" for one in rehearsed.scenes), "scene")
+    scenes = several(sum(played.result != "skipped" for played in rehearsed.scenes), "scene")
     where = f"{several(rehearsed.ranks, 'CPU rank')}, {rehearsed.seconds:.0f} s"
     headline = f"REHEARSAL  {scenes} played, none hangs ({where})"
     if hung:
         headline = f"REHEARSAL  hangs in {len(hung)} of {scenes}: {hung[0].title} ({where})"
     rows = []
-    for one in rehearsed.scenes:
-        told = one.why if len(one.why) <= SHORT else f"{one.why[: SHORT - 3]}..."
-        if one.result == "hung" and one.verdict is not None:
-            phase = f"  phase {one.verdict.phase}" if one.verdict.phase else ""
-            told = f"{one.verdict.cause or ''}{phase}"
-        seconds = f"{one.seconds:.1f} s" if one.seconds else ""
-        rows.append((one.title, SHOWN[one.result], seconds, told))
+    for played in rehearsed.scenes:
+        told = played.why if len(played.why) <= SHORT else f"{played.why[: SHORT - 3]}..."
+        if played.result == "hung" and played.verdict is not None:
+            phase = f"  phase {played.verdict.phase}" if played.verdict.phase else ""
+            told = f"{played.verdict.cause or ''}{phase}"
+        seconds = f"{played.seconds:.1f} s" if played.seconds else ""
+        rows.append((played.title, SHOWN[played.result], seconds, told))
     lines = [headline, "", *aligned(rows, (3,), -1)]
-    for one in hung:  # where it hangs, what to do, where to read on
-        lines += ["", f"      {one.title}", *labelled("where", one.why, most=4)]
-        known = [remedy.text for remedy in one.verdict.remedies] if one.verdict is not None else []
+    for played in hung:  # where it hangs, what to do, where to read on
+        lines += ["", f"      {played.title}", *labelled("where", played.why, most=4)]
+        known = (
+            [remedy.text for remedy in played.verdict.remedies]
+            if played.verdict is not None
+            else []
+        )
         # the scene is known to be the reason, whatever the same ranks would show for another one
-        for remedy in list(filter(None, (one.remedy, *known)))[:1]:
+        for remedy in list(filter(None, (played.remedy, *known)))[:1]:
             lines += labelled("do", remedy, most=3)
-        lines += labelled("more", f"hangcheck report {shlex.quote(one.run_folder)}", most=1)
+        lines += labelled("more", f"hangcheck report {shlex.quote(played.run_folder)}", most=1)
     if rehearsed.changed:
         lines += ["", *labelled("instead", "; ".join(rehearsed.changed), most=3)]
     return "\n".join(lines) + "\n"

@@ -119,9 +119,9 @@ def make_bill(story: Story, prices: Prices) -> Bill:
     runs, runs_cost = summed([_of_run(run, prices) for run in story.runs])
     stalls = []
     for run in story.runs:
-        for one in run.stalls:
-            cost = prices.cost(run.gpus, 1, one.rank_hours * SECONDS_PER_HOUR)
-            stalls.append(StallRow(**asdict(one), run=run.run_id, cost=cost))
+        for stall in run.stalls:
+            cost = prices.cost(run.gpus, 1, stall.rank_hours * SECONDS_PER_HOUR)
+            stalls.append(StallRow(**asdict(stall), run=run.run_id, cost=cost))
     return Bill(
         phases=phases,
         runs=runs,
@@ -168,9 +168,12 @@ def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
 
 
 def _of_run(run: Run, prices: Prices) -> Row:
-    stalled_s, all_s = sum(one.seconds for one in run.stalls), sum(one.seconds for one in run.spent)
-    largest_first = sorted(run.spent, key=lambda one: -one.seconds)
-    spent = {str(one.phase): one.seconds / all_s for one in largest_first if one.seconds}
+    stalled_s, all_s = (
+        sum(stall.seconds for stall in run.stalls),
+        sum(time.seconds for time in run.spent),
+    )
+    largest_first = sorted(run.spent, key=lambda time: -time.seconds)
+    spent = {str(time.phase): time.seconds / all_s for time in largest_first if time.seconds}
     reasons = []
     if run.duration_s and stalled_s / run.duration_s >= 0.1:
         causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
@@ -220,22 +223,22 @@ def render(bill: Bill) -> str:
         block(f"{kind}{total}", [_cells(row, row.note) for row in found], [(*COLUMNS, "")])
     stalls = [
         (
-            cut(one.run, MOST_NAME),
-            one.verdict,
-            one.cause or "unknown",
-            seconds_in_words(one.seconds),
-            f"{seconds_in_words(one.rank_hours * SECONDS_PER_HOUR)} of all ranks",
-            _money(one.cost),
-            cut(one.summary, MOST_NOTE) if one.explained else "the cause is unknown",
+            cut(row.run, MOST_NAME),
+            row.verdict,
+            row.cause or "unknown",
+            seconds_in_words(row.seconds),
+            f"{seconds_in_words(row.rank_hours * SECONDS_PER_HOUR)} of all ranks",
+            _money(row.cost),
+            cut(row.summary, MOST_NOTE) if row.explained else "the cause is unknown",
         )
-        for one in bill.stalls
+        for row in bill.stalls
     ]
     block("stalls", stalls)
     dearest_first = sorted((*bill.phases, *bill.runs), key=lambda row: -row.rank_hours)
     slow = [
-        (cut(one.name, MOST_NAME), one.took, cut(one.reason, MOST_REASON))
-        for one in dearest_first
-        if one.reason
+        (cut(row.name, MOST_NAME), row.took, cut(row.reason, MOST_REASON))
+        for row in dearest_first
+        if row.reason
     ]
     block("slowest, with what was seen", slow[:5])
     if bill.unreadable:
@@ -294,11 +297,11 @@ def render_markdown(bill: Bill) -> str:
             parts.append("")
     if bill.stalls:
         parts += ["## Stalls", ""]
-        for one in bill.stalls:
-            money = "" if one.cost is None else f", {one.cost:.2f}"
-            ranks_time = seconds_in_words(one.rank_hours * SECONDS_PER_HOUR)
-            took = f"{seconds_in_words(one.seconds)}, all ranks together {ranks_time}{money}"
-            parts.append(f"- {one.run}: {took}: {safe(one.summary or one.cause)}")
+        for stall in bill.stalls:
+            money = "" if stall.cost is None else f", {stall.cost:.2f}"
+            ranks_time = seconds_in_words(stall.rank_hours * SECONDS_PER_HOUR)
+            took = f"{seconds_in_words(stall.seconds)}, all ranks together {ranks_time}{money}"
+            parts.append(f"- {stall.run}: {took}: {safe(stall.summary or stall.cause)}")
         parts.append("")
     return "\n".join(parts)
 

@@ -134,8 +134,8 @@ class RankProcess:
         When a collective ended is in no record: one that did is a moment. One that it missed, the
         first of its group, lasts from when others entered it.
         """
-        for one in history.happenings[-most:]:
-            self.add("i", "checkpoints", one.name, one.at, s="t")
+        for happening in history.happenings[-most:]:
+            self.add("i", "checkpoints", happening.name, happening.at, s="t")
         sections = [span for span in history.spans if span.kind in ("section", "open")]
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
@@ -145,7 +145,9 @@ class RankProcess:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
         entered = history.collectives[-most:]
-        groups = list(dict.fromkeys(one.group for one in (*entered, *missed)))[:MOST_GROUPS]
+        groups = list(dict.fromkeys(collective.group for collective in (*entered, *missed)))[
+            :MOST_GROUPS
+        ]
         for entry in (*entered, *missed):
             thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
             hole = entry in missed
@@ -199,8 +201,8 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     processes = []
     stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
-        one = who[rank][0]
-        label = f"{one.state} on {one.host or 'an unknown host'}, pid {one.pid}"
+        state = who[rank][0]
+        label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
         process = RankProcess(rank, label)
         processes.append(process)
         process.tell(told, missed.get(rank, ()), most, told.gone_at or history.ends)
@@ -210,7 +212,7 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
             ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
             name = STALL if told.gone_at is None else "gone"
             waits = "; ".join(ways[:8])
-            process.lasts(STALL, name, began, history.ends, state=one.state, waits_for=waits)
+            process.lasts(STALL, name, began, history.ends, state=state.state, waits_for=waits)
             stood[f"rank:{rank}"] = began, process
     # arrows from each rank that waits to the one that it waits for, while both stand still
     ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]

@@ -45,14 +45,14 @@ def render(plan: Plan) -> str:
         needs.append([plain(extra.name), _gb(extra.size), where])
     phases = [
         [
-            plain(one.name),
-            f"context {one.use.context}, batch {one.use.batch}",
-            f"cache {_gb(one.cache)}",
-            f"activations {_gb(one.activations)}",
-            f"extra {_gb(sum(one.extras.values()))}" if one.extras else "",
-            f"{one.speed}: {_left(one.least_left)}",
+            plain(phase.name),
+            f"context {phase.use.context}, batch {phase.use.batch}",
+            f"cache {_gb(phase.cache)}",
+            f"activations {_gb(phase.activations)}",
+            f"extra {_gb(sum(phase.extras.values()))}" if phase.extras else "",
+            f"{phase.speed}: {_left(phase.least_left)}",
         ]
-        for one in plan.phases
+        for phase in plan.phases
     ]
     places = [
         [

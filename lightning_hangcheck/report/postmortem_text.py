@@ -50,10 +50,10 @@ def render(verdict: Verdict, left: LeftBehind) -> str:
 def _what_was_read(left: LeftBehind) -> Iterator[str]:
     """What files were taken for, those of one kind together, and what was left out."""
     kinds: dict[str, list[ReadFile]] = {}
-    for one in left.read:
-        kinds.setdefault(one.kind, []).append(one)
+    for file in left.read:
+        kinds.setdefault(file.kind, []).append(file)
     for kind, same in list(kinds.items())[:MOST_KINDS]:
-        ranks = sorted({rank for one in same for rank in one.ranks})
+        ranks = sorted({rank for file in same for rank in file.ranks})
         whose = f" of {name_ranks(ranks)}" if ranks else ""
         count = "" if len(same) == 1 else f"{len(same)} files, such as "
         text = f"{kind}{whose}: {count}{same[0].path}"

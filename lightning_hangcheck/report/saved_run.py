@@ -244,16 +244,16 @@ def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
 def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
     """Write a line for each rank; of more than fit, those that have been silent longest."""
     fitting = most if len(ranks) <= most else most - 1
-    shown = sorted(ranks, key=lambda one: -one.silent_s)[:fitting]
-    saved = any(one.beat.save is not None for one in ranks)
+    shown = sorted(ranks, key=lambda rank: -rank.silent_s)[:fitting]
+    saved = any(rank.beat.save is not None for rank in ranks)
 
     def age(seconds: float) -> str:
         """Right to a tenth of a second: the page is younger than the line that tells it."""
         return seconds_in_words(max(0.1, round(seconds, 1)))
 
     rows = []
-    for one in sorted(shown, key=lambda one: one.rank):
-        beat = one.beat
+    for rank in sorted(shown, key=lambda rank: rank.rank):
+        beat = rank.beat
         batch = beat.batch if beat.step is None else None  # beside a step it tells the same
         counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
         place = [f"{name} {number}" for name, number in counted.items() if number is not None]
@@ -265,10 +265,10 @@ def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
             kept += f", {age((now - read_utc(kept_at)).total_seconds())} ago"
         rows.append(
             (
-                f"rank {one.rank}",
+                f"rank {rank.rank}",
                 ", ".join([beat.phase or "phase unknown", *place]),
-                "" if one.step_s is None else f"{seconds_in_words(one.step_s)} a {unit}",
-                f"last sign {age(one.silent_s)} ago",
+                "" if rank.step_s is None else f"{seconds_in_words(rank.step_s)} a {unit}",
+                f"last sign {age(rank.silent_s)} ago",
                 kept,
             )
         )
@@ -303,7 +303,7 @@ def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
     How one ended the first node says that knows a culprit, else the first that was there.
     """
     found: dict[int, Round] = {}
-    for other in (one for record in records for one in record.rounds):
+    for other in (earlier_round for record in records for earlier_round in record.rounds):
         known = found.get(other.number, other)
         places = {place.rank: place for place in (*other.ranks, *known.ranks)}
         ended = known if known.culprits or not other.culprits else other
@@ -315,9 +315,9 @@ def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
 def moved_ranks(rounds: Sequence[Round]) -> list[str]:
     """Say of each rank that was on several hosts where it was, ranks that moved alike together."""
     stays: dict[int, list[tuple[str, int]]] = {}
-    for one in rounds:
-        for place in one.ranks:
-            stays.setdefault(place.rank, []).append((place.host, one.number))
+    for earlier_round in rounds:
+        for place in earlier_round.ranks:
+            stays.setdefault(place.rank, []).append((place.host, earlier_round.number))
     alike: dict[tuple[str, ...], list[int]] = {}
     for rank, places in stays.items():
         moves = []
@@ -347,7 +347,7 @@ def render_unjudged(
     Returns:
         Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
     """
-    told = {f"rank-{one.rank}" for one in running}
+    told = {f"rank-{rank.rank}" for rank in running}
     # ranks with the same checkpoint and save share a row, which shows the earliest last line
     groups: dict[str, list[JournalEnd]] = {}
     for journal in saved.journals:

@@ -41,7 +41,9 @@ def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str
 def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]) -> str:
     """Write what ranks have in common and what differs between them, for the console."""
     names = sorted({name for state in states.values() for name in state} - OWN)
-    told = {name: {rank: one.get(name, NOT_SET) for rank, one in states.items()} for name in names}
+    told = {
+        name: {rank: state.get(name, NOT_SET) for rank, state in states.items()} for name in names
+    }
     differing = {name: values for name, values in told.items() if len(set(values.values())) > 1}
     first = states[min(states)]
     heads = [f"{several(len(states), 'rank')} at the start"]

@@ -58,7 +58,7 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
     """Compare the ranks' steps; None where none was timed, or too few."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
     sums = {rank: _sums(view) for rank, view in views.items()}
-    timed = {rank: one for rank, one in sums.items() if one.steps >= LEAST_STEPS}
+    timed = {rank: times for rank, times in sums.items() if times.steps >= LEAST_STEPS}
     return compared(timed, {rank: _trend(views[rank]) for rank in timed})
 
 
@@ -68,7 +68,7 @@ def compared(
     """Compare ranks by the steps of each; None where there is no rank."""
     if not sums:
         return None
-    means = {rank: one.a_step() for rank, one in sums.items()}
+    means = {rank: times.a_step() for rank, times in sums.items()}
     typical = median_step(tuple(means.values()))
     ranks = [
         RankSteps(
@@ -91,7 +91,7 @@ def slower_part(mean: StepTimes, typical: StepTimes) -> str:
 
 def median_step(means: Sequence[StepTimes]) -> StepTimes:
     """Return the step of the median rank by own work; of two ranks the one with less."""
-    return sorted(means, key=lambda one: one.own_s)[(len(means) - 1) // 2]
+    return sorted(means, key=lambda times: times.own_s)[(len(means) - 1) // 2]
 
 
 def ratio_to(typical: StepTimes, mean: StepTimes) -> float:

@@ -318,9 +318,9 @@ def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
     edges, seen = edges_by_source(verdict), _last_seen(case)
     every = equal_ranks(verdict)
     fitting = most if len(every) <= most else most - 1
-    cells = [_cells(one, edges, seen) for one in every[:fitting]]
+    cells = [_cells(ranks, edges, seen) for ranks in every[:fitting]]
     lines = aligned(cells, shrinking=(2, 3, 4), tails=4)
-    left_out = [rank for one in every[fitting:] for rank in one.ranks]
+    left_out = [rank for ranks in every[fitting:] for rank in ranks.ranks]
     if left_out:
         rest = f"in {len(every) - fitting} more situations, see verdict.json"
         lines.append(f"{INDENT}{name_ranks(left_out)}  {rest}")

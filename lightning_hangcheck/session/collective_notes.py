@@ -70,7 +70,7 @@ def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
 
 def noted_groups(server: Path) -> dict[str, tuple[int, ...]]:
     """Return the members of each group that a rank noted; of a name used again the newest."""
-    return {one.group: one.ranks for one in _noted(notes_file(server, "groups"), NotedGroup)}
+    return {group.group: group.ranks for group in _noted(notes_file(server, "groups"), NotedGroup)}
 
 
 class MessageCounter:
@@ -201,14 +201,14 @@ class CallNoter:
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
             Frame(
-                str(getattr(one.f_code, "co_qualname", one.f_code.co_name)),
-                one.f_code.co_filename,
-                one.f_lineno or 0,
+                str(getattr(frame.f_code, "co_qualname", frame.f_code.co_name)),
+                frame.f_code.co_filename,
+                frame.f_lineno or 0,
             )
-            for one in reversed(frames)
-            if not one.f_code.co_filename.startswith(OURS)
+            for frame in reversed(frames)
+            if not frame.f_code.co_filename.startswith(OURS)
         )
-        known = next(self._numbers), [one.f_code for one in frames]
+        known = next(self._numbers), [frame.f_code for frame in frames]
         try:
             site = NotedSite(known[0], CallSite(called, root, reduction), group)
             _append(self._sites_file, site)
@@ -231,7 +231,7 @@ def noted_calls(server: Path) -> tuple[NotedCall, ...]:
 def noted_sites(server: Path) -> dict[int, CallSite]:
     """Return the places that a rank's collectives were called from, by number."""
     noted = _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES)
-    return {one.site: one.called for one in noted}
+    return {site.site: site.called for site in noted}
 
 
 def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
@@ -240,9 +240,9 @@ def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
     None of both where it noted no call, and no members of the default group: all ranks.
     """
     newest = noted_calls(server)[-1:]
-    for one in _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES) if newest else ():
-        if one.site == newest[0].site:
-            return noted_groups(server).get(one.group, ()), one.called.frames
+    for site in _noted(notes_file(server, "sites"), NotedSite, LARGEST_SITES) if newest else ():
+        if site.site == newest[0].site:
+            return noted_groups(server).get(site.group, ()), site.called.frames
     return (), ()
 
 

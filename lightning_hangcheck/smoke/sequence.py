@@ -115,7 +115,7 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
     Raises:
         BadUsage: This installation has no reference script.
     """
-    script = next((one / SCRIPT for one in PLACES if (one / SCRIPT).is_file()), None)
+    script = next((path / SCRIPT for path in PLACES if (path / SCRIPT).is_file()), None)
     if script is None:
         raise BadUsage(
             "this installation has no reference script",
@@ -255,12 +255,15 @@ NOTHING_TO_COMPARE = Meaning(
 
 def interpret(outcomes: Sequence[Outcome]) -> Meaning:
     """Say what it means which of the runs passed, and which did not."""
-    passed = {(one.trial.devices, one.trial.workers): one.result == "passed" for one in outcomes}
+    passed = {
+        (outcome.trial.devices, outcome.trial.workers): outcome.result == "passed"
+        for outcome in outcomes
+    }
     if (None, None) in passed:
         return NOTHING_TO_COMPARE
     if all(passed.values()):
         return PASSED
-    if all(one.result == "late" and one.verdict is None for one in outcomes):
+    if all(outcome.result == "late" and outcome.verdict is None for outcome in outcomes):
         return ALL_LATE
     alone = next((well for (devices, _), well in passed.items() if devices == 1), None)
     without = next(
@@ -275,8 +278,8 @@ def interpret(outcomes: Sequence[Outcome]) -> Meaning:
 
 def first_trouble(outcomes: Sequence[Outcome]) -> Outcome | None:
     """The first run that hangs; where none hangs, the first that did not pass."""
-    hung = (one for one in outcomes if one.result in ("hang", "late"))
-    return next(hung, next((one for one in outcomes if one.result != "passed"), None))
+    hung = (outcome for outcome in outcomes if outcome.result in ("hang", "late"))
+    return next(hung, next((outcome for outcome in outcomes if outcome.result != "passed"), None))
 
 
 def name_picture(verdict: Verdict) -> str:
@@ -304,17 +307,22 @@ def name_picture(verdict: Verdict) -> str:
 def render(outcomes: Sequence[Outcome]) -> str:
     """Write it all, at most 40 lines, ending in a newline."""
     meaning, trouble = interpret(outcomes), first_trouble(outcomes)
-    runs, passed = several(len(outcomes), "run"), sum(one.result == "passed" for one in outcomes)
+    runs, passed = (
+        several(len(outcomes), "run"),
+        sum(outcome.result == "passed" for outcome in outcomes),
+    )
     headline = f"SMOKE  {runs} passed"
     if trouble is not None:
         said = SHOWN[trouble.result][1]
         headline = f"SMOKE  {trouble.trial.name}: {said}; {passed} of {runs} passed"
     rows = []
-    for one in outcomes:
-        verdict = one.verdict if one.result in ("hang", "late") else None
+    for outcome in outcomes:
+        verdict = outcome.verdict if outcome.result in ("hang", "late") else None
         phase = f"phase {verdict.phase}" if verdict and verdict.phase else ""
         facts = f"{verdict.cause or '' if verdict else ''}  {phase}".strip()
-        rows.append((one.trial.name, SHOWN[one.result][0], f"{one.seconds:.1f} s", facts))
+        rows.append(
+            (outcome.trial.name, SHOWN[outcome.result][0], f"{outcome.seconds:.1f} s", facts)
+        )
     lines = [headline, "", *aligned(rows, (3,), -1), ""]
     known = trouble.verdict if trouble is not None else None
     if trouble is not None:

@@ -178,7 +178,7 @@ def advanced(
     here.
     """
     alive = {rank: one for rank, one in here.items() if one.process_exit is None}
-    seen = dict(elsewhere or {}) | {r: one.progress.last_progress_ns for r, one in alive.items()}
+    seen = dict(elsewhere or {}) | {r: rank.progress.last_progress_ns for r, rank in alive.items()}
     culprits = standing.culprits if standing is not None else ()
     asked = [rank for rank in culprits if rank in seen]
     if standing is not None and elsewhere is not None and not here.keys() & culprits and not asked:

@@ -314,7 +314,8 @@ class Watcher:
         else:
             # where a rank has ended, or said that it does, since last asked; and once a second
             ends = [
-                (one.process_exit is None, one.beat and one.beat.ending) for one in ranks.values()
+                (rank.process_exit is None, rank.beat and rank.beat.ending)
+                for rank in ranks.values()
             ]
             seen = (len(ends), self._shutdown.asked_ns, now_ns // NANOSECONDS, ends)
             changed, self._ends_seen = seen != self._ends_seen, seen
@@ -459,8 +460,8 @@ class Watcher:
             return
         self._launcher_gone_ns = 0
         agents = [pid for pid in sorted(watched.agents) if not has_ended(pid)]
-        pids = [*agents, *(one.found.pid for one in watched.alive)]
-        ranks = [one.found.rank for one in watched.alive]
+        pids = [*agents, *(rank.found.pid for rank in watched.alive)]
+        ranks = [rank.found.rank for rank in watched.alive]
         log.once(
             "outlived",
             f"hangcheck run was killed; {name_ranks(ranks)} {verb(ranks, 'runs', 'run')} on, still "
@@ -471,7 +472,7 @@ class Watcher:
         alive = self._roster.alive
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
-        ranks = [(one.found.rank, one.found.pid) for one in alive]
+        ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
         standing, closer = self._alarm.standing, tuple[int, ...]()
         # local variables on request only, and of ranks that a suspicion names
         values = standing.culprits if self._settings.locals and standing is not None else ()

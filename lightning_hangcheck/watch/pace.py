@@ -210,8 +210,8 @@ class _RankPace:
     def slowness(self, rank: int) -> SlowRank:
         def usual(steps: Iterable[StepTimes]) -> StepTimes:
             """The median of each part, not of the whole."""
-            parts = zip(*(one.parts for one in steps), strict=True)
-            medians = [round(median(one), 6) for one in parts]
+            parts = zip(*(times.parts for times in steps), strict=True)
+            medians = [round(median(part), 6) for part in parts]
             return StepTimes(1, *medians) if medians else StepTimes()
 
         return SlowRank(
@@ -282,11 +282,11 @@ class Glances:
     def added_to(self, slowness: Slowness) -> Slowness:
         """Return the facts with what was seen of these ranks."""
         ranks = []
-        for one in slowness.ranks:
-            works, looks = self._works.get(one.rank, Counter()), self._looks[one.rank]
+        for rank in slowness.ranks:
+            works, looks = self._works.get(rank.rank, Counter()), self._looks[rank.rank]
             places = [place for place, _ in works.most_common() if place is not None]
             waited, place = looks - works.total(), next(iter(places), None)
-            ranks.append(replace(one, looks=looks, waited=waited, place=place))
+            ranks.append(replace(rank, looks=looks, waited=waited, place=place))
         return replace(slowness, ranks=tuple(ranks))
 
 
@@ -363,9 +363,11 @@ class SlowTelling:
             self._glances.take(look)
             self._look_ns = now_ns + int(self._glances.pause_s * NANOSECONDS)
         if not self._looker.looking and now_ns >= self._look_ns:
-            slow = {one.rank for one in found.ranks}
-            seen = [one.found for one in alive if one.found.rank in slow]
-            targets = [Target(rank=one.rank, pid=one.pid, role="rank") for one in seen]
+            slow = {rank.rank for rank in found.ranks}
+            seen = [rank.found for rank in alive if rank.found.rank in slow]
+            targets = [
+                Target(rank=found_rank.rank, pid=found_rank.pid, role="rank") for found_rank in seen
+            ]
             self._looker.begin(lambda: (targets, ()))
         return self._glances.enough
 

@@ -199,14 +199,14 @@ class Roster:
     def unrecorded(self) -> tuple[Gap, ...]:
         """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
         gaps = []
-        for one in (rank.found for rank in self.alive if rank.beat is None):
-            option = self._ignoring.get(one.pid, "")
+        for found_rank in (rank.found for rank in self.alive if rank.beat is None):
+            option = self._ignoring.get(found_rank.pid, "")
             if option:
                 why = f"its Python was started with -{option}, which leaves our start-up file out"
                 way = f"start it without -{option}, or add HangCheck() to its callbacks"
-                said = f"rank {one.rank} is watched from outside only: {why}; {way}"
-                log.once(f"unrecorded {one.rank}", said)
-                gaps.append(Gap("steps and sections", one.rank, why, "recording", way))
+                said = f"rank {found_rank.rank} is watched from outside only: {why}; {way}"
+                log.once(f"unrecorded {found_rank.rank}", said)
+                gaps.append(Gap("steps and sections", found_rank.rank, why, "recording", way))
         return tuple(gaps)
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
@@ -245,15 +245,21 @@ class Roster:
                 self._exit_codes.setdefault(process.pid, None)
         # what was taken for a rank and is none, such as a parent that waits for the ranks
         every, beats = (*scouted.found, *scouted.gone), scouted.beats
-        strangers = {one.pid for one in scouted.processes} - {one.pid for one in scouted.found}
-        starters = {beats[one.pid].parent_pid for one in every if one.pid in beats}
+        strangers = {one.pid for one in scouted.processes} - {
+            found_rank.pid for found_rank in scouted.found
+        }
+        starters = {
+            beats[found_rank.pid].parent_pid for found_rank in every if found_rank.pid in beats
+        }
         for rank in list(self.ranks.values()):
             started_others = rank.found.guessed and rank.found.pid in starters
             if started_others or (rank.process_exit is None and rank.found.pid in strangers):
                 del self.ranks[rank.found.rank]
         # of one round first what said so: a launcher may only be taken for a rank without them
-        for one in sorted(every, key=lambda one: (one.start.number or 0, one.guessed)):
-            self._take(one, scouted, now_ns)
+        for found_rank in sorted(
+            every, key=lambda found_rank: (found_rank.start.number or 0, found_rank.guessed)
+        ):
+            self._take(found_rank, scouted, now_ns)
         new = [rank for rank in self.alive if rank not in known]
         self.round.read_vitals(new, now_ns, self._exit_codes, self._faults)
 
@@ -270,7 +276,7 @@ class Roster:
             return
         # once ranks were told by a launcher or a page, no older process is one of them
         told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
-        starts = [one.started_ticks for one in told]
+        starts = [found_rank.started_ticks for found_rank in told]
         if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
                 # begin the next round with torchrun alone, as the first began: no rank has come
@@ -389,8 +395,8 @@ def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:
         cause=verdict.cause,
         summary=verdict.summary,
         ranks=tuple(
-            RankPlace(rank=one.rank, host=one.host, pid=one.pid)
-            for one in verdict.ranks
-            if one.pid is not None
+            RankPlace(rank=state.rank, host=state.host, pid=state.pid)
+            for state in verdict.ranks
+            if state.pid is not None
         ),
     )

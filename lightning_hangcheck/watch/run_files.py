@@ -120,8 +120,8 @@ class RunFiles:
         self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
         for rank in roster.ranks.values():
-            for one in rank.spending.spent().phases:
-                seconds[one.phase] = seconds.get(one.phase, 0.0) + one.seconds
+            for phase in rank.spending.spent().phases:
+                seconds[phase.phase] = seconds.get(phase.phase, 0.0) + phase.seconds
         facts = self._session.facts
         line = Run(
             id=os.urandom(4).hex(),
@@ -165,8 +165,9 @@ class RunFiles:
             self._versions = self._versions or versions()
             known = self._records
             self._records = {
-                (one.rank, one.pid): known.get((one.rank, one.pid)) or rank_record(one, host)
-                for one in found
+                (found_rank.rank, found_rank.pid): known.get((found_rank.rank, found_rank.pid))
+                or rank_record(found_rank, host)
+                for found_rank in found
             }
             ranks = tuple(one for _, one in sorted(self._records.items()))
             whole = replace(record, versions=self._versions, ranks=ranks, **end)
@@ -249,7 +250,13 @@ def rounds_so_far(session: Session) -> tuple[Round, ...]:
     except (OSError, NoAnswerFromStorage, UnreadableRun):
         return ()
     ours = record.started_at == session.facts.started_at
-    return tuple(one for one in record.rounds if one.ended_at is not None) if ours else ()
+    return (
+        tuple(
+            earlier_round for earlier_round in record.rounds if earlier_round.ended_at is not None
+        )
+        if ours
+        else ()
+    )
 
 
 def offloaded(folder: RunFolder) -> tuple[str, ...]:

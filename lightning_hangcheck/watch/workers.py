@@ -151,9 +151,13 @@ class Scout:
             if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
                 self._srun_looked_ns = now_ns
                 self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
-            new = [one.pid for one in found if one.guessed or one.pid not in known]
+            new = [
+                found_rank.pid
+                for found_rank in found
+                if found_rank.guessed or found_rank.pid not in known
+            ]
             words = {pid: command_line(pid) for pid in new}
-            silent = [one.pid for one in found if one.pid not in ranked]
+            silent = [found_rank.pid for found_rank in found if found_rank.pid not in ranked]
             lines = ((pid, words.get(pid) or command_line(pid)) for pid in silent)
             ignoring = {pid: _ignoring_option(line) for pid, line in lines}
             # a rank that came and went between two scans is known by the page that it left. One
@@ -195,7 +199,7 @@ class Scout:
                 self._taken_ns = now_ns
             pids = {pid for _, pid in ranks}
             return with_room(
-                [one for rank, pid in ranks for one in self._tree.targets(rank, pid, pids)]
+                [target for rank, pid in ranks for target in self._tree.targets(rank, pid, pids)]
             )
 
         return self._thread.submit(find).result()

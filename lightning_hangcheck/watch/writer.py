@@ -374,7 +374,7 @@ class Alerting:
         for messenger in self._under_way:
             with suppress(subprocess.TimeoutExpired):
                 messenger.wait(max(0.0, deadline - time.monotonic()))
-        late = [one for one in self._under_way if one.poll() is None]
+        late = [popen for popen in self._under_way if popen.poll() is None]
         for messenger in late:
             log.once(
                 "messenger late",

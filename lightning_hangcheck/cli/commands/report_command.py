@@ -108,7 +108,7 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         click.echo(saved_run.render_below(running, now), nl=False)
     for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
         click.echo(line)
-    nodes = [one.run_id for one in folders_of_nodes(folder)]
+    nodes = [node.run_id for node in folders_of_nodes(folder)]
     if nodes:
         click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")
     if (starts := starts_so_far(folder)) > 1:

@@ -109,7 +109,7 @@ def instrument_optimizers(module: ModuleType) -> None:
 
 def instrument_loop(module: ModuleType) -> None:
     """Watch schedulers' steps or the scaler's updates; ``module`` is torch's of either."""
-    for owner in [one for one in vars(module).values() if isinstance(one, type)]:
+    for owner in [var for var in vars(module).values() if isinstance(var, type)]:
         is_scaler = owner.__name__ == "GradScaler"
         name, act = ("update", teller().on_loop) if is_scaler else ("step", teller().on_schedule)
         if owner.__module__ == module.__name__ and name in vars(owner):
@@ -232,7 +232,7 @@ def instrument_hooks(module: ModuleType) -> None:
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
     if hook == "setup" or trainer not in _guests:
-        theirs = any(isinstance(one, HangCheck) for one in trainer.callbacks)
+        theirs = any(isinstance(callback, HangCheck) for callback in trainer.callbacks)
         _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
     return _guests[trainer]
 
@@ -268,7 +268,7 @@ def instrument_huggingface(module: ModuleType) -> None:
 
     def made(call: Call) -> None:
         handler = call.instance.callback_handler
-        if not any(isinstance(one, HuggingFaceHangCheck) for one in handler.callbacks):
+        if not any(isinstance(callback, HuggingFaceHangCheck) for callback in handler.callbacks):
             handler.add_callback(HuggingFaceHangCheck())
         passed(11)
 

@@ -8,4 +8,4 @@ from lightning_hangcheck.judge.rule import RULES as REGISTERED
 
 __all__ = ["RULES", "collectives", "gone", "outside", "own_code", "slow"]
 
-RULES = tuple(sorted(REGISTERED, key=lambda one: one.order))
+RULES = tuple(sorted(REGISTERED, key=lambda rule: rule.order))

@@ -94,17 +94,19 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     Unless a device that is asked may still work, or a helper thread of a rank comes to it.
     """
     job, every = situation.job, parted.pending_collectives
-    pending = [one.reading for one in every]
+    pending = [collective.reading for collective in every]
     kept = [reading for reading in pending if reading.kept_by_message]
     helpers_end = Patience(job).helpers_end(pending)
     ended_by: EndedBy = "nobody" if parted.proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
-    tellers = {one.told_by: one for one in pending}  # a hundred thousand ranks have a few
-    asked = {rank for rank, one in tellers.items() if one.alive and asked_by(one.view)}
+    tellers = {
+        reading.told_by: reading for reading in pending
+    }  # a hundred thousand ranks have a few
+    asked = {rank for rank, reading in tellers.items() if reading.alive and asked_by(reading.view)}
     if asked:
         # no line of the user's is to blame: it is where the signal came, and what was wrong before
         # is gone; ranks that wait in native code answer a signal only once that returns
-        leaving = [one for one in pending if one.told_by in asked]
+        leaving = [reading for reading in pending if reading.told_by in asked]
         wait = leaving[0].wait
         text = (
             "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
@@ -134,23 +136,25 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
         sure=(0.95 if known else 0.6) if parted.proven else (0.6 if known else 0.4),
         ended_by=ended_by,
         waited_for=True,
-        silence_s=min(one.silence_s for one in pending),
+        silence_s=min(reading.silence_s for reading in pending),
         pace=None,
         gaps=() if parted.proven else (NO_RECORD,),
     )
-    operations = {one.operation.name for one in every}
+    operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
         finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
-        first = next(one for one in left if one.rank == parted.diverged[0])
+        first = next(collective for collective in left if collective.rank == parted.diverged[0])
         if finding.aspect == "made" and _was_earlier(parted, first):
             # to the line where the ways parted: the culprit went on from there; where it made no
             # such operation, as its record proves, to the line of those who made it
             made = first.way
             if parted.operations[first.rank] == LEFT_OUT:
-                made = next((one.way for one in stayed if users_place(one.way)), ())
+                made = next(
+                    (collective.way for collective in stayed if users_place(collective.way)), ()
+                )
                 finding = replace(finding, aspect="left_out", test="")
             finding = replace(finding, place=users_place(made) or finding.place)
     return replace(finding, evidence=tuple(_evidence(job, parted)))
@@ -184,8 +188,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     left, stayed = parted.sides
     if parted.sends_cross:
         return "collective_mismatch"
-    threw = all(one.reading.handling for one in left)
-    alone = threw and bool(stayed) and not any(one.reading.handling for one in stayed)
+    threw = all(pending.reading.handling for pending in left)
+    alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
     if alone or parted_by_test(code, parted):
         return "rank_diverged"
     if parted.same_way:
@@ -207,7 +211,10 @@ def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways
     A rank that was given nothing to do in the next pass is in that pass by now, as the others are.
     """
     epochs = [
-        {beat.epoch if (beat := one.reading.view.beat) is not None else None for one in side}
+        {
+            beat.epoch if (beat := pending.reading.view.beat) is not None else None
+            for pending in side
+        }
         for side in parted.sides
     ]
     if epochs[0] == epochs[1] and None not in epochs[0]:
@@ -218,14 +225,14 @@ def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways
 
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
-    every = {one.rank: one for one in parted.pending_collectives}
+    every = {pending.rank: pending for pending in parted.pending_collectives}
     agreed = ""
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
     if len(culprits) == len(every):
         alike: dict[str, list[int]] = {}
-        for rank, one in every.items():
-            alike.setdefault(_does(job, parted, one, [rank]), []).append(rank)
+        for rank, pending in every.items():
+            alike.setdefault(_does(job, parted, pending, [rank]), []).append(rank)
         ways = list(alike.values())
         told = [
             join(name_ranks(ranks), _does(job, parted, every[ranks[0]], ranks))
@@ -233,14 +240,14 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         ]
         if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
             told.append(join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere"))
-        names = frozenset(one.operation.name for one in every.values())
+        names = frozenset(pending.operation.name for pending in every.values())
         unknown = NOBODY_ANSWERS.get(names, "; which departed is unknown")
         return f"ranks wait for each other: {', '.join(told)}{agreed or unknown}"
     first, (_, rest) = every[culprits[0].rank], parted.sides
     operation = parted.operations[rest[0].rank]
-    ranks = [one.rank for one in rest if parted.operations[one.rank] == operation]
+    ranks = [pending.rank for pending in rest if parted.operations[pending.rank] == operation]
     if parted.group is None:
-        ranks = [one.rank for one in rest]
+        ranks = [pending.rank for pending in rest]
         there = verb(ranks, "is not", "are not")
         if operation.name == parted.operations[first.rank].name:  # elsewhere, by the same call
             there = _does(job, parted, rest[0], ranks)
@@ -306,10 +313,10 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
     where = _group_name(job, parted.group) if parted.group is not None else "collectives"
     items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
     tests = []
-    for one in parted.pending_collectives[:MOST_SHOWN]:
-        for file, line, test in parting_tests(job.case.code, parted, one)[:1]:
+    for pending in parted.pending_collectives[:MOST_SHOWN]:
+        for file, line, test in parting_tests(job.case.code, parted, pending)[:1]:
             place = f"{file}:{line}" if line else file
-            tests.append(EvidenceItem("code", one.rank, f"its call is under {test} ({place})"))
+            tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
     # else the test itself says it, or nobody departed
     if (parted.basis != "condition" or not tests) and not parted.sends_cross:
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
@@ -333,13 +340,13 @@ def _group_name(job: JobReading, group: str) -> str:
 def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding | None:
     """Blame ranks that ended well after fewer steps than those that wait for them."""
     well = [
-        one
-        for one in gone
-        if (end := one.view.process_exit) is not None and end.exit_code == 0
-        if one.beat.ending == "finished"
+        reading
+        for reading in gone
+        if (end := reading.view.process_exit) is not None and end.exit_code == 0
+        if reading.beat.ending == "finished"
     ]
     done, left = (
-        [beat.step for one in side if (beat := one.view.beat) is not None]
+        [beat.step for reading in side if (beat := reading.view.beat) is not None]
         for side in (well, situation.job.waiting_in(COLLECTIVE))
     )
     # where any step is unknown, nobody is known to have made fewer
@@ -359,23 +366,23 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
     That is a barrier, event or semaphore that spawned ranks were given. A queue's feeder or a timer
     may still bring what is missing: nobody could is never proven.
     """
-    there = next((one for one in idle if one.shared_objects), None)
+    there = next((reading for reading in idle if reading.shared_objects), None)
     members = situation.cycle(there) if there is not None else ()
-    elsewhere = [one for one in members if one.activity == "waiting"]
+    elsewhere = [reading for reading in members if reading.activity == "waiting"]
     if not elsewhere:
         return None
-    meeting = [one for one in members if one.activity == "idle"]
+    meeting = [reading for reading in members if reading.activity == "idle"]
     # those who wait outside of collectives are together, whatever part of the object it is
     keys = {
-        PendingCollective(reading=one, operation=Operation("meeting"), way=one.frames): (
-            way_in(one.frames) if one.activity == "waiting" else "there"
+        PendingCollective(reading=reading, operation=Operation("meeting"), way=reading.frames): (
+            way_in(reading.frames) if reading.activity == "waiting" else "there"
         )
-        for one in (*meeting, *elsewhere)
+        for reading in (*meeting, *elsewhere)
     }
     diverged, basis = find_diverged(situation.job.case.code, keys)
-    culprits = [one for one in members if one.rank in diverged]
-    others = [one for one in members if one.rank not in diverged]
-    ago = duration(min(one.silence_s for one in (*meeting, *elsewhere)))
+    culprits = [reading for reading in members if reading.rank in diverged]
+    others = [reading for reading in members if reading.rank not in diverged]
+    ago = duration(min(reading.silence_s for reading in (*meeting, *elsewhere)))
     they = say(meeting, "{who} [waits|wait] {at} at a semaphore or lock that ranks share")
     rest = say(elsewhere, "{who} [waits|wait] {wait} {at}", wait=elsewhere[0].in_wait)
     if basis == "nothing":
@@ -391,13 +398,13 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
         sure=0.4 if basis == "nothing" else 0.8,
         ended_by=situation.patience.who_ends(meeting),
         evidence=[
-            EvidenceItem("kernel", one.rank, f"{one.waiter} is {in_words(target)}")
-            for one in meeting[:MOST_SHOWN]
-            for target in one.targets[:1]
+            EvidenceItem("kernel", reading.rank, f"{reading.waiter} is {in_words(target)}")
+            for reading in meeting[:MOST_SHOWN]
+            for target in reading.targets[:1]
         ],
-        left_standing=tuple(one.rank for one in others),
+        left_standing=tuple(reading.rank for reading in others),
     )
-    ways = ({one.frames for one in side} for side in (culprits, others))
+    ways = ({reading.frames for reading in side} for side in (culprits, others))
     return _of_omission(finding, situation.job.case.code, *ways)
 
 
@@ -411,28 +418,32 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
     """
     if parted.group is not None:
         return None
-    job, readings = situation.job, [one.reading for one in parted.pending_collectives]
-    kept_out = {one.rank: thread for one in readings if (thread := _kept_out(job, one)) is not None}
-    if len(kept_out) < len(readings) or all(one.stuck is None for one in readings):
+    job, readings = situation.job, [pending.reading for pending in parted.pending_collectives]
+    kept_out = {
+        reading.rank: thread
+        for reading in readings
+        if (thread := _kept_out(job, reading)) is not None
+    }
+    if len(kept_out) < len(readings) or all(reading.stuck is None for reading in readings):
         return None
     ways = []
-    for one in readings[:MOST_SHOWN]:
-        thread, stuck = kept_out[one.rank], one.stuck
+    for reading in readings[:MOST_SHOWN]:
+        thread, stuck = kept_out[reading.rank], reading.stuck
         here = within(users_place(thread.frames))
         if stuck is not None:
             waits = f"its thread {stuck.label} has, which waits {within(users_place(stuck.frames))}"
-            ways.append(f"rank {one.rank} takes one {here} that {waits}")
+            ways.append(f"rank {reading.rank} takes one {here} that {waits}")
         else:
-            waits = f"rank {one.rank} waits {within(one.place)}"
+            waits = f"rank {reading.rank} waits {within(reading.place)}"
             ways.append(f"{waits}, and its thread {thread.label} takes one {here}")
     text = (
         "{who} have waited {since} for each other, each with a lock that the other's collective "
         "needs: {ways}"
     )
-    since = duration(min(one.silence_s for one in readings))
+    since = duration(min(reading.silence_s for reading in readings))
     return blame(
         situation,
-        sorted(readings, key=lambda one: one.rank),
+        sorted(readings, key=lambda reading: reading.rank),
         "thread_deadlock",
         say(readings, text, since=since, ways="; ".join(ways)),
         sure=0.9 if parted.proven else 0.6,
@@ -444,13 +455,13 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
     """Return a rank's thread that takes a lock, and that makes a collective call after it."""
-    stuck, samples = reading.stuck, [one.sample for one in reading.own.moments]
-    stacks = [one.stack for one in samples if one.stack is not None]
+    stuck, samples = reading.stuck, [moment.sample for moment in reading.own.moments]
+    stacks = [sample.stack for sample in samples if sample.stack is not None]
     if not stacks or not stacks[-1].threads:
         return None
     main, *others = stacks[-1].threads
     if stuck is not None:
         return main if in_lock(main) and waits_for_ranks(stuck.frames) else None
-    locked = (one for one in others if may_help(one) and in_lock(one))
-    calling = (one for one in locked if calls_collectives(job.case.code, one.frames))
+    locked = (thread for thread in others if may_help(thread) and in_lock(thread))
+    calling = (thread for thread in locked if calls_collectives(job.case.code, thread.frames))
     return next(calling, None) if waits_for_ranks(main.frames) else None

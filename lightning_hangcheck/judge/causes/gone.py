@@ -50,20 +50,20 @@ def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     A debugger that comes to a rank which has been silent for long stops it for moments.
     """
     stopped = []
-    for one in job.ranks.values():
-        if one.activity != "stopped":
+    for reading in job.ranks.values():
+        if reading.activity != "stopped":
             continue
-        since_s = one.view.stopped_for_s  # as a watcher saw, or samples
+        since_s = reading.view.stopped_for_s  # as a watcher saw, or samples
         states = [
             (each.sample.taken_ns, each.kernel.state)
-            for each in one.own.moments
+            for each in reading.own.moments
             if each.kernel is not None
         ]
         held = list(takewhile(lambda seen: seen[1] in "Tt", reversed(states)))
         if since_s is None and len(held) < len(states):
             since_s = (held[0][0] - held[-1][0]) / NANOSECONDS
-        silence_s = one.silence_s if since_s is None else min(one.silence_s, since_s)
-        stopped.append(replace(one, silence_s=silence_s))
+        silence_s = reading.silence_s if since_s is None else min(reading.silence_s, since_s)
+        stopped.append(replace(reading, silence_s=silence_s))
     if not stopped:
         return None
     text = "{who} [has|have] been stopped {at} for {since} by a signal or a debugger"
@@ -88,28 +88,29 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     """
     left, still = situation.suspects, situation.standstill
     gone = situation.suspects_that_are("gone")
-    ended = [one for one in job.ranks.values() if one.activity == "gone"]
-    fault = [one for one in ended if failed(one.view)]
+    ended = [reading for reading in job.ranks.values() if reading.activity == "gone"]
+    fault = [reading for reading in ended if failed(reading.view)]
     if not situation.waited_for:
         asking = still and all(map(asks_again, left))
         broke_off = [
-            one
-            for one in ended
-            if one.view.process_exit is not None and not failed(one.view)
-            if one.view.beat and (one.beat.ending, one.beat.membership) == ("running", "member")
+            reading
+            for reading in ended
+            if reading.view.process_exit is not None and not failed(reading.view)
+            if reading.view.beat
+            and (reading.beat.ending, reading.beat.membership) == ("running", "member")
         ]
         gone = tuple(fault or (broke_off if asking else ()))
     for_others = {
-        one.rank
-        for one in gone
-        if exits.ended_from_outside(one.view) or exits.failed_for(one, gone)
+        reading.rank
+        for reading in gone
+        if exits.ended_from_outside(reading.view) or exits.failed_for(reading, gone)
     }
-    culprits = [one for one in gone if one.rank not in for_others] or list(gone)
+    culprits = [reading for reading in gone if reading.rank not in for_others] or list(gone)
     if not culprits or not job.alive:
         return None
     firsts = exits.firsts_to_fail(culprits, several_nodes=job.case.run.nnodes > 1)
     first = firsts[0] if firsts else culprits[0]
-    others = [one for one in culprits if one is not first]
+    others = [reading for reading in culprits if reading is not first]
     sentence = join(f"rank {first.rank}", how_it_ended(first.view))
     if others:
         sentence += f"; {names(others)} ended after it"
@@ -126,8 +127,10 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     )
     if not still:
         return finding
-    since_both_s = min(finding.silence_s, *(one.silence_s for one in left))
-    return replace(finding, left_standing=tuple(one.rank for one in left), silence_s=since_both_s)
+    since_both_s = min(finding.silence_s, *(reading.silence_s for reading in left))
+    return replace(
+        finding, left_standing=tuple(reading.rank for reading in left), silence_s=since_both_s
+    )
 
 
 def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_fault: bool) -> EndedBy:
@@ -139,8 +142,8 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
     """
     if situation.waited_for:
         ended = {one.rank for one in gone}
-        waits = [one for one in situation.graph.waits if not ended.isdisjoint(one.enders)]
-        at_store = all({*one.through} == {AT_STORE} for one in waits)
+        waits = [wait for wait in situation.graph.waits if not ended.isdisjoint(wait.enders)]
+        at_store = all({*wait.through} == {AT_STORE} for wait in waits)
         return "outside" if at_store and all(left_well(one.view) for one in gone) else "nobody"
     if not situation.standstill:
         return "unknown_pace"
@@ -151,15 +154,15 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
         """It moves no byte, or asks only this machine, whose launcher may keep the store."""
         if asks_again(reading) and reading.own.asks_anew:
             return True
-        sockets = [one for one in reading.targets if one.kind == "socket"]
-        return bool(sockets) and all(one.name.startswith(LOOPBACK) for one in sockets)
+        sockets = [target for target in reading.targets if target.kind == "socket"]
+        return bool(sockets) and all(target.name.startswith(LOOPBACK) for target in sockets)
 
     within_job = situation.patience.who_ends(situation.suspects) in ("nobody", "inside")
     return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
 
 
 @rule("process_dead", of=("idle",), order=120, sure=(0.85, 0.6))
-def lost_child(one: RankReading, situation: Situation) -> Seen | None:
+def lost_child(reading: RankReading, situation: Situation) -> Seen | None:
     """It waits for what only processes bring, after a child of its own failed.
 
     multiprocessing tells nobody that a process has died. The parent has not asked how it ended,
@@ -168,21 +171,21 @@ def lost_child(one: RankReading, situation: Situation) -> Seen | None:
     """
     ended = [
         (look.pid, code)
-        for look in one.view.processes
+        for look in reading.view.processes
         if look.role != "rank" and look.samples
         if (state := look.samples[-1].kernel) is not None and (code := state.exit_code)
     ]
-    from_processes = any(target.kind in FROM_PROCESSES for target in one.own_targets)
+    from_processes = any(target.kind in FROM_PROCESSES for target in reading.own_targets)
     if not ended or not from_processes:
         return None
-    if situation.patience.who_ends([one]) not in ("nobody", "inside"):
+    if situation.patience.who_ends([reading]) not in ("nobody", "inside"):
         return None
     pid, code = ended[0]
     how = f"exited with code {code}"
     if code < 0:
         how = f"was killed by {wording.signal_name(-code)}"
     told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
-    stack = one.own.moments[-1].sample.stack if one.own.moments else None
+    stack = reading.own.moments[-1].sample.stack if reading.own.moments else None
     supervised = stack is None or any(map(may_help, stack.threads[1:]))
     return Seen(
         text="{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
@@ -237,7 +240,7 @@ def find_crash(job: JobReading) -> Finding | None:
         )
         return _crashed(job, needed, _and_others(sentence, [*needed, first], ranks))
     lost_a_peer = exits.lost_a_peer(first.view)
-    lost = [one for one in ranks if one.activity == "unheard"] if lost_a_peer else []
+    lost = [reading for reading in ranks if reading.activity == "unheard"] if lost_a_peer else []
     if lost and job.elsewhere:
         numbers = [node.number for node in run.silent_nodes]
         nodes = join(wording.verb(numbers, "node", "nodes"), format_ranks(numbers))
@@ -246,7 +249,7 @@ def find_crash(job: JobReading) -> Finding | None:
             "{who} [was|were] lost with {node}: nothing was heard from there for {since}; "
             "rank {first} failed then, as {end}",
             node=nodes if numbers else "the node there",
-            since=duration(max(one.view.unheard_for_s for one in lost)),
+            since=duration(max(reading.view.unheard_for_s for reading in lost)),
             first=str(first.rank),
             end=end,
         )
@@ -258,7 +261,7 @@ def find_crash(job: JobReading) -> Finding | None:
         sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
         return _crashed(job, [first], sentence, sure=0.5, **nobody)
     if len(firsts) > 1:  # of each node the first
-        told = [f"rank {one.rank} failed: {_its_end(one)}" for one in firsts]
+        told = [f"rank {reading.rank} failed: {_its_end(reading)}" for reading in firsts]
         if len(told) > MOST_SHOWN:
             told[MOST_SHOWN:] = [f"so did {len(told) - MOST_SHOWN} more"]
         told.append(
@@ -266,7 +269,7 @@ def find_crash(job: JobReading) -> Finding | None:
         )
         return _crashed(job, firsts, "; ".join(told), sure=0.5, **(nobody if lost_a_peer else {}))
     sentence = f"rank {first.rank} failed first: {end}"
-    if left := [one for one in exits.left_before(first, ranks) if left_well(one.view)]:
+    if left := [reading for reading in exits.left_before(first, ranks) if left_well(reading.view)]:
         sentence += f"; {names(left)} had exited cleanly before it"
     return _crashed(job, [first], _and_others(sentence, [first], ranks))
 
@@ -288,8 +291,8 @@ def _place_of(reading: RankReading) -> str:
 
 
 def _and_others(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:
-    named = {one.rank for one in told}
-    others = [one for one in ranks if one.rank not in named and failed(one.view)]
+    named = {reading.rank for reading in told}
+    others = [reading for reading in ranks if reading.rank not in named and failed(reading.view)]
     return f"{sentence}; {names(others)} ended after it" if others else sentence
 
 
@@ -301,8 +304,10 @@ def _crashed(
     sure: float = 0.9,
     **told: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    blamed = {one.rank for one in culprits}
-    others = any(failed(one.view) for one in job.ranks.values() if one.rank not in blamed)
+    blamed = {reading.rank for reading in culprits}
+    others = any(
+        failed(reading.view) for reading in job.ranks.values() if reading.rank not in blamed
+    )
     read = {"aspect": exits.aspect_of(culprits[0].view), "waited_for": others, "silence_s": 0.0}
     return blame(
         Situation(job=job, graph=WaitGraph(), patience=Patience(job)),
@@ -322,10 +327,10 @@ def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
     code.
     """
     code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
-    open_ends = restarted and not all(left_well(one.view) for one in ranks)
+    open_ends = restarted and not all(left_well(reading.view) for reading in ranks)
     if next_start is not None and next_start.launcher == "torchrun":
         ends = (reading.view.process_exit for reading in ranks)
-        open_ends = any(one is None or one.exit_code is None for one in ends)
+        open_ends = any(end is None or end.exit_code is None for end in ends)
     if code:
         told = wording.exit_code_in_words(code)
         sentence = f"no rank was seen to fail, but the command ended with exit code {told}"

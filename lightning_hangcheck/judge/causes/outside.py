@@ -74,14 +74,14 @@ NEVER_SEEN = "never came, or started on a machine that is not watched"
 def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
     """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
 
-    def lock_of(one: RankReading) -> WaitTarget | None:
-        return next((target for target in one.targets if target.kind == "lock"), None)
+    def lock_of(reading: RankReading) -> WaitTarget | None:
+        return next((target for target in reading.targets if target.kind == "lock"), None)
 
-    def file_of(one: RankReading) -> str:
-        own = lock_of(one)
-        return processes.file_node(one.view.host, own) if own is not None and own.name else ""
+    def file_of(reading: RankReading) -> str:
+        own = lock_of(reading)
+        return processes.file_node(reading.view.host, own) if own is not None and own.name else ""
 
-    waiting = [one for one in idle if lock_of(one) is not None]
+    waiting = [reading for reading in idle if lock_of(reading) is not None]
     lock = lock_of(waiting[0]) if waiting else None
     if lock is None:
         return None
@@ -90,9 +90,13 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     cycle = proven or situation.cycle(waiter)
     who, others, file = [waiter], [], file_of(waiter)
     if not cycle:  # a lock without a name is one rank's alone
-        who = [one for one in waiting if one is waiter or (file and file_of(one) == file)]
-        at_it = {one.rank for one in who}
-        others = [one for one in waiting if one.rank not in at_it]
+        who = [
+            reading
+            for reading in waiting
+            if reading is waiter or (file and file_of(reading) == file)
+        ]
+        at_it = {reading.rank for reading in who}
+        others = [reading for reading in waiting if reading.rank not in at_it]
     name = lock.name or "a file"
     sentence = say(
         who,
@@ -110,7 +114,7 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     # a proof is as old as the last step into the cycle, unless mere idleness is long enough
     silence_s = waiter.silence_s
     if proven and silence_s < situation.job.case.limits.idle_after:
-        silence_s = min(one.silence_s for one in proven)
+        silence_s = min(reading.silence_s for reading in proven)
     return blame(
         situation,
         cycle or waiting,
@@ -140,27 +144,27 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
 
 
 @rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))
-def checkpoint_io(one: RankReading) -> Seen | None:
+def checkpoint_io(reading: RankReading) -> Seen | None:
     """It saves a checkpoint and is blocked in a file, or in a pipe that nobody reads."""
-    if one.phase != "checkpoint_save":
+    if reading.phase != "checkpoint_save":
         return None
     doing = "while saving a checkpoint"
-    if (in_file := _in_file(one, doing)) is not None:
+    if (in_file := _in_file(reading, doing)) is not None:
         return in_file
-    pipe = next(filter(filling, one.targets), None)
+    pipe = next(filter(filling, reading.targets), None)
     if pipe is None:
         return None
-    return _blocked(one, doing, filling(pipe), "full_pipe", in_words(pipe))
+    return _blocked(reading, doing, filling(pipe), "full_pipe", in_words(pipe))
 
 
 @rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))
-def filesystem_wait(one: RankReading) -> Seen | None:
+def filesystem_wait(reading: RankReading) -> Seen | None:
     """Its system call waits for a file."""
-    return _in_file(one, "")
+    return _in_file(reading, "")
 
 
-def _in_file(one: RankReading, doing: str) -> Seen | None:
-    file = next((target for target in one.targets if target.kind in ("file", "fifo")), None)
+def _in_file(reading: RankReading, doing: str) -> Seen | None:
+    file = next((target for target in reading.targets if target.kind in ("file", "fifo")), None)
     if file is None:
         return None
     name = file.name or "a file"
@@ -170,15 +174,15 @@ def _in_file(one: RankReading, doing: str) -> Seen | None:
     elif file.kind == "fifo":
         end = STATE_OF_FIFO.get(file.call, "which no process has opened at its other end")
         call = f"in {file.call} of the FIFO {name}, {end}"
-    return _blocked(one, doing, call, file.kind, f"blocked {call}")
+    return _blocked(reading, doing, call, file.kind, f"blocked {call}")
 
 
-def _blocked(one: RankReading, doing: str, call: str, aspect: str, fact: str) -> Seen:
+def _blocked(reading: RankReading, doing: str, call: str, aspect: str, fact: str) -> Seen:
     return Seen(
         text="{who} [is|are] blocked {at} {doing} : {since} {call}",
         words={"call": call, "doing": doing},
         aspect=aspect,
-        evidence=[("kernel", f"{one.waiter} is {fact}")],
+        evidence=[("kernel", f"{reading.waiter} is {fact}")],
     )
 
 
@@ -186,7 +190,7 @@ def _blocked(one: RankReading, doing: str, call: str, aspect: str, fact: str) ->
 
 
 @rule("network_wait", of=("idle",), order=160, sure=(0.85, 0.5), needs=("kernel",))
-def network_wait(one: RankReading, job: JobReading) -> Seen | None:
+def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     """It waits for a remote end, unless that is a rank or the ranks' store; or asks one in vain.
 
     Such a rank has its own state, and that is the cause; of the store a rank waits for a key. Who
@@ -194,38 +198,38 @@ def network_wait(one: RankReading, job: JobReading) -> Seen | None:
     """
     ends = [
         target
-        for target in one.targets
+        for target in reading.targets
         if target.kind == "socket" and target.name and not target.call.startswith("accept")
-        if not any(job.rank_of(one, holder) for holder in target.holders)
-        if not one.keeps_store(target)
+        if not any(job.rank_of(reading, holder) for holder in target.holders)
+        if not reading.keeps_store(target)
     ]
-    error = one.handling.partition(CAME_FROM)[2] or one.handling
-    if not ends and one.own.only_sleeps and error.startswith(REFUSED):
+    error = reading.handling.partition(CAME_FROM)[2] or reading.handling
+    if not ends and reading.own.only_sleeps and error.startswith(REFUSED):
         return Seen(
             text="{who} [has|have] asked a remote end in vain for {since} {at} : {error}",
-            words={"error": one.handling},
+            words={"error": reading.handling},
             aspect="refused",
-            alike=(one.place, error.partition(":")[0]),
+            alike=(reading.place, error.partition(":")[0]),
         )
     if not ends:
         return None
     target = ends[0]
     owners = ", ".join(map(wording.process_name, target.holders))
     end = f"{target.name} ({owners})" if owners else target.name
-    for_key = one.asks_store and target.call != "connect"
+    for_key = reading.asks_store and target.call != "connect"
     what = f"{end}, which does not answer"
     if for_key:
         what = f"a key of the store at {end}, which no rank has set"
     elif target.call == "connect":
         what = f"{end}, which does not accept the connection"
-    calls = (*one.frames, *one.stuck_frames)
+    calls = (*reading.frames, *reading.stuck_frames)
     of_hub = any(owner_of(frame.file).package == HUB for frame in calls)
     return Seen(
         text="{who} [has|have] waited {since} for {what}, {at}",
         words={"what": what},
         aspect="store" if for_key else "hub" if of_hub else "remote",
-        alike=(one.place, target.call, target.name),
-        evidence=[("kernel", f"{one.waiter} is in {target.call} on a connection to {end}")],
+        alike=(reading.place, target.call, target.name),
+        evidence=[("kernel", f"{reading.waiter} is in {target.call} on a connection to {end}")],
     )
 
 
@@ -260,7 +264,7 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
         ended_by="unknown_pace" if reachable else "outside",
         aspect="node",
         evidence=[EvidenceItem("node", None, text) for text in told],
-        culprits=tuple(one.rank for one in unheard),
+        culprits=tuple(reading.rank for reading in unheard),
         phase=unheard[0].phase or waiters[0].phase,
         place=None,
         pace=None,
@@ -279,17 +283,19 @@ def rendezvous(situation: Situation) -> Finding | None:
         return _no_rank_yet(situation, launchers)
     if missing := situation.suspects_that_are("missing"):
         return _never_started(situation, missing)
-    if lost := [one for one in job.waiting_in({"rendezvous_connect"}) if one.rank in ends]:
+    if lost := [
+        reading for reading in job.waiting_in({"rendezvous_connect"}) if reading.rank in ends
+    ]:
         # rank 0 is to keep the store where no launcher or other node does
         keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
-        tried_s = max(one.silence_s for one in lost)
+        tried_s = max(reading.silence_s for reading in lost)
         first = job.ranks.get(0)
         if first is not None and first.alive and first not in lost:
             # it may have opened the store just now, and pauses between tries grow with them
             # (Backoff.cpp): the next try comes within as long as was tried in vain before
             tried_s = max(0.0, min(tried_s, 2 * first.silence_s - tried_s))
         text = "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}"
-        told = _unmet(
+        finding = _unmet(
             situation,
             lost,
             say(lost, text) + (f"; rank 0, which must serve it, {NEVER_SEEN}" if keeper else ""),
@@ -297,7 +303,7 @@ def rendezvous(situation: Situation) -> Finding | None:
             silence_s=tried_s,
             aspect="peers" if keeper else "store",
         )
-        return _of_absent(told, (0,)) if keeper else told
+        return _of_absent(finding, (0,)) if keeper else finding
     waiting = job.waiting_in({"rendezvous_peers"})
     if waiting and not ends and len(waiting) == len(job.alive):
         return _nobody_came(situation, waiting)
@@ -326,7 +332,7 @@ def _unmet(
         ended_by=ended_by or ("never_coming" if job.complete and everybody else "announced"),
         waited_for=True,
         phase="rendezvous",
-        place=next((one.place for one in waiting if one.place is not None), None),
+        place=next((reading.place for reading in waiting if reading.place is not None), None),
         **told,
     )
 
@@ -334,13 +340,16 @@ def _unmet(
 def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
     """The only process is a launcher that waits for other nodes, as its command says."""
     run, first = situation.job.case.run, launchers[0]
-    joined = any(one.wait is not None and one.wait.name == FIRST_NODES_ADDRESS for one in launchers)
+    joined = any(
+        reading.wait is not None and reading.wait.name == FIRST_NODES_ADDRESS
+        for reading in launchers
+    )
     options = _torchruns_options(run.command)
     nodes, own = options.get("nnodes", ""), options.get("node-rank")
     master = [options[name] for name in ("master-addr", "master-port") if name in options]
     address = options.get("rdzv-endpoint") or ":".join(master)
     others = f"the other nodes of {nodes}" if nodes else "the other nodes"
-    absent, since = format_ranks(run.absent_nodes), max(one.silence_s for one in launchers)
+    absent, since = format_ranks(run.absent_nodes), max(reading.silence_s for reading in launchers)
     again, has = " again" if run.round else "", "has joined and" if joined else "has"
     what = f"MASTER_ADDR, which the first of {others}" if joined else others
     sentence = join(
@@ -389,7 +398,7 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     all_started = job.complete and not job.case.run.one_by_one
     alive = len(job.alive)
     why = f"only {alive} of its processes {'was' if alive == 1 else 'were'} seen"
-    claimed = next((one for one in job.alive if one.view.rivals), None)
+    claimed = next((reading for reading in job.alive if reading.view.rivals), None)
     if claimed is not None:  # several took the same number; it is theirs that somebody misses
         pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
         text = f"{len(pids)} processes (pids {{pids}}) say that they are {{who}} {{at}}"
@@ -409,16 +418,16 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
     """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
     job, why = situation.job, NOBODY_ELSEWHERE
     ports: dict[int, list[RankReading]] = {}
-    for one in waiting:
-        if one.view.store_port is not None:
-            ports.setdefault(one.view.store_port, []).append(one)
+    for reading in waiting:
+        if reading.view.store_port is not None:
+            ports.setdefault(reading.view.store_port, []).append(reading)
     apart = len(ports) > 1
     if apart:
         by_rank = sorted(ports.items(), key=lambda item: item[1][0].rank)[:MOST_SHOWN]
         told = (say(o, "{who} [looks|look] for it at port {port}", port=str(p)) for p, o in by_rank)
         why = f"they were sent to different stores (MASTER_PORT), {', '.join(told)}"
     elif job.elsewhere:
-        here = next((one.view.host for one in job.alive), "")
+        here = next((reading.view.host for reading in job.alive), "")
         why = f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
         why = "; ".join(filter(None, (why, _who_was_there(job.case.run, here))))
     text = "{who} [has|have] waited {since} for the process group to form {at} : {why}"

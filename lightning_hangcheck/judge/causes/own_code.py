@@ -33,23 +33,23 @@ AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{
 
 
 @rule("dataloader_worker", of=("idle", "busy"), order=80, sure=(0.6, 0.6), needs=("stacks",))
-def dataloader_worker(one: RankReading) -> Seen | None:
+def dataloader_worker(reading: RankReading) -> Seen | None:
     """It waits for its next batch; place and evidence are its worker's."""
-    if one.wait_kind != "dataloader":
+    if reading.wait_kind != "dataloader":
         return None
     text = "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}"
     worst = dict(zip(WORST_FIRST, range(-len(WORST_FIRST), 0), strict=True))
     worker = min(
-        one.owing_workers,
-        key=lambda each: (worst.get(one.activity_of(each), 0), _place_of(each) is None),
+        reading.owing_workers,
+        key=lambda each: (worst.get(reading.activity_of(each), 0), _place_of(each) is None),
         default=None,
     )
     if worker is None:
-        only_stacks = all(moment.kernel is None for moment in one.own.moments)
+        only_stacks = all(moment.kernel is None for moment in reading.own.moments)
         seen = "its worker processes were not seen"
         does = seen if only_stacks else "none of its worker processes is left"
-        return Seen(text=text, words={"does": does}, alike=one.rank)
-    activity, read = one.activity_of(worker), read_process(worker)
+        return Seen(text=text, words={"does": does}, alike=reading.rank)
+    activity, read = reading.activity_of(worker), read_process(worker)
     # a fork copies locks, and leaves the threads behind that hold them
     forked = activity == "idle" and read.waits_in_vain
     others = (  # what another process brings: its end, or words by a pipe
@@ -78,8 +78,10 @@ def dataloader_worker(one: RankReading) -> Seen | None:
         sure=(0.9, 0.6),
         aspect="forked" if forked else "child" if awaited is not None else None,
         place=place,
-        alike=one.rank,
-        evidence=[("worker", _described(one, each)) for each in one.owing_workers[:MOST_SHOWN]],
+        alike=reading.rank,
+        evidence=[
+            ("worker", _described(reading, each)) for each in reading.owing_workers[:MOST_SHOWN]
+        ],
     )
 
 
@@ -88,8 +90,8 @@ def _place_of(worker: ProcessLook) -> Frame | None:
     return users_place(read_process(worker).frames, program)
 
 
-def _described(one: RankReading, worker: ProcessLook) -> str:
-    activity, place = one.activity_of(worker), _place_of(worker)
+def _described(reading: RankReading, worker: ProcessLook) -> str:
+    activity, place = reading.activity_of(worker), _place_of(worker)
     kernel = worker.samples[-1].kernel if worker.samples else None
     channel = kernel.threads[0].wchan if kernel is not None and kernel.threads else ""
     waits_in = [f"kernel waits in {channel}"] if channel else []
@@ -99,16 +101,16 @@ def _described(one: RankReading, worker: ProcessLook) -> str:
 
 
 @rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
-def thread_deadlock(one: RankReading) -> Seen | None:
+def thread_deadlock(reading: RankReading) -> Seen | None:
     """Its threads stand in locks that only they could release.
 
     Where the thread that may release one waits for something that has a name, that is the cause.
     """
-    locked = one.own.locked if not one.targets else ()
+    locked = reading.own.locked if not reading.targets else ()
     if not locked:
         return None
     # whether its main thread is in no lock itself
-    first, awaits = locked[0], locked[0].tid != one.own.look.pid
+    first, awaits = locked[0], locked[0].tid != reading.own.look.pid
     stands = (users_place(thread.frames) for thread in locked)
     places = [*dict.fromkeys(place for place in stands if place is not None)]
     at = " and ".join(within(place) for place in places[:3])
@@ -116,7 +118,7 @@ def thread_deadlock(one: RankReading) -> Seen | None:
     if awaits and len(locked) == 1:
         waiting = f"for its thread {first.label}, which waits"
         unreleased = "for a lock that no running thread can release"
-        told = join(within(users_place(one.frames)), waiting, at, unreleased)
+        told = join(within(users_place(reading.frames)), waiting, at, unreleased)
     elif first.holds_lock:
         told = f"{at} for a lock that it already holds, taken by an outer call"
     elif len(locked) == 1:
@@ -140,14 +142,14 @@ def thread_deadlock(one: RankReading) -> Seen | None:
 
 
 @rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
-def gil_held(one: RankReading) -> Seen | None:
+def gil_held(reading: RankReading) -> Seen | None:
     """Its pulse stands still, or it sleeps with the interpreter lock in hand.
 
     A call that waits for a file has a cause of its own, which names it: safetensors opens files
     with the interpreter lock in hand.
     """
-    in_file = any(target.kind in ("file", "fifo") for target in one.targets)
-    if in_file or one.own.lock_keeper(one.view.beat) is None:
+    in_file = any(target.kind in ("file", "fifo") for target in reading.targets)
+    if in_file or reading.own.lock_keeper(reading.view.beat) is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "
@@ -156,36 +158,38 @@ def gil_held(one: RankReading) -> Seen | None:
 
 
 @rule("logger_init", of=("idle", "busy", "unseen"), order=130)
-def logger_init(one: RankReading, situation: Situation) -> Seen | None:
+def logger_init(reading: RankReading, situation: Situation) -> Seen | None:
     """Its calls show, or its open section says, that it creates the experiment logger.
 
     A name is no proof: `create_logger` may do anything. It is the user's own where W&B is not seen.
     """
-    if not one.shows("logger_init"):
+    if not reading.shows("logger_init"):
         return None
-    unsure = one.activity == "unseen" or not situation.waited_for
-    sure = (0.6 if unsure else 0.9) if one.shown_by_calls else (0.5 if unsure else 0.75)
-    files = [frame.file for frame in (*one.frames, *one.stuck_frames)]
+    unsure = reading.activity == "unseen" or not situation.waited_for
+    sure = (0.6 if unsure else 0.9) if reading.shown_by_calls else (0.5 if unsure else 0.75)
+    files = [frame.file for frame in (*reading.frames, *reading.stuck_frames)]
     named = any(
-        "wandb" in name.lower() for name in (*files, *(each.name for each in one.beat.sections))
+        "wandb" in name.lower() for name in (*files, *(each.name for each in reading.beat.sections))
     )
-    here = one.place in (one.stuck_frames or one.frames)[-1:]
+    here = reading.place in (reading.stuck_frames or reading.frames)[-1:]
     return Seen(
         text="{who} [is|are] stuck creating the experiment logger {at} : it has not returned for "
         "{since}{waits}",
-        words={"waits": "".join(f", {in_words(each)}" for each in one.targets[:1] if each.name)},
+        words={
+            "waits": "".join(f", {in_words(each)}" for each in reading.targets[:1] if each.name)
+        },
         sure=(sure, sure),
-        aspect="own" if here and one.shown_by_calls and not named else "wandb",
+        aspect="own" if here and reading.shown_by_calls and not named else "wandb",
     )
 
 
 @rule("model_load", of=("idle",), order=200, sure=(0.6, 0.4), needs=("stacks",))
-def model_load(one: RankReading) -> Seen | None:
+def model_load(reading: RankReading) -> Seen | None:
     """Its calls show, or its open section says, that it loads the model."""
-    if not one.shows("model_load"):
+    if not reading.shows("model_load"):
         return None
     text = "{who} [is|are] stuck loading the model {at} : idle for {since}"
-    return Seen(text=text, sure=(0.7, 0.4) if one.shown_by_calls else None)
+    return Seen(text=text, sure=(0.7, 0.4) if reading.shown_by_calls else None)
 
 
 @rule("rank_stalled", order=210, needs=("stacks",))
@@ -197,14 +201,14 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     first = idle[0]
     at_exit = _exit_waits(first)
     aspect, awaits = at_exit or _waits(situation.job, first)
-    members, blamed = situation.deadlocked(first), [one.rank for one in idle]
-    others, circle = [one for one in members if one.rank not in blamed], ""
+    members, blamed = situation.deadlocked(first), [reading.rank for reading in idle]
+    others, circle = [reading for reading in members if reading.rank not in blamed], ""
     if others:
         told = "while {who} [waits|wait] for it {what} {at}"
         circle = say(others, told, what=others[0].in_wait)
     if aspect == "child" and members == (first,):
         awaits += ", which waits for it at the other end of a pipe"
-    sleeps = not awaits and all(one.own.only_sleeps for one in idle)
+    sleeps = not awaits and all(reading.own.only_sleeps for reading in idle)
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
     return blame(
@@ -214,7 +218,7 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         say(idle, AT_EXIT if at_exit else text, waits=awaits, circle=circle),
         sure=(0.85, 0.5),
         aspect=aspect,
-        culprits=(*blamed, *(one.rank for one in others)),
+        culprits=(*blamed, *(reading.rank for reading in others)),
         evidence=[
             EvidenceItem("kernel", reading.rank, f"{reading.waiter} is {in_words(target)}")
             for reading in idle
@@ -261,8 +265,8 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
         stuck is not None
         and threads.awaits_executor(stuck)
         and any(
-            one.function == "_worker" and one.file.endswith("/concurrent/futures/thread.py")
-            for one in stuck.frames
+            frame.function == "_worker" and frame.file.endswith("/concurrent/futures/thread.py")
+            for frame in stuck.frames
         )
     )
     words = ", waiting for its own threads, none of which can go on"
@@ -272,29 +276,29 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
 def _at_target(
     job: JobReading, reading: RankReading, target: WaitTarget
 ) -> tuple[str | None, str] | None:
-    kind, held_by = target.kind, [process_name(one) for one in target.holders[:MOST_SHOWN]]
+    kind, held_by = target.kind, [process_name(holder) for holder in target.holders[:MOST_SHOWN]]
     looks = reading.view.processes
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
         pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
         still = any(
-            read_process_activity(one).activity == "stopped"
-            for one in looks
-            if one.role != "rank" and one.pid in pids
+            read_process_activity(look).activity == "stopped"
+            for look in looks
+            if look.role != "rank" and look.pid in pids
         )
         stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
     if kind == "terminal" or (kind == "pipe" and target.call in processes.READS):
-        writers = [one for one in target.holders if one.pid != reading.view.pid]
+        writers = [holder for holder in target.holders if holder.pid != reading.view.pid]
         if writers:
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
-            started = {one.pid for one in looks if one.role == "worker"}
+            started = {look.pid for look in looks if look.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
             return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
         if target.holders and reading.own.free_threads:
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it
-        ended = [one.pid for one in looks if read_process_activity(one).activity == "gone"]
+        ended = [look.pid for look in looks if read_process_activity(look).activity == "gone"]
         if target.holders and ended:
             gone = f"its child pid {ended[0]} has ended, and no other process has the other end"
             return None, f", reading a pipe to which nobody writes any more: {gone}"
@@ -304,18 +308,18 @@ def _at_target(
     if kind == "shared" and held_by:
         return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
     ends = (job.rank_of(reading, holder) for holder in target.holders)
-    asked = [one.rank for one in ends if one is not None and one is not reading]
+    asked = [end.rank for end in ends if end is not None and end is not reading]
     if kind == "socket" and asked:
         return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
     return None
 
 
 @rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))
-def spinning(one: RankReading) -> Seen:
+def spinning(reading: RankReading) -> Seen:
     """It is busy without moving; a busy GPU counts for who waits for it."""
-    doing = "waiting for a busy GPU" if one.for_gpu else "busy on the CPU"
+    doing = "waiting for a busy GPU" if reading.for_gpu else "busy on the CPU"
     return Seen(
         text="{who} [makes|make] no progress {at} : {doing} for {since}",
-        words={"doing": "waiting for a busy child process" if one.works_in_child else doing},
-        aspect="gpu" if one.for_gpu else "cpu",
+        words={"doing": "waiting for a busy child process" if reading.works_in_child else doing},
+        aspect="gpu" if reading.for_gpu else "cpu",
     )

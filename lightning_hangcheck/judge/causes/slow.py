@@ -65,7 +65,7 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
     needs=("stacks",),
     ended_by="moving",
 )
-def slow_progress(one: RankReading) -> Seen:
+def slow_progress(reading: RankReading) -> Seen:
     """It moves."""
     return Seen(
         text="{who} [is|are] slow {at} : running, but without progress for {since}", aspect="silent"
@@ -73,9 +73,9 @@ def slow_progress(one: RankReading) -> Seen:
 
 
 @rule("memory_pressure", of=("idle", "busy"), order=170, sure=(0.8, 0.5), needs=("kernel",))
-def memory_pressure(one: RankReading) -> Seen | None:
+def memory_pressure(reading: RankReading) -> Seen | None:
     """It reads pages back while memory is full."""
-    looks = [(each.sample.taken_ns, each.kernel) for each in one.own.moments]
+    looks = [(each.sample.taken_ns, each.kernel) for each in reading.own.moments]
     seen_at = [(at, kernel) for at, kernel in looks if kernel is not None][-2:]
     memory = seen_at[-1][1].memory if len(seen_at) > 1 else None
     if memory is None or memory.used_bytes < FULL * memory.limit_bytes:
@@ -109,7 +109,7 @@ def unknown(situation: Situation, job: JobReading) -> Finding | None:
         explained = situation.waited_for and not situation.suspects
         return None if moving or explained else _all_wait(situation, waiting)
     unseen = situation.suspects_that_are("unseen")
-    if not unseen and all(one.activity == "waiting" for one in situation.suspects):
+    if not unseen and all(reading.activity == "waiting" for reading in situation.suspects):
         unseen = situation.suspects
     if not unseen:
         return None
@@ -128,14 +128,16 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
     culprits = [reading for reading in waiting if reading.rank in ends]
     in_messages = len(culprits) > 1 and not elsewhere
-    for one in culprits:
-        in_message = one.wait is not None and one.wait.name in PAIRED and not one.kept_by_message
-        counted = one.view.flight is not None and one.view.flight.messages is not None
+    for culprit in culprits:
+        in_message = (
+            culprit.wait is not None and culprit.wait.name in PAIRED and not culprit.kept_by_message
+        )
+        counted = culprit.view.flight is not None and culprit.view.flight.messages is not None
         in_messages = in_messages and in_message and counted
     silence_s = min(reading.silence_s for reading in (culprits if in_messages else waiting))
     first, since = culprits[0], duration(silence_s)
     everybody = len(culprits) == len(waiting)
-    other = next((one for one in culprits if one.frames != first.frames), None)
+    other = next((reading for reading in culprits if reading.frames != first.frames), None)
     if len(culprits) == 1 and len(waiting) > 1:
         where = _in_what(first)
         told = f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
@@ -172,7 +174,7 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         )
     # a visitor cannot tell since when ranks spin in one collective: he says that they do
     together: EndedBy = "outside" if situation.job.case.seen_in == "attach" else "unknown_pace"
-    kept = any(one.kept_by_message for one in waiting)
+    kept = any(reading.kept_by_message for reading in waiting)
     return blame(
         situation,
         culprits,
@@ -183,8 +185,8 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         waited_for=apart or together == "outside",
         silence_s=silence_s,
         pace=None,
-        culprits=() if elsewhere else tuple(one.rank for one in culprits),
-        gaps=() if all(one.view.flight for one in waiting) else (NO_RECORD,),
+        culprits=() if elsewhere else tuple(reading.rank for reading in culprits),
+        gaps=() if all(reading.view.flight for reading in waiting) else (NO_RECORD,),
     )
 
 
@@ -208,24 +210,24 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
     if not ranks:
         return None
     own = [
-        one
-        for one in ranks
-        if one.in_parts and one.grown.own_s >= OWN_SHARE * one.grown.seconds > 0
+        rank
+        for rank in ranks
+        if rank.in_parts and rank.grown.own_s >= OWN_SHARE * rank.grown.seconds > 0
     ]
     known = own
-    if not own and min(one.looks for one in ranks) >= LEAST_LOOKS:
-        shares = [one.waited / one.looks for one in ranks]
-        at_work = [one for one, share in zip(ranks, shares, strict=True) if share <= AT_WORK]
+    if not own and min(rank.looks for rank in ranks) >= LEAST_LOOKS:
+        shares = [rank.waited / rank.looks for rank in ranks]
+        at_work = [rank for rank, share in zip(ranks, shares, strict=True) if share <= AT_WORK]
         clear = not any(AT_WORK < share < WAITS for share in shares)
         known = at_work if clear and len(at_work) < len(ranks) else []
     blamed = known or ranks
     if not known and len(job.ranks) < job.world_size:
         return None  # the one they wait for may be on another node
-    alone, who = len(blamed) < max(job.world_size, len(job.ranks)), [one.rank for one in blamed]
-    worst = max(blamed, key=lambda one: one.ratio)
+    alone, who = len(blamed) < max(job.world_size, len(job.ranks)), [rank.rank for rank in blamed]
+    worst = max(blamed, key=lambda rank: rank.ratio)
     if not alone and worst.ratio < ALIKE:
         return None
-    grown = max((one.grown for one in blamed), key=lambda each: each.seconds)
+    grown = max((rank.grown for rank in blamed), key=lambda each: each.seconds)
     part = max(range(len(PARTS)), key=lambda number: grown.parts[number])
 
     def changed(before_s: float, now_s: float) -> str:
@@ -260,7 +262,7 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
 def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
     """Draw who is slow only because others are: what a look happened to see tells less."""
     slowness = job.case.slowness
-    ranks = [one.rank for one in slowness.ranks] if slowness is not None else []
+    ranks = [rank.rank for rank in slowness.ranks] if slowness is not None else []
     victims = [rank for rank in ranks if rank not in culprits]
     return WaitGraph(
         waits=(Wait(tuple(victims), tuple(culprits), ("each step",) * len(victims)),),
@@ -271,19 +273,19 @@ def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
 
 
 def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:
-    for one in sorted(ranks, key=lambda one: -one.now.own_s)[:MOST_SHOWN]:
-        held = f"never above {seconds_in_words(one.known_s)} for so long before"
-        steps = f"a step {_in_parts(one.now, one)}; before {_in_parts(one.before, one)}"
-        yield EvidenceItem("pace", one.rank, f"rank {one.rank}: {steps}; {held}")
-        if one.looks:
-            told = f"rank {one.rank} waited for others in {one.waited} of {one.looks} looks"
-            text = join(f"{told}, else most often" if one.place else told, within(one.place))
-            yield EvidenceItem("pace", one.rank, text)
+    for rank in sorted(ranks, key=lambda rank: -rank.now.own_s)[:MOST_SHOWN]:
+        held = f"never above {seconds_in_words(rank.known_s)} for so long before"
+        steps = f"a step {_in_parts(rank.now, rank)}; before {_in_parts(rank.before, rank)}"
+        yield EvidenceItem("pace", rank.rank, f"rank {rank.rank}: {steps}; {held}")
+        if rank.looks:
+            told = f"rank {rank.rank} waited for others in {rank.waited} of {rank.looks} looks"
+            text = join(f"{told}, else most often" if rank.place else told, within(rank.place))
+            yield EvidenceItem("pace", rank.rank, text)
 
 
-def _in_parts(step: StepTimes, one: SlowRank) -> str:
+def _in_parts(step: StepTimes, rank: SlowRank) -> str:
     whole = seconds_in_words(step.seconds)
-    if not one.in_parts:
+    if not rank.in_parts:
         return whole
     pairs = zip(PARTS, step.parts, strict=True)
     return f"{whole} ({', '.join(f'{name} {seconds_in_words(part)}' for name, part in pairs)})"

@@ -65,7 +65,7 @@ def collective_grids(facts: PageFacts) -> list[Block]:
                 groups.setdefault(record.group, {})[rank] = record
     culprits = frozenset(facts.verdict.culprits)
     grids = [_grid(name, records, culprits) for name, records in groups.items()]
-    told = sorted((one for one in grids if one["numbers"]), key=lambda one: one["alike"])
+    told = sorted((grid for grid in grids if grid["numbers"]), key=lambda grid: grid["alike"])
     return told[:MOST_GROUPS]
 
 
@@ -111,9 +111,9 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
 def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
     """What differs by run.json and the shown ranks' journals: each name with values and who."""
     ranks = facts.record.ranks if facts.record is not None else ()
-    told = {"host": {one.rank: one.host for one in ranks}}
-    for name in sorted({name for one in ranks for name in one.environment} - OWN):
-        told[name] = {one.rank: one.environment.get(name, NOT_SET) for one in ranks}
+    told = {"host": {record.rank: record.host for record in ranks}}
+    for name in sorted({name for record in ranks for name in record.environment} - OWN):
+        told[name] = {record.rank: record.environment.get(name, NOT_SET) for record in ranks}
     for name in ("command", "folder", "launcher"):
         told[name] = {rank: str(start.get(name, "")) for rank, start in facts.starts.items()}
     versions = {
@@ -130,9 +130,9 @@ def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
             shown.append((name, [(value, name_ranks(who)) for value, who in spread]))
     # times in logs of these nodes do not compare with the first one's
     clocks = [
-        (f"{one.ahead_s:+.2f} s, within {one.within_s:.2f} s", f"node {one.node}")
-        for one in (facts.record.clocks if facts.record is not None else ())
-        if one.differs
+        (f"{clock.ahead_s:+.2f} s, within {clock.within_s:.2f} s", f"node {clock.node}")
+        for clock in (facts.record.clocks if facts.record is not None else ())
+        if clock.differs
     ]
     return [*shown, *([("clock, ahead of node 0's", clocks)] if clocks else [])]
 
@@ -156,11 +156,11 @@ def stack_trees(verdict: Verdict) -> list[tuple[str, list[Block], int]]:
     trees = []
     for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
         stacks = [
-            (one.frames, frozenset(parse_ranks(one.ranks)))
-            for one in verdict.stack_groups  # the largest first
-            if one.process == process
+            (group.frames, frozenset(parse_ranks(group.ranks)))
+            for group in verdict.stack_groups  # the largest first
+            if group.process == process
         ]
-        blamed_first = sorted(stacks, key=lambda one: culprits.isdisjoint(one[1]))
+        blamed_first = sorted(stacks, key=lambda stack: culprits.isdisjoint(stack[1]))
         so_far = accumulate(len(frames) for frames, _ in blamed_first)
         kept = [one for one, sum_ in zip(blamed_first, so_far, strict=True) if sum_ <= MOST_FRAMES]
         if kept:
@@ -221,7 +221,7 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
         return None
     most = max(others, key=lambda group: group.count)
     apart = _shared([odd.frames, most.frames])
-    names = [name_ranks(parse_ranks(one.ranks)) for one in (odd, most)]
+    names = [name_ranks(parse_ranks(group.ranks)) for group in (odd, most)]
     parts = odd.frames[:apart], odd.frames[apart:], most.frames[apart:]
     return StackDiff(names[0], names[1], *parts)
 
@@ -280,10 +280,10 @@ def shown_processes(facts: PageFacts) -> list[Block]:
             break
         # local variables of the innermost call of which somebody asked for them
         asked = (
-            one
+            local_values
             for earlier in reversed(look.samples)
-            for one in reversed(earlier.local_values)
-            if not is_ours(one.frame.file)
+            for local_values in reversed(earlier.local_values)
+            if not is_ours(local_values.frame.file)
         )
         by_kernel = {one.tid: one for one in (sample.kernel.threads if sample.kernel else ())}
         threads = []

@@ -88,12 +88,14 @@ def _facts(facts: PageFacts) -> Iterator[str]:
         block = _block([str(source.frame), *code], "python")
         yield from _section(f"The line of {source.who}", [*trouble, *block])
     groups = [
-        f"{'the default group' if one.group == '0' else f'group {one.group}'} #{one.seq}: "
-        + "; ".join(f"{op}: ranks {who}" for op, who in one.ops.items())
-        for one in verdict.collectives
+        f"{'the default group' if state.group == '0' else f'group {state.group}'} #{state.seq}: "
+        + "; ".join(f"{op}: ranks {who}" for op, who in state.ops.items())
+        for state in verdict.collectives
     ]
     evidence = [of_rank(item.rank, item.text) for item in verdict.evidence]
-    remedies = [f"{n}. {one.in_words} {one.see}" for n, one in enumerate(verdict.remedies, start=1)]
+    remedies = [
+        f"{n}. {remedy.in_words} {remedy.see}" for n, remedy in enumerate(verdict.remedies, start=1)
+    ]
     missed = list(gap_lines((*verdict.gaps, *facts.gaps)))
     apart = []
     if (diff := stack_diff(verdict)) is not None:

@@ -232,7 +232,7 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
 def ticks(history: RunHistory) -> list[tuple[float, str]]:
     """Return the labels of the axis, each with its place in percent."""
     seconds = (history.ends - history.begins).total_seconds()
-    step = next((one for one in TICKS if seconds / one <= MOST_TICKS), None)
+    step = next((tick for tick in TICKS if seconds / tick <= MOST_TICKS), None)
     step = step or TICKS[-1] * (1 + int(seconds / TICKS[-1] / MOST_TICKS))
     moments = [
         history.begins + timedelta(seconds=number * step)

@@ -166,11 +166,11 @@ def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], .
     found = []
     for number in folder.verdict_numbers()[-50:]:
         try:
-            one = read_fact(folder.numbered_verdict(number), Verdict)
+            verdict = read_fact(folder.numbered_verdict(number), Verdict)
         except (OSError, UnreadableRun):
             continue  # the newest one is shown all the same, and a torn older one has no summary
-        if one is not None and one != newest:
-            found.append((number, one))
+        if verdict is not None and verdict != newest:
+            found.append((number, verdict))
     return tuple(found)
 
 

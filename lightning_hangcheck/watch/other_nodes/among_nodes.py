@@ -208,8 +208,8 @@ class AmongNodes:
         )
         relayed = verdict if is_on_whole_job(verdict) else None
         stands = relayed is not None and relayed.verdict != "recovered"
-        silent = any(self.peers.silent_s(one) for one in known.values())
-        busy = ends or stands or any(one.silent_for_s >= CALM_BELOW_S for one in own.ranks)
+        silent = any(self.peers.silent_s(peer) for peer in known.values())
+        busy = ends or stands or any(view.silent_for_s >= CALM_BELOW_S for view in own.ranks)
         self.peers.tell(word, relayed, self.round_end, busy=busy or silent)
 
     def _addresses_of_missed(self, known: dict[int, Heard]) -> dict[int, tuple[str, ...]]:
@@ -217,8 +217,8 @@ class AmongNodes:
         peers = self.peers
         missed = [
             node
-            for node, one in known.items()
-            if peers.unheard_s(node) >= MISSED_AFTER_S and not one.word.ended
+            for node, peer in known.items()
+            if peers.unheard_s(node) >= MISSED_AFTER_S and not peer.word.ended
         ]
         return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
@@ -233,8 +233,8 @@ class AmongNodes:
             return heard
         judge = role.judge
         if judge is not None:
-            return {node: one for node, one in heard.items() if node <= judge}
-        return {node: one for node, one in heard.items() if node == followed}
+            return {node: peer for node, peer in heard.items() if node <= judge}
+        return {node: peer for node, peer in heard.items() if node == followed}
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
@@ -258,10 +258,10 @@ class AmongNodes:
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
         looked = {}
-        for node, heard in self.peers.heard.items():
-            processes = chain.from_iterable(view.processes for view in joining.views_of([heard]))
+        for node, peer in self.peers.heard.items():
+            processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
-            looked[node] = heard.heard_ns - TAKEN_NS + max(moments) if moments else 0
+            looked[node] = peer.heard_ns - TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -287,7 +287,7 @@ class AmongNodes:
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
-        there = [one for one in heard.values() if self.judges and not peers.silent_s(one)]
+        there = [peer for peer in heard.values() if self.judges and not peers.silent_s(peer)]
         joined = joining.join_heard(own, there, silent, self.place.number)
         gaps = list(map(joining.silence_gap, fell_silent))
         unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
@@ -308,12 +308,12 @@ class AmongNodes:
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, peers = self.judged_with(), self.peers
-        silent = {node: peers.silent_s(one) for node, one in heard.items()}
-        there = [one for node, one in heard.items() if not silent[node]]
+        silent = {node: peers.silent_s(peer) for node, peer in heard.items()}
+        there = [peer for node, peer in heard.items() if not silent[node]]
         if not any(silent.values()):
             return
         others = [*own.ranks, *joining.views_of(there)]
-        reaches = [*self._reach, *(reach for one in there for reach in one.word.reach)]
+        reaches = [*self._reach, *(reach for peer in there for reach in peer.word.reach)]
         addresses = self._addresses_of_missed(heard)
         for node, seconds in silent.items():
             if seconds:
@@ -333,8 +333,8 @@ class AmongNodes:
             if not self.judges:
                 known = self.judged_with()
                 silent = self._silent_nodes(own)
-                gone = {one.number for one in silent if one.reach == "unanswered"}
-                known = {node: one for node, one in known.items() if node in gone}
+                gone = {node.number for node in silent if node.reach == "unanswered"}
+                known = {node: peer for node, peer in known.items() if node in gone}
                 return joining.join_end(own, known, (), number, lost=True)
             # wait a little for the others: what failed there is told within a second
             deadline = time.monotonic() + LAST_WORDS_S
@@ -348,8 +348,8 @@ class AmongNodes:
                 time.sleep(POLL_S)
             # nodes of which only the sidecar had died: what became of them is open
             silent = self._silent_nodes(own)
-            alive = {one.number for one in silent if one.reach in ("answers", "goes_on")} - said
-            known = {n: one for n, one in self.judged_with().items() if n not in alive}
+            alive = {node.number for node in silent if node.reach in ("answers", "goes_on")} - said
+            known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
             return joining.join_end(own, known, said, number)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"{CANNOT_JOIN}: {error!r}")
@@ -361,10 +361,10 @@ class AmongNodes:
         Of ranks that stand alike, when the last of them did.
         """
         return {
-            rank: one.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
-            for one in self.peers.heard.values()
-            if not self.peers.silent_s(one)
-            for line in one.word.lines
+            rank: peer.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
+            for peer in self.peers.heard.values()
+            if not self.peers.silent_s(peer)
+            for line in peer.word.lines
             for rank in members(line.ranks)
         }
 
@@ -433,8 +433,8 @@ def contradictions(
 ) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
     versions: dict[str, list[int]] = {}
-    for one in heard:
-        versions.setdefault(one.word.software, []).append(one.word.node)
+    for peer in heard:
+        versions.setdefault(peer.word.software, []).append(peer.word.node)
     for version, nodes in versions.items():
         if version not in ("", __version__):
             yield (
@@ -444,8 +444,8 @@ def contradictions(
             )
     size = own.run.world_size
     holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
-    for one in heard if own.run.local_world_size is not None else ():
-        word, node = one.word, one.word.node
+    for peer in heard if own.run.local_world_size is not None else ():
+        word, node = peer.word, peer.word.node
         if word.round != own.run.round or word.local_world_size is None:
             continue
         if size and word.world_size and word.world_size != size:
@@ -465,7 +465,7 @@ def contradictions(
                 "earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's "
                 "torchrun is started"
             )
-        ranks = islice(one.ranks, max(0, joining.MOST_COMPARED - len(holders)))
+        ranks = islice(peer.ranks, max(0, joining.MOST_COMPARED - len(holders)))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
             yield (

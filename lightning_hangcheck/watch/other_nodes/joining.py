@@ -64,36 +64,36 @@ def join_heard(
     Of nodes that are ``silent`` only who their ranks are, and how far they were.
     """
     started = own.run.local_world_size is not None
-    theirs = [one for one in heard if started and _belongs(one, own)]
+    theirs = [peer for peer in heard if started and _belongs(peer, own)]
     known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
-    for one in theirs:
-        alone = [line.told for line in one.word.lines if line.alone]
-        if alone or not one.word.lines:
+    for peer in theirs:
+        alone = [line.told for line in peer.word.lines if line.alone]
+        if alone or not peer.word.lines:
             cases.append(
-                _case_of(one, own, (with_members(told.view, told.groups, known) for told in alone))
+                _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
             )
     # ranks that stand alike are the same on all of these nodes: they are as one node's case
-    lines = (line for one in theirs for line in one.word.lines if not line.alone)
+    lines = (line for peer in theirs for line in peer.word.lines if not line.alone)
     classes = within(together(lines), (0, own.run.world_size - 1))
     if classes:
-        cases.append(_of_classes(classes, [one.word for one in theirs], own))
-    cases += [_unheard(one, own) for one in silent if _belongs(one, own)]
+        cases.append(_of_classes(classes, [peer.word for peer in theirs], own))
+    cases += [_unheard(peer, own) for peer in silent if _belongs(peer, own)]
     if not cases:
         return own
     return merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
 
 
-def _belongs(heard: Heard, own: Case) -> bool:
+def _belongs(peer: Heard, own: Case) -> bool:
     """Whether a launcher has numbered its ranks, and they are of the round that we see."""
-    return heard.word.local_world_size is not None and heard.word.round == own.run.round
+    return peer.word.local_world_size is not None and peer.word.round == own.run.round
 
 
-def _case_of(heard: Heard, own: Case, views: Iterable[RankView]) -> NodeCase:
+def _case_of(peer: Heard, own: Case, views: Iterable[RankView]) -> NodeCase:
     """What another node told, as its case would be: on our clocks, of our command."""
-    word = heard.word
-    age_s = max(0.0, (own.taken_ns - heard.heard_ns) / NANOSECONDS)
-    told = Case(
+    word = peer.word
+    age_s = max(0.0, (own.taken_ns - peer.heard_ns) / NANOSECONDS)
+    case = Case(
         run=RunFacts(
             run_id=own.run.run_id,
             command=own.run.command,
@@ -110,7 +110,7 @@ def _case_of(heard: Heard, own: Case, views: Iterable[RankView]) -> NodeCase:
         code=word.code,
         limits=own.limits,
     )
-    return NodeCase(f"node {word.node}", told, 0.0)
+    return NodeCase(f"node {word.node}", case, 0.0)
 
 
 def _of_classes(classes: Sequence[RankClass], words: Sequence[Word], own: Case) -> NodeCase:
@@ -125,7 +125,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Word], own: Case) 
         if word.lines and not any(line.alone for line in word.lines)
     ]
     views, alike = zip(*map(as_told, found), strict=True)
-    told = Case(
+    case = Case(
         run=replace(own.run, local_world_size=sum(sizes), machine=""),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
@@ -135,20 +135,22 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Word], own: Case) 
         limits=own.limits,
         alike=alike,
     )
-    return NodeCase("other nodes", told, 0.0)
+    return NodeCase("other nodes", case, 0.0)
 
 
-def _unheard(heard: Heard, own: Case) -> NodeCase:
+def _unheard(peer: Heard, own: Case) -> NodeCase:
     """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
-    unheard_s = (own.taken_ns - heard.heard_ns) / NANOSECONDS
-    alone = [line.told.view for line in heard.word.lines if line.alone]
-    lines = [line for line in heard.word.lines if not line.alone]
-    alike = [as_told(one) for one in within(lines, (0, max(0, own.run.world_size - 1)))]
+    unheard_s = (own.taken_ns - peer.heard_ns) / NANOSECONDS
+    alone = [line.told.view for line in peer.word.lines if line.alone]
+    lines = [line for line in peer.word.lines if not line.alone]
+    alike = [
+        as_told(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
+    ]
     views = (
         replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
         for view in (*alone, *(view for view, _ in alike))
     )
-    node = _case_of(heard, own, views)
+    node = _case_of(peer, own, views)
     case = replace(node.case, gaps=(), code=(), alike=tuple(stands for _, stands in alike))
     return replace(node, case=case)
 
@@ -160,10 +162,10 @@ def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
     """
     if world_size <= FOLDED_ABOVE:
         return ()
-    lines = (line for one in heard for line in one.word.lines)
+    lines = (line for peer in heard for line in peer.word.lines)
     silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
     chosen, _ = odd_and_usual(together(silent))
-    return tuple(sorted(one.ranks[0] for one in chosen))
+    return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
 
 
 # Nodes of which nothing is heard: those that fell silent, and those that never came
@@ -193,8 +195,8 @@ def addresses_to_ask(
 ) -> dict[int, tuple[str, ...]]:
     """Return the addresses by which nodes that may have fallen silent alone are known."""
     known = Counter(own)
-    for one in heard.values():
-        known.update(set(one.word.addresses))
+    for peer in heard.values():
+        known.update(set(peer.word.addresses))
     return {
         node: tuple(address for address in heard[node].word.addresses if known[address] == 1)
         for node in missed
@@ -202,7 +204,7 @@ def addresses_to_ask(
 
 
 def silent_node(
-    heard: Heard, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
+    peer: Heard, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
 ) -> SilentNode:
     """Say of a node that it fell silent, and what was known of it last."""
     there = list(reaches)
@@ -216,15 +218,15 @@ def silent_node(
     elif silences and max(silences) < GOES_ON_S:
         reach = "goes_on"
     # how far its ranks were known to be
-    beats = [view.beat for view in views_of([heard]) if view.beat is not None]
+    beats = [view.beat for view in views_of([peer]) if view.beat is not None]
     marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
     mark = max(marks, key=lambda one: one.number, default=None)
     steps = [beat.step for beat in beats if beat.step is not None]
     known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
     known += [f"step {max(steps)}"] if steps else []
     return SilentNode(
-        number=heard.word.node,
-        ranks=format_ranks(heard.ranks),
+        number=peer.word.node,
+        ranks=format_ranks(peer.ranks),
         silent_s=seconds,
         reach=reach,
         unanswered_s=unanswered_s,
@@ -234,7 +236,7 @@ def silent_node(
 
 def views_of(heard: Iterable[Heard]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    return (line.told.view for one in heard for line in one.word.lines)
+    return (line.told.view for peer in heard for line in peer.word.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
@@ -334,15 +336,15 @@ def _settle(
         nodes.round_end = RoundEnd(ended, verdict)
         return case, verdict, ended
     judged = nodes.peers.judged
-    told = judged.end if judged is not None else None
+    end = judged.end if judged is not None else None
     # it is of no other round, also where nodes count theirs otherwise
-    pids = {one.rank: one.pid for one in told.verdict.ranks} if told is not None else {}
+    pids = {state.rank: state.pid for state in end.verdict.ranks} if end is not None else {}
     same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
-    if told is not None and same and told.round.number == left.case.run.round:
+    if end is not None and same and end.round.number == left.case.run.round:
         _, own = end_round(*left)
-        places = {place.rank: place for place in (*told.round.ranks, *own.ranks)}
+        places = {place.rank: place for place in (*end.round.ranks, *own.ranks)}
         ranks = tuple(places[rank] for rank in sorted(places))
-        return left.case, told.verdict, replace(told.round, started_at=left.started_at, ranks=ranks)
+        return left.case, end.verdict, replace(end.round, started_at=left.started_at, ranks=ranks)
     over = at_once or waited_s >= FOLLOWED_AFTER_S
     return (left.case, *end_round(*left)) if over else None
 
@@ -353,16 +355,16 @@ def _settle(
 def first_failure_ns(own: Case) -> int:
     """Return when the first rank here was seen to have failed, 0 if none did."""
     ends = (view.process_exit for view in own.ranks if failed(view))
-    return min((one.seen_ns for one in ends if one is not None), default=0)
+    return min((end.seen_ns for end in ends if end is not None), default=0)
 
 
 def have_said(heard: Mapping[int, Heard], since_ns: int) -> set[int]:
     """Return the nodes that told how their ranks ended, or were heard since that failure at all."""
-    return {node for node, one in heard.items() if one.heard_ns > since_ns or _tells_an_end(one)}
+    return {node for node, peer in heard.items() if peer.heard_ns > since_ns or _tells_an_end(peer)}
 
 
-def _tells_an_end(heard: Heard) -> bool:
-    return heard.word.ended or any(view.process_exit is not None for view in views_of([heard]))
+def _tells_an_end(peer: Heard) -> bool:
+    return peer.word.ended or any(view.process_exit is not None for view in views_of([peer]))
 
 
 def join_end(
@@ -373,13 +375,13 @@ def join_end(
     Who has told nothing since a rank failed here is gone, if others have, or it is known to be
     ``lost``; else it is the place where they meet that went first, and nothing is known of any.
     """
-    told = [one for node, one in heard.items() if node in said]
-    gone = [one for node, one in heard.items() if node not in said]
+    told = [peer for node, peer in heard.items() if node in said]
+    gone = [peer for node, peer in heard.items() if node not in said]
     if not (told or gone) or (not told and len(gone) > 1 and not lost):
         return own
     joined = join_heard(own, told, gone, number)
     silent = tuple(
-        silent_node(one, (own.taken_ns - one.heard_ns) / NANOSECONDS, (), ()) for one in gone
+        silent_node(peer, (own.taken_ns - peer.heard_ns) / NANOSECONDS, (), ()) for peer in gone
     )
     run = replace(own.run, world_size=joined.run.world_size, silent_nodes=silent)
     return replace(joined, run=run, ended=True, limits=own.limits)
@@ -390,10 +392,10 @@ def join_round_end(
 ) -> Case | None:
     """Return how a round ended on all nodes; None while one of them has not told that."""
     there: dict[int, Heard] = {}
-    for node, one in heard.items():  # what it tells of the round: its present one, or the last
-        word, left = one.word, one.word.left
+    for node, peer in heard.items():  # what it tells of the round: its present one, or the last
+        word, left = peer.word, peer.word.left
         if word.round == own.run.round:
-            there[node] = one
+            there[node] = peer
         elif left is not None and left.number == own.run.round:
             before = replace(
                 word,
@@ -404,7 +406,7 @@ def join_round_end(
                 gaps=(),
                 code=(),
             )
-            there[node] = replace(one, word=before)
+            there[node] = replace(peer, word=before)
     if not over and sum(map(_tells_an_end, there.values())) < place.nnodes - 1:
         return None
     ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
@@ -418,9 +420,9 @@ def join_round_end(
 
 def mark_of(watched: WatchedRound) -> RoundMark:
     """Return by what other nodes know a round of this one."""
-    ranks = [one for one in watched.ranks.values() if one.found.start.launcher == "torchrun"]
-    ports = {one.found.store_port for one in ranks}
-    starts = [one.found.started_ticks for one in ranks if one.found.started_ticks]
+    ranks = [rank for rank in watched.ranks.values() if rank.found.start.launcher == "torchrun"]
+    ports = {rank.found.store_port for rank in ranks}
+    starts = [rank.found.started_ticks for rank in ranks if rank.found.started_ticks]
     if not starts or len(ports) != 1:
         return RoundMark()
     began_s = (ticks_since_boot() - min(starts)) / TICKS_PER_SECOND
@@ -435,12 +437,12 @@ def agreed_number(
     if not mark.store_port or not settled:
         return watched.number
     others = []
-    for one in heard:
-        word = one.word
-        began_s = word.mark.began_s + (now_ns - one.heard_ns) / NANOSECONDS
+    for peer in heard:
+        word = peer.word
+        began_s = word.mark.began_s + (now_ns - peer.heard_ns) / NANOSECONDS
         same_size = word.round > watched.number and word.world_size == watched.world_size
         if same_size and word.mark.store_port and abs(began_s - mark.began_s) <= TOGETHER_S:
-            ranks = set(islice(one.ranks, MOST_COMPARED))
+            ranks = set(islice(peer.ranks, MOST_COMPARED))
             if not ranks & watched.ranks.keys():
                 others.append((word, ranks))
     numbers = [word.round for word, _ in others if word.mark.store_port == mark.store_port]
