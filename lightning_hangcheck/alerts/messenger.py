@@ -90,16 +90,16 @@ class HangNews(Struct, frozen=True, kw_only=True):
         return f"{self.run_dir}/report.html"
 
 
-class Errand(Struct, frozen=True):
+class Delivery(Struct, frozen=True):
     """What the messenger reads from its standard input."""
 
     asked_for: AlertsAskedFor
     news: HangNews
 
 
-def run_errand(errand: Errand) -> None:
+def deliver(delivery: Delivery) -> None:
     """Tell everybody at the same time, each within its own limit."""
-    asked_for, news = errand.asked_for, errand.news
+    asked_for, news = delivery.asked_for, delivery.news
     sys.path.extend(asked_for.packages)
     os.environ.update(asked_for.environment)  # proxies
 
@@ -256,7 +256,7 @@ def _courier_of(address: str) -> Apprise | None:
 
 
 def main() -> None:
-    """Read the errand from standard input and run it."""
+    """Read the delivery from standard input and run it."""
     # its start on a loaded machine comes on top of the longest delivery
     signal.alarm(round(max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15))
 
@@ -267,7 +267,7 @@ def main() -> None:
     for ending in (signal.SIGTERM, signal.SIGALRM):
         signal.signal(ending, leave)
     try:
-        run_errand(msgspec.json.decode(sys.stdin.buffer.read(), type=Errand))
+        deliver(msgspec.json.decode(sys.stdin.buffer.read(), type=Delivery))
     except SystemExit:
         # a command that is being started at that moment is known to nobody but the kernel yet
         for ref in descendants(os.getpid()):

@@ -25,7 +25,7 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
-from lightning_hangcheck.nodes.word import MOST_RANKS
+from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
 from lightning_hangcheck.version import __version__

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
-    from lightning_hangcheck.ledger.phase_history import PhaseStory
+    from lightning_hangcheck.ledger.phase_history import PastPhase
 
 FILE_LIMIT_S = 3.0
 FIRST_BYTES = 4096
@@ -145,7 +145,7 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
 def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     """What the ledger tells of the phases that made what --needs names, and from what."""
     phases = [one for one in tell(subject.ledger()).phases if one.counts] if subject.needs else []
-    made: dict[str, PhaseStory] = {}
+    made: dict[str, PastPhase] = {}
     for path in subject.needs:
         whole = str(Path(path).absolute())
         for phase in phases:  # the newest one that made it counts
@@ -163,7 +163,7 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     ) or (ok(f"as they were made: {told}"),)
 
 
-def _of_other_versions(made: Mapping[str, PhaseStory]) -> Iterator[tuple[str, str]]:
+def _of_other_versions(made: Mapping[str, PastPhase]) -> Iterator[tuple[str, str]]:
     """Each problem in one sentence, with the phase to look at."""
     first: dict[str, tuple[str, str]] = {}
     older = []

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
 from lightning_hangcheck.doctor.environment_checks import debug_settings
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside
+from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, temporary_name
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment
 from lightning_hangcheck.look.proc import why_filtered, why_refused
@@ -215,7 +215,7 @@ def _absolute(path: Path) -> Path:
 @contextmanager
 def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
     """A new file, opened, that is gone afterwards."""
-    trial = name_beside(folder / "hangcheck-doctor")
+    trial = temporary_name(folder / "hangcheck-doctor")
     descriptor = os.open(trial, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
     try:
         yield descriptor, trial

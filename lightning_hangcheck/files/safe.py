@@ -123,7 +123,7 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
     """Write to a temporary name beside the file, then rename; an `OSError` leaves the old file."""
-    temporary = name_beside(path)
+    temporary = temporary_name(path)
     descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
@@ -134,14 +134,14 @@ def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
         raise
 
 
-def name_beside(path: Path) -> Path:
+def temporary_name(path: Path) -> Path:
     """Return a name in the same folder that nobody has, on whichever node, and nobody can guess."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
     """Create a file unless it exists, and return what it holds: of several writers one wins."""
-    temporary = name_beside(path)
+    temporary = temporary_name(path)
     write_atomically(temporary, data)
     try:
         os.link(temporary, path)

@@ -23,7 +23,14 @@ from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.ledger import ledger_file, phase_history
-from lightning_hangcheck.ledger.phase_history import GOOD, POOR, Decision, IfDone, PhaseDone, Story
+from lightning_hangcheck.ledger.phase_history import (
+    GOOD,
+    POOR,
+    Decision,
+    IfDone,
+    PhaseDone,
+    PhaseHistory,
+)
 from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
@@ -51,7 +58,7 @@ REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
 NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
 
 
-class Word(msgspec.Struct, frozen=True):
+class Agreed(msgspec.Struct, frozen=True):
     """What the first rank decided, for all; ``refuse``: it must not run twice."""
 
     act: Literal["run", "reuse", "stop", "refuse"]
@@ -167,26 +174,26 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if self._if_done == "rerun" and (self._identity.world_size or 1) > 1:
             # ranks need not meet, and the phase may be on one of them only: nobody is asked
             attempt(f"deciding about phase {self._name}", self._weigh)
-            word = Word("run", "its script runs it each time")
+            agreed = Agreed("run", "its script runs it each time")
         else:
-            word = self._agree()
+            agreed = self._agree()
         earlier = self._decision.earlier
-        self._needed = word.act == "run"
-        self._decision = msgspec.structs.replace(self._decision, why=word.why)
+        self._needed = agreed.act == "run"
+        self._decision = msgspec.structs.replace(self._decision, why=agreed.why)
         if not self._writes or earlier is None:
             return
         stale = phase_history.stale_in_words(self._decision)
         if self._needed and (stale or self._if_done != "rerun"):
-            log.once(f"phase {self._id}", f"phase {self._name} runs again: {word.why}{stale}")
+            log.once(f"phase {self._id}", f"phase {self._name} runs again: {agreed.why}{stale}")
         if not self._needed:
-            does = f"is reused, made {earlier.begun_at}: {word.why}"
+            does = f"is reused, made {earlier.begun_at}: {agreed.why}"
             log.once(f"phase {self._id}", f"phase {self._name} {does}")
             self._metrics = dict(earlier.metrics)
             self._write(
-                ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=word.why)
+                ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=agreed.why)
             )
 
-    def _agree(self) -> Word:
+    def _agree(self) -> Agreed:
         """Let the first rank decide whether it runs or is reused, and every rank do the same.
 
         All run where ranks cannot meet, or where it cannot be decided: one rank that left the work
@@ -194,36 +201,36 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         """
         peers, payload = find_peer_group(self._recorder), b""
         if peers is None and (self._recorder.identity.world_size or 1) > 1:
-            return Word("run", "the ranks cannot meet to agree")
+            return Agreed("run", "the ranks cannot meet to agree")
         first = peers is None or peers.index == 0
         if first:
             alone = peers is None or (peers.size or 1) == 1
-            word = attempt(f"deciding about phase {self._name}", self._decide, alone)
-            payload = encode(word or Word("run", "it could not be decided"))
+            agreed = attempt(f"deciding about phase {self._name}", self._decide, alone)
+            payload = encode(agreed or Agreed("run", "it could not be decided"))
         limit = self._settings.meeting_timeout
         limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
         brought = join_rendezvous(f"phase {self._name}", limit, payload, peers)
-        word = json_decoder(Word).decode(brought[0])
-        if word.act == "refuse":
-            raise PhaseDone(word.why, word.remedy)
-        if word.act == "stop":
+        agreed = json_decoder(Agreed).decode(brought[0])
+        if agreed.act == "refuse":
+            raise PhaseDone(agreed.why, agreed.remedy)
+        if agreed.act == "stop":
             if first:
-                sys.stderr.write(word.why)
+                sys.stderr.write(agreed.why)
             raise SystemExit(NEEDS_A_PERSON)
-        return word
+        return agreed
 
-    def _decide(self, alone: bool) -> Word:
+    def _decide(self, alone: bool) -> Agreed:
         try:
             decision = phase_history.answered(self._weigh(), self._settings.if_done)
         except PhaseDone as error:
-            return Word("refuse", str(error.args[0]), error.remedy)
+            return Agreed("refuse", str(error.args[0]), error.remedy)
         if decision.act != "ask":
-            return Word(decision.act, decision.why)
+            return Agreed(decision.act, decision.why)
         prices = attempt("reading HANGCHECK_PRICE", read_prices, [self._settings.price or ""])
         asked = phase_history.question(decision, prices or Prices())
         if not (alone and sys.stdin is not None and sys.stdin.isatty()):
             answers = REUSABLE if decision.reusable else NOT_REUSABLE
-            return Word("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
+            return Agreed("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
         # ask the person at the terminal until one of the words comes; no answer is a stop
         sys.stderr.write(f"{asked}\n")
         acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
@@ -234,20 +241,20 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             line = sys.stdin.readline()
             answer = line.strip().lower()
             if answer in acts:
-                return Word(acts[answer], f"{decision.why}; a person said {answer}")
+                return Agreed(acts[answer], f"{decision.why}; a person said {answer}")
             if answer == "stop" or not line:
-                return Word("stop", "")
+                return Agreed("stop", "")
 
     def _weigh(self) -> Decision:
         if self._writes:
             try:
-                story = within(WRITE_LIMIT_S, self._story)
+                history = within(WRITE_LIMIT_S, self._history)
             except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
                 log.once("ledger read", f"what was done before is not known: {error}")
-                story = Story()
+                history = PhaseHistory()
             self._inputs = tuple(map(_look, self._input_paths))
             self._decision = phase_history.decide(
-                story,
+                history,
                 self._name,
                 self._if_done,
                 self._inputs,
@@ -257,8 +264,12 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             )
         return self._decision
 
-    def _story(self) -> Story:
-        return phase_history.tell(ledger_file.read(self._file)) if self._file.exists() else Story()
+    def _history(self) -> PhaseHistory:
+        return (
+            phase_history.tell(ledger_file.read(self._file))
+            if self._file.exists()
+            else PhaseHistory()
+        )
 
     def _begin(self) -> None:
         if self._writes and self._needed:
@@ -305,7 +316,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         def work() -> None:
             for line in lines:
                 ledger_file.append(self._file, line)
-            ledger_file.write_state(self._file, self._story())
+            ledger_file.write_state(self._file, self._history())
 
         if not self._writes:
             return

@@ -259,7 +259,7 @@ def alike_records(
     Ranks of one group share what is told of it, so a hundred thousand ranks have some thousands.
 
     Args:
-        told: That one's; groups whose families are told name no members in it.
+        flight: That one's; groups whose families are told name no members in it.
         rank: Whose it is.
         families: As in `Alike`.
         ranks: For whom it is asked.

@@ -417,7 +417,8 @@ def _by_group(
 def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
     # those that are told as another one is stand in groups of their own, each as that one
     different = {
-        (collective.seq, collective.reading.told_by): collective for collective in reversed(waiting)
+        (collective.seq, collective.reading.representative): collective
+        for collective in reversed(waiting)
     }
     asked = [
         collective for collective in reversed(different.values()) if collective.numbered is not None
@@ -669,11 +670,11 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
     departs, follows = [], 0
     for rank, counts in messages_of(job).items():
-        teller = job.ranks[rank].told_by
-        if teller not in breaks:
-            breaks[teller] = set(map(_breaks_pattern, counts.newest))
-        departs += [rank] if True in breaks[teller] else []
-        follows += breaks[teller] == {False}
+        representative = job.ranks[rank].representative
+        if representative not in breaks:
+            breaks[representative] = set(map(_breaks_pattern, counts.newest))
+        departs += [rank] if True in breaks[representative] else []
+        follows += breaks[representative] == {False}
     return tuple(departs) if len(departs) < follows else ()
 
 
@@ -695,8 +696,11 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     """Return the ranks that left out a message that most posted, and that others wait for."""
     totals: dict[int, tuple[int, int]] = {}
     for rank, counts in messages_of(job).items():
-        teller = job.ranks[rank].told_by
-        known = totals.get(teller) or (sum(counts.sent.values()), sum(counts.received.values()))
+        representative = job.ranks[rank].representative
+        known = totals.get(representative) or (
+            sum(counts.sent.values()),
+            sum(counts.received.values()),
+        )
         totals[rank] = known
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):

@@ -160,7 +160,7 @@ def _of_processes(job: JobReading) -> Conclusion:
             alarms,
             key=lambda alarm: (
                 SEVERITY[alarm[0]],
-                graph.leading_to((*alarm[1].culprits, *alarm[1].left_standing)),
+                graph.leading_to((*alarm[1].culprits, *alarm[1].held_up)),
             ),
         )
     if finding.ended_by == "pace":
@@ -214,7 +214,7 @@ def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
         else:
             found = rule.find(**known)
         if found is not None:
-            explained = {*found.culprits, *found.left_standing}
+            explained = {*found.culprits, *found.held_up}
             left = tuple(reading for reading in left if reading.rank not in explained)
             yield _of_standstill(found, situation.job) if situation.standstill else found
 
@@ -259,7 +259,7 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
 
 def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
     """Name all ranks of a standstill, each stuck by itself; the cause is the largest group's."""
-    explained = {*gravest.culprits, *gravest.left_standing}
+    explained = {*gravest.culprits, *gravest.held_up}
     others = [
         finding for finding in alarms if finding.culprits and explained.isdisjoint(finding.culprits)
     ]

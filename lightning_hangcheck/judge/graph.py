@@ -356,7 +356,7 @@ def _each_for_each(
     through = []
     for rank in waiters:
         reading = job.ranks[rank]
-        key = reading.told_by, id(reading.wait)
+        key = reading.representative, id(reading.wait)
         if key not in known:
             known[key] = _through(reading)
         through.append(known[key])

@@ -36,7 +36,7 @@ from lightning_hangcheck.judge.operations import (
     MESSAGES,
     asked_end,
     device_message,
-    threads_beside,
+    helper_threads,
 )
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
 from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
@@ -134,8 +134,8 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
             thread waits for other threads or for a child, what these wait for.
         own_targets: The same of its own process: the child itself.
         child: The child in which its wait ends, if any.
-        told_by: The rank whose evidence this is, mostly its own number: where another stands for
-            it, what is that rank's alone (process ids, figures) is not its own.
+        representative: The rank whose evidence this is, mostly its own number: where another
+            stands for it, what is that rank's alone (process ids, figures) is not its own.
     """
 
     view: RankView
@@ -146,7 +146,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     targets: tuple[WaitTarget, ...] = ()
     own_targets: tuple[WaitTarget, ...] = ()
     child: ProcessLook | None = None
-    told_by: int
+    representative: int
 
     @property
     def seen_s(self) -> float:
@@ -244,11 +244,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     @property
     def shown_by_calls(self) -> bool:
         """Whether its calls show its phase: they tell more than the name of a section."""
-        return self.life is not None and self.life.told_by == "calls"
+        return self.life is not None and self.life.basis == "calls"
 
     def shows(self, phase: Phase) -> bool:
         """Whether its calls show this phase, or its own sections and hooks say it."""
-        return self.phase == phase and self.life is not None and self.life.told_by in SURE
+        return self.phase == phase and self.life is not None and self.life.basis in SURE
 
     @property
     def works_in_child(self) -> bool:
@@ -305,7 +305,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
     return RankReading(
         **asdict(found),
         view=view,
-        told_by=view.rank,
+        representative=view.rank,
         place=raised_at(view)
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),
@@ -385,16 +385,16 @@ def read_job(case: Case) -> JobReading:
     read = {rank: _beside(one, case, read) for rank, one in read.items()}
     ranks = dict(read)
     ways: dict[tuple[int, Wait | None], RankReading] = {}
-    for rank, (told_by, view) in others.items():
+    for rank, (representative, view) in others.items():
         # of what a rank waits for, only the counts of its own peers may tell
-        reading = read[told_by]
+        reading = read[representative]
         if view.flight is not None and view.flight.messages is not None:
-            own = _in_operation(replace(alone[told_by], view=view), case, every)
-            way = told_by, own.wait
-            if own.wait != asked[told_by].wait and way not in ways:
+            own = _in_operation(replace(alone[representative], view=view), case, every)
+            way = representative, own.wait
+            if own.wait != asked[representative].wait and way not in ways:
                 ways[way] = _beside(own, case, read)
             reading = ways.get(way, reading)
-        ranks[rank] = replace(reading, view=view, told_by=told_by)
+        ranks[rank] = replace(reading, view=view, representative=representative)
     seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
     return JobReading(
@@ -574,7 +574,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     flight = view.flight
     if flight is None:
         return None
-    beside, records = threads_beside(view), in_order(flight.groups)
+    beside, records = helper_threads(view), in_order(flight.groups)
 
     def which(record: CollectiveRecord) -> Any:  # noqa: ANN401 - name or shape
         if not record.ranks:

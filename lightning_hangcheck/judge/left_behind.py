@@ -378,8 +378,8 @@ class _Search:
             after = f" after its last call at {short_place(place)}" if place is not None else ""
             own = verb(ranks, "it is in its own code", "they are in their own code")
             sentences.append(
-                f"{name_ranks(ranks)} {have} not entered {board.of(absent.head)}, and {have} nothing "
-                f"else open: {own}, or inside that call{after}"
+                f"{name_ranks(ranks)} {have} not entered {board.of(absent.head)}, and {have} "
+                f"nothing else open: {own}, or inside that call{after}"
             )
         by_head: dict[tuple[str, int], list[tuple[int, Head, tuple[int, ...]]]] = defaultdict(list)
         for each in self.ended:
@@ -437,9 +437,9 @@ class _Search:
                 "rank_diverged",
                 "made",
                 0.4,
-                f"only {few} {verb(absent.waiting, 'has', 'have')} entered {self.board.of(absent.head)}; "
-                f"{name_ranks(absent.ranks)} have not, and have nothing else open: who is at fault is "
-                "not proven",
+                f"only {few} {verb(absent.waiting, 'has', 'have')} entered "
+                f"{self.board.of(absent.head)}; {name_ranks(absent.ranks)} have not, and have "
+                "nothing else open: who is at fault is not proven",
                 EvidenceItem("guess", None, guess),
             )
         told = {**self.unknown, **{rank: one[0][1] for rank, one in self.doubtful.items()}}

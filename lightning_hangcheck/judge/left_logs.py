@@ -400,8 +400,11 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
 def all_inside(book: LogBook) -> LeftFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
     facts = book.of("timeout", "status", "dump_signal")
-    waits = {name: states for name, group in book.groups.items()
-             if (states := [state for state in group.values() if state.seq is not None])}  # fmt: skip
+    numbered = {
+        name: [state for state in group.values() if state.seq is not None]
+        for name, group in book.groups.items()
+    }
+    waits = {name: states for name, states in numbered.items() if states}
     late = max((fact.ran_ms or 0 for fact in book.of("timeout") if overslept(fact)), default=0)
     slept = f" The watchdog spoke only after {late / 1000:.0f} s: it, or the machine, stood still."
     slept = slept if late else ""

@@ -205,7 +205,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
     The main thread waits for what it or autograd's (which runs no Python) entered, not for what
     another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
-    helpers = threads_beside(view)
+    helpers = helper_threads(view)
     found = [
         (record, entry)
         for record in groups_of(view)
@@ -215,7 +215,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
     return min(found, key=lambda pair: pair[1].created_ns, default=None)
 
 
-def threads_beside(view: RankView) -> frozenset[int]:
+def helper_threads(view: RankView) -> frozenset[int]:
     """Return Python's identifiers of a rank's threads but the main one and autograd's."""
     own = view.own_process
     return frozenset(
@@ -352,7 +352,7 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in job.waiting_in(COLLECTIVE):
-        key = reading.told_by, id(reading.wait)
+        key = reading.representative, id(reading.wait)
         if key not in known:
             known[key] = pending_collective(reading)
         pending = known[key]
@@ -455,14 +455,14 @@ def awaited_ranks(
         elif collective.operation.name in PAIRED:
             found[rank] = awaited_peers(views, reading.view, collective.operation.name) or outside
         else:
-            if reading.told_by not in called:
+            if reading.representative not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
-                called[reading.told_by] = [
+                called[reading.representative] = [
                     at
                     for at in used
                     if any(way_in(call_of(reading, e).frames) == way for e in every[at].entries)
                 ] or used
-            groups = [every[at].ranks for at in called[reading.told_by] if at < len(every)]
+            groups = [every[at].ranks for at in called[reading.representative] if at < len(every)]
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in known:
                 may_meet = frozenset().union(*groups)

@@ -142,7 +142,7 @@ class Patience:
         """
         # those that are told as another one is, in the same circle, are asked once
         different = {
-            (reading.told_by, id(self.circles.get(reading.rank))): reading
+            (reading.representative, id(self.circles.get(reading.rank))): reading
             for reading in reversed(culprits)
         }
         ends = [
@@ -206,7 +206,7 @@ class Patience:
             return Enders((BY_ACTIVITY[reading.activity],))
         if reading.at_store:
             return Enders(("outside",))
-        reading = self._job.ranks[reading.told_by]  # whose processes these are
+        reading = self._job.ranks[reading.representative]  # whose processes these are
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
             return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
@@ -309,10 +309,12 @@ class Patience:
         """
         of_helpers = any(reading.stuck is not None for reading in waiting)
         ranks = self._job.ranks
-        tellers = {reading.told_by: ranks[reading.told_by] for reading in waiting}.values()
-        among = frozenset((reading.view.host, reading.view.pid) for reading in tellers)
+        representatives = {
+            reading.representative: ranks[reading.representative] for reading in waiting
+        }.values()
+        among = frozenset((reading.view.host, reading.view.pid) for reading in representatives)
         found: list[EndedBy] = []
-        for reading in tellers:
+        for reading in representatives:
             host = reading.view.host
             nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
             for caller, ends in reading.own.late_callers():
@@ -366,7 +368,7 @@ def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
-        target.kind == "lock" and not processes.tells_who(target) for target in reading.targets
+        target.kind == "lock" and not processes.shows_who(target) for target in reading.targets
     )
     return idle and of_nobody_known and reading.own.limited
 

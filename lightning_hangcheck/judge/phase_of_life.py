@@ -66,7 +66,7 @@ class PhaseOfLife(Struct, frozen=True):
     """
 
     phase: Phase
-    told_by: Basis
+    basis: Basis
 
 
 NOTHING_KNOWN = PhaseOfLife("startup", "life")

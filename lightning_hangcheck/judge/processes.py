@@ -533,7 +533,7 @@ def pids_here(target: WaitTarget) -> list[int]:
     return [holder.pid for holder in target.holders if not holder.host]
 
 
-def tells_who(target: WaitTarget) -> bool:
+def shows_who(target: WaitTarget) -> bool:
     """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
     known = target.kind != "lock" or bool(target.holders) or target.abandoned
     return known and bool(target.name)
@@ -552,7 +552,7 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
     tids = frozenset(thread.tid for thread in chain.threads if thread.tid is not None)
     named = [target for _, target in moment.targets]
     from_outside = endless(named) and all(
-        target.kind in OUTSIDE and tells_who(target) for target in named
+        target.kind in OUTSIDE and shows_who(target) for target in named
     )
     known = all(thread.tid is not None for thread in chain.threads)
     return tids if known and (chain.leads_on or from_outside) else None
@@ -579,7 +579,7 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     for target in targets:
         holders = pids_here(target)
         found.update([pid for pid in holders if uses(pid, target)] or holders)
-    known = bool(targets) and all(one.kind != "other" and tells_who(one) for one in targets)
+    known = bool(targets) and all(one.kind != "other" and shows_who(one) for one in targets)
     if not known or view.pid in found:
         return None
     parents = {

@@ -84,7 +84,7 @@ class Finding(Struct, frozen=True, kw_only=True):
         silence_s: The silence that counts.
         sentence: Who, where, why and for how long; who waits is added to it.
         gone: A culprit has no process any more.
-        left_standing: Ranks that stand still because of the culprits: nothing else is to be
+        held_up: Ranks that stand still because of the culprits: nothing else is to be
             explained of them.
         pace: The slowest of the culprits', if all are known.
         goes_on_after_s: Seconds after which a guard ends what a culprit waits in; 0 where none
@@ -106,7 +106,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     waited_for: bool = False
     standstill: bool = False
     gone: bool = False
-    left_standing: tuple[int, ...] = ()
+    held_up: tuple[int, ...] = ()
     pace: Pace | None = None
     goes_on_after_s: float = 0.0
     samples: int = 0

@@ -201,7 +201,7 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
     if conclusion.kind == "crashed" and conclusion.job.case.left is None:
         ranks = conclusion.job.ranks.items()
         return tuple(rank for rank, reading in ranks if rank not in blamed and failed(reading.view))
-    return tuple(sorted({*conclusion.graph.waiters, *finding.left_standing} - blamed))
+    return tuple(sorted({*conclusion.graph.waiters, *finding.held_up} - blamed))
 
 
 def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
@@ -213,7 +213,7 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
             items.append(EvidenceItem("ending", None, aftermath_sentence(case.aftermath)))
         blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
         if not blamed:  # none of them was ever seen: those that wait for it show what is known
-            blamed = [job.ranks[rank] for rank in finding.left_standing]
+            blamed = [job.ranks[rank] for rank in finding.held_up]
         items += finding.evidence
         items += words.facts_about(blamed)
         items += words.waits(job, conclusion.graph)

@@ -215,7 +215,7 @@ def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
 
 def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
     """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
-    seen = (reading for reading in culprits if reading.told_by == reading.rank)
+    seen = (reading for reading in culprits if reading.representative == reading.rank)
     for reading in islice(seen, MOST_SHOWN):
         yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
 

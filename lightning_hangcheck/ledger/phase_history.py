@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 Status = Literal["running", "done", "failed", "interrupted", "unknown"]
 
 
-class PhaseStory(Struct, frozen=True, kw_only=True):
+class PastPhase(Struct, frozen=True, kw_only=True):
     """One phase.
 
     Attributes:
@@ -94,15 +94,15 @@ class PhaseStory(Struct, frozen=True, kw_only=True):
         return known and made == {output.path: output.digest for output in outputs}
 
 
-class Story(Struct, frozen=True, kw_only=True):
+class PhaseHistory(Struct, frozen=True, kw_only=True):
     """All phases and runs, the first one first. This is also what ``state.json`` holds."""
 
     schema_version: int = 1
-    phases: tuple[PhaseStory, ...] = ()
+    phases: tuple[PastPhase, ...] = ()
     runs: tuple[Run, ...] = ()
     unreadable: int = 0
 
-    def last_done(self, name: str, outputs: Collection[str] | None = None) -> PhaseStory | None:
+    def last_done(self, name: str, outputs: Collection[str] | None = None) -> PastPhase | None:
         """Return the newest phase of this name that counts, and made just these files if named."""
         fitting = (
             phase
@@ -113,10 +113,10 @@ class Story(Struct, frozen=True, kw_only=True):
         )
         return next(fitting, None)
 
-    def resting_on(self, phase: PhaseStory) -> tuple[PhaseStory, ...]:
+    def resting_on(self, phase: PastPhase) -> tuple[PastPhase, ...]:
         """Return what was made from this one's files, directly or not, and is not stale yet."""
         made = set(phase.made)
-        found: list[PhaseStory] = []
+        found: list[PastPhase] = []
         # an earlier run of it may have made the same: what rests on that rests on this one
         same = (
             at
@@ -134,15 +134,15 @@ class Story(Struct, frozen=True, kw_only=True):
         return tuple(one for one in found if not one.stale)
 
 
-def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> Story:
+def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> PhaseHistory:
     """Put a ledger's lines together."""
-    phases: dict[str, PhaseStory] = {}
+    phases: dict[str, PastPhase] = {}
     runs: list[Run] = []
     for line in pages.lines:
         if isinstance(line, Run):
             runs.append(line)
         elif isinstance(line, Begun):
-            phases[line.id] = PhaseStory(
+            phases[line.id] = PastPhase(
                 id=line.id,
                 name=line.phase,
                 status="running",
@@ -183,7 +183,9 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> S
             there = (alive or process_alive)(phase.place)
             status: Status = "unknown" if there is None else "running" if there else "interrupted"
             phases[id_] = replace(phase, status=status)
-    return Story(phases=tuple(phases.values()), runs=tuple(runs), unreadable=pages.unreadable)
+    return PhaseHistory(
+        phases=tuple(phases.values()), runs=tuple(runs), unreadable=pages.unreadable
+    )
 
 
 def process_alive(place: Place) -> bool | None:
@@ -215,13 +217,13 @@ class Decision(Struct, frozen=True, kw_only=True):
 
     act: Act
     why: str
-    earlier: PhaseStory | None = None
-    invalidated: tuple[PhaseStory, ...] = ()
+    earlier: PastPhase | None = None
+    invalidated: tuple[PastPhase, ...] = ()
     reusable: bool = True
 
 
 def decide(
-    story: Story,
+    history: PhaseHistory,
     name: str,
     if_done: IfDone,
     inputs: Sequence[Fingerprint] | None = None,
@@ -236,7 +238,7 @@ def decide(
     Raises:
         PhaseDone: It is done, nothing changed since, and ``if_done`` is ``error``.
     """
-    earlier = story.last_done(name, outputs)
+    earlier = history.last_done(name, outputs)
     if earlier is None:
         return Decision(act="run", why="it is not done yet")
     now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
@@ -248,7 +250,7 @@ def decide(
     changes += filter(None, (difference(before, after) for before, after in pairs))
     changes = changes or [earlier.stale] * bool(earlier.stale)
     act, why = _weigh(earlier, if_done, "; ".join(changes), thresholds)
-    invalidated = story.resting_on(earlier)
+    invalidated = history.resting_on(earlier)
     asked_about = [phase.name for phase in invalidated if phase.asked_about]
     if act == "run" and asked_about:
         rest = "rests" if len(asked_about) == 1 else "rest"
@@ -259,7 +261,7 @@ def decide(
 
 
 def _weigh(
-    earlier: PhaseStory, if_done: IfDone, changes: str, thresholds: tuple[float, float]
+    earlier: PastPhase, if_done: IfDone, changes: str, thresholds: tuple[float, float]
 ) -> tuple[Act, str]:
     if if_done == "rerun":
         return "run", "its script runs it each time"
@@ -314,12 +316,12 @@ def stale_in_words(decision: Decision) -> str:
     return f"; if it makes something else, this becomes stale: {names}" if names else ""
 
 
-def _metrics(phase: PhaseStory) -> str:
+def _metrics(phase: PastPhase) -> str:
     told = ", ".join(f"{name} {value:g}" for name, value in phase.metrics.items())
     return told or "no metrics"
 
 
-def _price(phase: PhaseStory, prices: Prices) -> str:
+def _price(phase: PastPhase, prices: Prices) -> str:
     if phase.duration_s is None:
         return "of unknown time"
     cost = prices.cost(phase.place.gpus, phase.place.ranks, phase.duration_s)

@@ -1,11 +1,11 @@
 """The only form in which words travel: msgpack, compressed, read as if a stranger wrote them.
 
 Whoever can write to the meeting place could send anything. So sizes are bounded before and while
-bytes grow, nothing but the structs of a word is built from them, and what these say is checked
+bytes grow, nothing but the structs of a message is built from them, and what these say is checked
 before it is used. What goes wrong on the way is that sender's fault alone. There is no pickle.
 
-A few bytes that repeat become millions of parts once they are unpacked, so a word is refused before
-any of it is made: by what all its parts may take, and list by list while it is decoded.
+A few bytes that repeat become millions of parts once they are unpacked, so a message is refused
+before any of it is made: by what all its parts may take, and list by list while it is decoded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from lightning_hangcheck.judge.alike import (
 )
 from lightning_hangcheck.model.codec import encode_packed, msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
-from lightning_hangcheck.nodes.word import (
+from lightning_hangcheck.nodes.message import (
     MOST_OF_A_NODE,
     MOST_RANKS,
     VERSION,
     Judgement,
-    Word,
+    Message,
     without_table,
 )
 from lightning_hangcheck.text.shown import read_utc
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 
 MARK = b"HCND"
 MOST_PACKED = 4 * 1024 * 1024
-"""Bytes of a word as it travels: eight ranks that hang take about 20 kB."""
+"""Bytes of a message as it travels: eight ranks that hang take about 20 kB."""
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_MEMORY = 256 * 1024 * 1024
-"""Bytes that a word may take, by `most_memory`, which is some six times too high."""
+"""Bytes that a message may take, by `most_memory`, which is some six times too high."""
 MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT = 8 * 1024 * 1024, 96 * 1024 * 1024
 """The same of a judgement: that of 1,024 ranks and 512 ways to stand took a tenth."""
 MOST_TOGETHER = 1024 * 1024 * 1024
@@ -76,62 +76,65 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 """But for those with which it begins anything but a number from 0 to 127."""
 
 
-class BadWord(Exception):
-    """These bytes are no word that this version reads; the sentence says why."""
+class BadMessage(Exception):
+    """These bytes are no message that this version reads; the sentence says why."""
 
 
-Told = TypeVar("Told", Word, Judgement)
+Told = TypeVar("Told", Message, Judgement)
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Word, Judgement)
+    kind: msgspec.msgpack.Decoder(kind) for kind in (Message, Judgement)
 }
 """Made while one thread runs: msgspec 0.22 reads a type's annotations when it first decodes it, and
 two threads that did so at the same moment crashed the interpreter."""
 
 
-def pack(told: Word | Judgement) -> bytes:
+def pack(told: Message | Judgement) -> bytes:
     """Encode what is told."""
     return MARK + zlib.compress(encode_packed(told), LEVEL)
 
 
-def read_word(data: bytes) -> tuple[Word, int]:
+def read_message(data: bytes) -> tuple[Message, int]:
     """Decode what a node tells, whoever wrote it; and how many bytes it takes at most.
 
-    BadWord: it is none, too large, of another version, or says what cannot be.
+    BadMessage: it is none, too large, of another version, or says what cannot be.
     """
     with _blaming_its_sender():
-        word, memory = _decoded(data, Word)
-        _refuse_odd_groups(word)
+        message, memory = _decoded(data, Message)
+        _refuse_odd_groups(message)
         try:
-            word = without_table(word)
+            message = without_table(message)
         except ValueError as error:
-            raise BadWord(str(error)) from error
-        sizes = [word.world_size, word.local_world_size or 0]
-        left, views = word.left, [rank_class.told.view for rank_class in word.lines]
+            raise BadMessage(str(error)) from error
+        sizes = [message.world_size, message.local_world_size or 0]
+        left, views = message.left, [rank_class.told.view for rank_class in message.lines]
         if left is not None:
             sizes, views = [*sizes, left.world_size], [*views, *left.ranks]
-        lines = [rank_class.ranks for rank_class in word.lines]
+        lines = [rank_class.ranks for rank_class in message.lines]
         spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
-        numbers = (word.node, *(view.rank for view in views), *word.wants)
+        numbers = (message.node, *(view.rank for view in views), *message.wants)
         _refuse_if(any(not 0 <= number < MOST_RANKS for number in numbers), "a node or rank number")
         _refuse_if(any(not 0 <= one <= MOST_RANKS for one in sizes), "a world size")
         odd = not all(line and is_rank_set(line, MOST_RANKS) for line in lines)
         _refuse_if(odd, "a set of ranks")
         told = sum(map(size, lines))
-        _refuse_if(told > MOST_OF_A_NODE or told != size(word.ranks), "a node with ranks")
-        seconds = (word.mark.began_s, *chain.from_iterable(spans))
+        _refuse_if(told > MOST_OF_A_NODE or told != size(message.ranks), "a node with ranks")
+        seconds = (message.mark.began_s, *chain.from_iterable(spans))
         _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
-        _refuse_if(not can_be_reckoned_with(word), "a number")
-        alone = (rank_class.told for rank_class in word.lines if rank_class.alone)
+        _refuse_if(not can_be_reckoned_with(message), "a number")
+        alone = (rank_class.told for rank_class in message.lines if rank_class.alone)
         memory += A_MEMBER * sum(members_in(family) for line in alone for family in line.groups)
-        return word, memory
+        return message, memory
 
 
 def read_judgement(data: bytes) -> Judgement:
-    """Decode what the judging node says, whoever wrote it; BadWord as for `read_word`."""
+    """Decode what the judging node says, whoever wrote it; BadMessage as for `read_message`."""
     with _blaming_its_sender():
         judgement, _ = _decoded(data, Judgement)
         texts = [] if judgement.end is None else [judgement.end.round.summary]
-        for verdict in (judgement.verdict, judgement.end.verdict if judgement.end is not None else None):
+        for verdict in (
+            judgement.verdict,
+            judgement.end.verdict if judgement.end is not None else None,
+        ):
             if verdict is None:
                 continue
             texts += [verdict.summary, verdict.command, verdict.run_id]
@@ -141,17 +144,17 @@ def read_judgement(data: bytes) -> Judgement:
                 for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
                     read_utc(moment)
             except ValueError as error:
-                raise BadWord("it has a moment that cannot be") from error
+                raise BadMessage("it has a moment that cannot be") from error
         _refuse_if(max(map(len, texts), default=0) > LONGEST_SENTENCE, "a longer text")
         _refuse_if(not can_be_reckoned_with(judgement), "a number")
         return judgement
 
 
-def can_be_told(packed: bytes) -> bool:
-    """Whether other nodes will read a word of ours, as far as that hangs on how much it tells."""
+def can_be_sent(packed: bytes) -> bool:
+    """Whether other nodes will read a message of ours, as far as that hangs on its size."""
     try:
-        _refuse_odd_groups(_decoded(packed, Word)[0])
-    except BadWord:
+        _refuse_odd_groups(_decoded(packed, Message)[0])
+    except BadMessage:
         return False
     return True
 
@@ -171,22 +174,22 @@ def _blaming_its_sender() -> Iterator[None]:
     """Whatever a stranger's bytes break, memory that is not there too, other nodes are heard."""
     try:
         yield
-    except BadWord:
+    except BadMessage:
         raise
     except Exception as error:  # whatever it is, it is of their making
-        raise BadWord(f"reading it fails ({error!r:.200})") from error
+        raise BadMessage(f"reading it fails ({error!r:.200})") from error
 
 
 def _refuse_if(odd: bool, what: str) -> None:
     if odd:
-        raise BadWord(f"it has {what} that cannot be")
+        raise BadMessage(f"it has {what} that cannot be")
 
 
 def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
     if not data.startswith(MARK):
-        raise BadWord("these bytes are none of ours")
+        raise BadMessage("these bytes are none of ours")
     if len(data) > MOST_PACKED:
-        raise BadWord(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
+        raise BadMessage(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
     most, most_taken = MOST_UNPACKED, MOST_MEMORY
     if kind is Judgement:
         most, most_taken = MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT
@@ -194,27 +197,27 @@ def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
         inflating = zlib.decompressobj()
         unpacked = inflating.decompress(data[len(MARK) :], most)
         if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
-            raise BadWord(f"it is cut short, or has more than {most:,} bytes unpacked")
+            raise BadMessage(f"it is cut short, or has more than {most:,} bytes unpacked")
         memory = most_memory(unpacked)
         if memory > most_taken:
-            raise BadWord(f"its parts could take more than {most_taken:,} bytes of memory")
-        word = msgpack_decoder(kind).decode(unpacked)
+            raise BadMessage(f"its parts could take more than {most_taken:,} bytes of memory")
+        message = msgpack_decoder(kind).decode(unpacked)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadWord(
+        raise BadMessage(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
         ) from error
-    if word.version != VERSION:
-        raise BadWord(
-            f"it has version {word.version}, this one reads {VERSION}: install the same "
+    if message.version != VERSION:
+        raise BadMessage(
+            f"it has version {message.version}, this one reads {VERSION}: install the same "
             "lightning-hangcheck on all nodes"
         )
-    return word, memory
+    return message, memory
 
 
-def _refuse_odd_groups(word: Word) -> None:
+def _refuse_odd_groups(message: Message) -> None:
     """Before any group is made: whose shapes, and how many members, can be."""
     members = 0
-    for rank_class in word.lines:
+    for rank_class in message.lines:
         flight, groups = rank_class.told.view.flight, rank_class.told.groups
         records = len(flight.groups) if flight is not None else len(groups)
         _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")

@@ -43,7 +43,7 @@ class MeetingPlace(Protocol):
 
 
 class DecidingPlace(MeetingPlace, Protocol):
-    """One where all can hold to the first word."""
+    """One where all can hold to the first message."""
 
     def decide(self, key: str, value: bytes) -> bytes:
         """Leave a value under a key unless one is there; return the one that stands for all."""
@@ -99,7 +99,7 @@ class FolderPlace(NodesPlace):
         """Read the file of each key that exists."""
         path = self._folder
         try:
-            # see that the folder is ours before a word in it counts: anybody may have made it
+            # see that the folder is ours before a message in it counts: anybody may have made it
             there = self._folder.lstat()
             if (there.st_dev, there.st_ino) != self._ours:
                 make_private_folder(self._folder)
@@ -129,7 +129,7 @@ class SealedPlace(NodesPlace):
 
     torch's store asks nobody who he is, and lists its keys to anybody. So the secret never goes
     there: each value carries an HMAC of it, its key and the job. Who has not the secret can leave
-    nothing that is taken for a node's word. He may read what nodes tell, take it away, or repeat
+    nothing that is taken for a node's message. He may read what nodes tell, take it away, or repeat
     it.
     """
 

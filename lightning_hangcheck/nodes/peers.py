@@ -12,7 +12,7 @@ that lose the store go on there as well, and who misses them looks there, too. E
 folder of its own by that name: so it counts as a place to meet once another node was heard in it.
 They never leave the store for it: a store that failed once may do so again.
 
-At each place a node leaves its word under a key of its own, in a thread of its own: a place that
+At each place a node leaves its message under a key of its own, in a thread of its own: a place that
 does not answer holds nobody up. What was left by an earlier job looks like a node that is there, so
 nothing counts before it has changed while we watched.
 """
@@ -35,14 +35,21 @@ from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
-    BadWord,
-    can_be_told,
+    BadMessage,
+    can_be_sent,
     most_memory,
     pack,
     read_judgement,
-    read_word,
+    read_message,
 )
-from lightning_hangcheck.nodes.word import VERSION, Judgement, ReadWord, RoundEnd, Word, shortened
+from lightning_hangcheck.nodes.message import (
+    VERSION,
+    Judgement,
+    Message,
+    ReadMessage,
+    RoundEnd,
+    shortened,
+)
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -79,12 +86,12 @@ IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
 """A place is left alone for so many times as long as it took to use it, and no longer than that: a
 turn during which this process was stopped took as long, and others must not find it silent."""
 LARGE = 256 * 1024
-"""Bytes of a word that may be more than others read."""
+"""Bytes of a message that may be more than others read."""
 MOST_CLOCKS = 64
 
 
 def key_of(node: int) -> str:
-    """Return the key of a node's word."""
+    """Return the key of a node's message."""
     return f"node-{node}"
 
 
@@ -101,7 +108,7 @@ class _Exchange:
         self.where = meeting.where
         self.opened = opened
         self.answered = self.heard_any = False
-        self.posted: Word | None = None
+        self.posted: Message | None = None
         self.double: tuple[str, ...] | None = None
         self.trouble_since_ns = 0
         self._trouble = ""
@@ -215,27 +222,28 @@ class _Exchange:
                 self._peers.take_judgement(judge, data)
 
     def _post(self) -> None:
-        word, judgement = self._peers.to_tell()
-        if word is None:
+        message, judgement = self._peers.to_send()
+        if message is None:
             return
-        key = key_of(word.node)
+        key = key_of(message.node)
         self._note_double(self._meeting.look(key))
         if judgement is not None and judgement.stamp != self._judged:
-            self._meeting.post(f"judgement-{word.node}", pack(judgement))
+            self._meeting.post(f"judgement-{message.node}", pack(judgement))
             self._judged = judgement.stamp
-        data = pack(word)
-        if len(data) >= LARGE and not can_be_told(data):
-            data = pack(shortened(word))
+        data = pack(message)
+        if len(data) >= LARGE and not can_be_sent(data):
+            data = pack(shortened(message))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
-        self.posted = word
+        self.posted = message
         self._told.set()
 
     def _note_double(self, data: bytes | None) -> None:
         """Is there another node with our number? By what stands where we alone tell.
 
         While torchrun numbers its nodes anew two may have one number for a second or two, and slow
-        storage may show an older word again: so it takes four words in ten seconds, none of ours.
+        storage may show an older message again: so it takes four messages in ten seconds, none
+        of ours.
         """
         seen, now_ns = hash(data), self._peers.now_ns()
         if data is None or seen == self._strange or not self._ours or seen in self._ours:
@@ -245,8 +253,8 @@ class _Exchange:
         self._strange, self._strange_ns, self._strangers = seen, now_ns, self._strangers + 1
         if self._strangers >= 4 and now_ns - self._strange_since_ns >= 10 * NANOSECONDS:
             try:
-                self.double = read_word(data)[0].addresses
-            except BadWord:
+                self.double = read_message(data)[0].addresses
+            except BadMessage:
                 self.double = ()
 
 
@@ -265,22 +273,22 @@ ALONE = Role()
 """Nobody is heard, and nobody can be told: it judges its own ranks."""
 
 
-class Heard(Struct, frozen=True):
-    """A node of which something was heard: its word, and when that was new, by our clock.
+class PeerState(Struct, frozen=True):
+    """A node of which something was heard: its message, and when that was new, by our clock.
 
     ``back_ns``: since when it is heard after a silence; 0 where it never was silent. ``memory``:
-    bytes that the word takes at most.
+    bytes that the message takes at most.
     """
 
-    word: Word
-    heard_ns: int
+    message: Message
+    received_ns: int
     back_ns: int = 0
     memory: int = 0
 
     @property
     def ranks(self) -> Iterator[int]:
         """All ranks of the node."""
-        return members(self.word.ranks)
+        return members(self.message.ranks)
 
 
 class Peers:
@@ -302,13 +310,13 @@ class Peers:
         self.unused: dict[int, str] = {}
         self.listened_ns = self._busy_ns = now_ns()
         self.followed: int | None = None
-        self._heard: dict[int, Heard] = {}
+        self._heard: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
         self._judgements: dict[int, Judgement] = {}
         self._own_judgement: Judgement | None = None
         self._since = 0
-        self._telling: Word | None = None
+        self._outgoing: Message | None = None
         self._clocks: dict[int, NodeClock] = {}
         self._hurried = False
         self._lock = threading.Lock()
@@ -332,28 +340,28 @@ class Peers:
     # What is heard
 
     @property
-    def heard(self) -> dict[int, Heard]:
+    def heard(self) -> dict[int, PeerState]:
         """The nodes that this one has heard itself."""
         return dict(self._heard)
 
-    def unheard_s(self, node: int) -> float:
+    def quiet_s(self, node: int) -> float:
         """Seconds for which this node has listened to another one and heard nothing."""
         peer = self._heard.get(node)
-        heard_ns = peer.heard_ns if peer is not None else 0
-        since_ns = max(heard_ns, self._asked.get(node, heard_ns or self.listened_ns))
+        received_ns = peer.received_ns if peer is not None else 0
+        since_ns = max(received_ns, self._asked.get(node, received_ns or self.listened_ns))
         return (self.listened_ns - since_ns) / NANOSECONDS
 
-    def silent_s(self, peer: Heard) -> float:
+    def silent_s(self, peer: PeerState) -> float:
         """Seconds since a node was heard; 0 where they are few, or its job has ended."""
-        silent = self.unheard_s(peer.word.node) >= SILENT_AFTER_S
-        seconds = (self.listened_ns - peer.heard_ns) / NANOSECONDS
-        return seconds if silent and not peer.word.ended else 0.0
+        silent = self.quiet_s(peer.message.node) >= SILENT_AFTER_S
+        seconds = (self.listened_ns - peer.received_ns) / NANOSECONDS
+        return seconds if silent and not peer.message.ended else 0.0
 
     def absent(self) -> list[int]:
         """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
         known = self._heard.keys() | self.unused.keys() | {self._own}
         asked = (node for node in list(self._asked) if node not in known)
-        return sorted(node for node in asked if self.unheard_s(node) >= SILENT_AFTER_S)
+        return sorted(node for node in asked if self.quiet_s(node) >= SILENT_AFTER_S)
 
     def listens_to(self) -> list[int]:
         """Return the nodes whose words this one takes: all where it judges, else who may judge."""
@@ -363,7 +371,7 @@ class Peers:
             nodes, there = [], 0
             for node in range(self._own):
                 nodes.append(node)
-                there += self.unheard_s(node) < SILENT_AFTER_S
+                there += self.quiet_s(node) < SILENT_AFTER_S
                 if there == FEW:
                     break
             if self._ways[0].trouble_since_ns or not there:
@@ -375,7 +383,7 @@ class Peers:
 
     def sought(self) -> list[int]:
         """Return some of them that are not heard where this node listens."""
-        missed = [node for node in list(self._asked) if self.unheard_s(node) >= MISSED_AFTER_S]
+        missed = [node for node in list(self._asked) if self.quiet_s(node) >= MISSED_AFTER_S]
         return missed[:MOST_LOOKED_FOR]
 
     def listen_anew(self, now_ns: int) -> None:
@@ -384,50 +392,54 @@ class Peers:
             self._asked = dict.fromkeys(self._asked, now_ns)
 
     def take(self, node: int, data: bytes) -> bool:
-        """Take a word that stands under the key of a node, and say whether it is heard by it."""
+        """Take a message that stands under the key of a node, and say whether it is heard by it."""
         now_ns = self.now_ns()
         try:
-            word, memory = read_word(data)
-            if word.node != node:
+            message, memory = read_message(data)
+            if message.node != node:
                 return False
             with self._lock:
-                return self._keep(word, memory, now_ns)
-        except (BadWord, MemoryError) as error:
-            log.once(f"word {node}", f"what node {node} tells is not used: {error}")
+                return self._keep(message, memory, now_ns)
+        except (BadMessage, MemoryError) as error:
+            log.once(f"message {node}", f"what node {node} tells is not used: {error}")
             self.unused[node] = str(error)
             return False
 
-    def _keep(self, word: Word, memory: int, now_ns: int) -> bool:
-        before = self._heard.get(word.node)
+    def _keep(self, message: Message, memory: int, now_ns: int) -> bool:
+        before = self._heard.get(message.node)
         kept, back_ns = self._kept, 0
         if before is not None:
             kept, back_ns = kept - before.memory, before.back_ns
-            silent = self.unheard_s(word.node) >= SILENT_AFTER_S
-            older = word.stamp <= before.word.stamp and word.machine == before.word.machine
+            silent = self.quiet_s(message.node) >= SILENT_AFTER_S
+            older = (
+                message.stamp <= before.message.stamp and message.machine == before.message.machine
+            )
             if older and not silent:
                 return False
             back_ns = now_ns if silent else back_ns
         if kept + memory > MOST_TOGETHER:
-            word = shortened(word)
-            memory = most_memory(encode_packed(word))
+            message = shortened(message)
+            memory = most_memory(encode_packed(message))
         if kept + memory > MOST_TOGETHER + MOST_MEMORY:
-            raise BadWord("with what others tell it could take more memory than there is for all")
+            raise BadMessage(
+                "with what others tell it could take more memory than there is for all"
+            )
         self._kept = kept + memory
-        self._heard[word.node] = Heard(word, now_ns, back_ns, memory)
-        self.unused.pop(word.node, None)
-        # how far its clock is ahead: its word came after ours that it had read. An estimate is kept
-        # until one is much better, or contradicts it
-        took_s = (now_ns - word.read.stamp) / NANOSECONDS
-        if self._own == word.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
-            ahead_s = word.wall_clock_s - time.time() + took_s / 2
-            known = self._clocks.get(word.node)
+        self._heard[message.node] = PeerState(message, now_ns, back_ns, memory)
+        self.unused.pop(message.node, None)
+        # how far its clock is ahead: its message came after ours that it had read. An estimate is
+        # kept until one is much better, or contradicts it
+        took_s = (now_ns - message.read.stamp) / NANOSECONDS
+        if self._own == message.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
+            ahead_s = message.wall_clock_s - time.time() + took_s / 2
+            known = self._clocks.get(message.node)
             if (
                 known is None
                 or took_s <= known.within_s
                 or abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
             ):
                 within_s = round(took_s / 2, 3) + 0.001
-                self._clocks[word.node] = NodeClock(word.node, round(ahead_s, 3), within_s)
+                self._clocks[message.node] = NodeClock(message.node, round(ahead_s, 3), within_s)
         return True
 
     @property
@@ -456,7 +468,7 @@ class Peers:
         if self._own == FIRST:
             return Role(judges=True)
         lower = [node for node in self.listens_to() if node < self._own]
-        there = [node for node in lower if self.unheard_s(node) < SILENT_AFTER_S]
+        there = [node for node in lower if self.quiet_s(node) < SILENT_AFTER_S]
         for node in there:  # ascending; one that was silent counts again after a while
             peer = self._heard.get(node)
             if peer is not None:
@@ -470,11 +482,11 @@ class Peers:
         return Role(waits=True) if self.followed is not None else ALONE
 
     @property
-    def judge_word(self) -> Word | None:
+    def judge_message(self) -> Message | None:
         """What the node told last that this one follows."""
         judge = self.role.judge
         peer = self._heard.get(judge) if judge is not None else None
-        return peer.word if peer is not None else None
+        return peer.message if peer is not None else None
 
     @property
     def judged(self) -> Judgement | None:
@@ -483,35 +495,35 @@ class Peers:
 
     def judgement_to_read(self) -> int | None:
         """Return the node that this one follows where it has judged what was not read yet."""
-        word = self.judge_word
-        if word is None or not word.judgement:
+        message = self.judge_message
+        if message is None or not message.judgement:
             return None
-        known = self._judgements.get(word.node)
-        return word.node if known is None or known.stamp != word.judgement else None
+        known = self._judgements.get(message.node)
+        return message.node if known is None or known.stamp != message.judgement else None
 
     def take_judgement(self, judge: int, data: bytes) -> None:
         """Take what a node judged for all."""
         try:
             self._judgements = {judge: read_judgement(data)}
-        except BadWord as error:
+        except BadMessage as error:
             log.once("judgement", f"what node {judge} judges is not used: {error}")
 
     def all_know(self, verdict: Verdict) -> bool:
         """Whether the judging node has told that all have read a verdict of this kind."""
         if self.role.judges:
             told = [way.posted for way in self._ways if way.opened and way.posted is not None]
-            known = any(word.known and word.judgement >= self._since for word in told)
+            known = any(message.known and message.judgement >= self._since for message in told)
             judged = self._own_judgement
         else:
-            word, judged = self.judge_word, self.judged
-            known = word is not None and word.known
+            message, judged = self.judge_message, self.judged
+            known = message is not None and message.known
         return known and _kind(judged) == verdict.verdict
 
     # What is told
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next word, where nothing is asked for before."""
+        """Seconds until the next message, where nothing is asked for before."""
         if self._hurried:
             return HURRIED_S
         calm_s = (self.now_ns() - self._busy_ns) / NANOSECONDS
@@ -526,7 +538,7 @@ class Peers:
 
     def tell(
         self,
-        word: Word,
+        message: Message,
         verdict: Verdict | None = None,
         end: RoundEnd | None = None,
         *,
@@ -538,7 +550,7 @@ class Peers:
         """
         self.look_round()
         settled = self.role.judges or self.role.judge is not None
-        followed = self.judge_word
+        followed = self.judge_message
         if busy or not settled or (followed is not None and (followed.asks or followed.wants)):
             self._busy_ns = self.now_ns()
         if self.role.judges:
@@ -550,27 +562,27 @@ class Peers:
                 self._own_judgement = before = judged
             # each node that is heard has read a verdict of the kind that this one told
             known = bool(self._since) and all(
-                peer.word.read.judge == self._own and peer.word.read.judgement >= self._since
+                peer.message.read.judge == self._own and peer.message.read.judgement >= self._since
                 for node, peer in self.heard.items()
-                if self.unheard_s(node) < SILENT_AFTER_S and not peer.word.ended
+                if self.quiet_s(node) < SILENT_AFTER_S and not peer.message.ended
             )
-            word = replace(word, judgement=before.stamp if before else 0, known=known)
-        self._telling = word
+            message = replace(message, judgement=before.stamp if before else 0, known=known)
+        self._outgoing = message
         for way in self._ways:
             if way.opened:
                 way.wake()
 
-    def to_tell(self) -> tuple[Word | None, Judgement | None]:
+    def to_send(self) -> tuple[Message | None, Judgement | None]:
         """Return what is told now, with what is of this moment: our clocks, and what was read."""
-        word = self._telling
-        if word is None:
+        message = self._outgoing
+        if message is None:
             return None, None
-        heard, judged = self.judge_word, self.judged
-        read = ReadWord()
+        heard, judged = self.judge_message, self.judged
+        read = ReadMessage()
         if heard is not None:
-            read = ReadWord(heard.node, heard.stamp, judged.stamp if judged is not None else 0)
-        word = replace(word, stamp=self.now_ns(), wall_clock_s=time.time(), read=read)
-        return word, self._own_judgement if self.role.judges else None
+            read = ReadMessage(heard.node, heard.stamp, judged.stamp if judged is not None else 0)
+        message = replace(message, stamp=self.now_ns(), wall_clock_s=time.time(), read=read)
+        return message, self._own_judgement if self.role.judges else None
 
     # Where they meet
 

@@ -270,7 +270,7 @@ class Recorder:
             if self.on_sidecar_lost is not None:
                 self.on_sidecar_lost()
 
-        def run_errand() -> None:
+        def run_task() -> None:
             self._tell_place()
             if self.on_pulse is not None:
                 self.on_pulse()
@@ -279,7 +279,7 @@ class Recorder:
             """For whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
             return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
-        pulse = Pulse(page, session.sidecar_file, say_lost, patience_s, run_errand)
+        pulse = Pulse(page, session.sidecar_file, say_lost, patience_s, run_task)
         self._pulse = unless_no_room(session, lambda: pulse.start(identity.ranks_here))
         if self._pulse is None:
             pulse.look()  # this once
@@ -440,7 +440,7 @@ class Recorder:
         """Say that the thread that calls trains from now on, where no other one does."""
         if self._training.begins_here() and self.page.ending != "running":
             self.page.end("running")
-        if self._training.goes_on_beside:
+        if self._training.trains_in_another_thread:
             self.page.show(training="beside")
 
     @harmless
@@ -484,7 +484,7 @@ class Recorder:
         """Close what is open, within a second; called at exit."""
         if self._state != "recording":
             return
-        if self.page.ending == "running" and not self._training.goes_on_beside:
+        if self.page.ending == "running" and not self._training.trains_in_another_thread:
             self.mark_finished()
         if self._pulse:
             self._pulse.stop(EXIT_LIMIT_S)

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 import msgspec
 
 from lightning_hangcheck import log
-from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, name_beside, open_owned, reserve
+from lightning_hangcheck.files.safe import (
+    NEW_FILE,
+    PRIVATE_FILE,
+    open_owned,
+    reserve,
+    temporary_name,
+)
 from lightning_hangcheck.model.beat import (
     Beat,
     CheckpointMark,
@@ -191,7 +197,7 @@ class PageWriter:
     @classmethod
     def create(cls, path: Path) -> PageWriter:
         """Make the page of this process; under its name it appears only when it is whole."""
-        temporary = name_beside(path)
+        temporary = temporary_name(path)
         descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
             writer = cls(reserve(descriptor, PAGE_SIZE))

@@ -154,9 +154,9 @@ class Pulse:
         file: Path,
         on_lost: Callable[[int], None],
         patience_s: Callable[[], float],
-        errand: Callable[[], None],
+        task: Callable[[], None],
     ) -> None:
-        self._page, self._file, self._errand = page, file, errand
+        self._page, self._file, self._task = page, file, task
         self._on_lost, self._patience_s = on_lost, patience_s
         self._known: SidecarFacts | None = None
         self._lost: SidecarFacts | None = None
@@ -182,7 +182,7 @@ class Pulse:
             self._page.pulse()
             attempt("telling signal handlers and coroutines", self._show_wait)
             attempt("looking after the sidecar", self.look)
-            attempt("offering torch's flight record", self._errand)
+            attempt("offering torch's flight record", self._task)
 
     def _show_wait(self) -> None:
         self._page.show_wait(handled_signals(), awaiting(), self._handling.words())
@@ -266,7 +266,7 @@ class TrainingThread:
         self._kept_by_thread = threading.local()
 
     @property
-    def goes_on_beside(self) -> bool:
+    def trains_in_another_thread(self) -> bool:
         """Whether it is not the main thread, and has not ended."""
         return self._found is not None and self._found.is_alive()
 
@@ -281,7 +281,7 @@ class TrainingThread:
     def begins_here(self) -> bool:
         """Take the thread that calls for the one that trains, if it may be; whether it was none."""
         here, main = threading.current_thread(), threading.main_thread()
-        if here is main or self.goes_on_beside:
+        if here is main or self.trains_in_another_thread:
             return False
         calls = sys._current_frames().get(main.ident or 0)  # noqa: SLF001
         serving = [

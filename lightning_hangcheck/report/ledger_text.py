@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.ledger.ledger_file import Run
-    from lightning_hangcheck.ledger.phase_history import PhaseStory, Story
+    from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
     from lightning_hangcheck.ledger.spending import Prices
 
 WORTH_A_REASON_S = 10.0
@@ -93,7 +93,7 @@ class StallRow(Stall, frozen=True, kw_only=True):
     cost: float | None
 
 
-class Bill(Struct, frozen=True, kw_only=True):
+class Totals(Struct, frozen=True, kw_only=True):
     """All rows of a ledger, which ``--json`` prints; phases cost by themselves, as in a run."""
 
     schema_version: int = 1
@@ -105,7 +105,7 @@ class Bill(Struct, frozen=True, kw_only=True):
     unreadable: int = 0
 
 
-def make_bill(story: Story, prices: Prices) -> Bill:
+def sum_up(history: PhaseHistory, prices: Prices) -> Totals:
     """Reckon what a ledger comes to."""
 
     def summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
@@ -115,24 +115,24 @@ def make_bill(story: Story, prices: Prices) -> Bill:
         shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
         return tuple(shared), sum(costs) if costs else None
 
-    phases, phases_cost = summed([_of_phase(phase, prices) for phase in story.phases])
-    runs, runs_cost = summed([_of_run(run, prices) for run in story.runs])
+    phases, phases_cost = summed([_of_phase(phase, prices) for phase in history.phases])
+    runs, runs_cost = summed([_of_run(run, prices) for run in history.runs])
     stalls = []
-    for run in story.runs:
+    for run in history.runs:
         for stall in run.stalls:
             cost = prices.cost(run.gpus, 1, stall.rank_hours * SECONDS_PER_HOUR)
             stalls.append(StallRow(**asdict(stall), run=run.run_id, cost=cost))
-    return Bill(
+    return Totals(
         phases=phases,
         runs=runs,
         stalls=tuple(stalls),
         phases_cost=phases_cost,
         runs_cost=runs_cost,
-        unreadable=story.unreadable,
+        unreadable=history.unreadable,
     )
 
 
-def _of_phase(phase: PhaseStory, prices: Prices) -> Row:
+def _of_phase(phase: PastPhase, prices: Prices) -> Row:
     place, seconds = phase.place, phase.duration_s or 0.0
     unended = phase.status in ("interrupted", "unknown") and phase.duration_s is not None
     reused = "once" if phase.reused == 1 else f"{phase.reused} times"
@@ -200,7 +200,7 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-def render(bill: Bill) -> str:
+def render(totals: Totals) -> str:
     """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
     parts: list[str] = []
 
@@ -216,8 +216,8 @@ def render(bill: Bill) -> str:
         parts.extend([*aligned([*head, *rows[-MOST_ROWS:]], indent="  ", width=None), ""])
 
     for kind, found, cost in (
-        ("phases", bill.phases, bill.phases_cost),
-        ("runs", bill.runs, bill.runs_cost),
+        ("phases", totals.phases, totals.phases_cost),
+        ("runs", totals.runs, totals.runs_cost),
     ):
         total = f", {cost:.2f} in all" if cost is not None else ""
         block(f"{kind}{total}", [_cells(row, row.note) for row in found], [(*COLUMNS, "")])
@@ -231,18 +231,18 @@ def render(bill: Bill) -> str:
             _money(row.cost),
             cut(row.summary, MOST_NOTE) if row.explained else "the cause is unknown",
         )
-        for row in bill.stalls
+        for row in totals.stalls
     ]
     block("stalls", stalls)
-    dearest_first = sorted((*bill.phases, *bill.runs), key=lambda row: -row.rank_hours)
+    dearest_first = sorted((*totals.phases, *totals.runs), key=lambda row: -row.rank_hours)
     slow = [
         (cut(row.name, MOST_NAME), row.took, cut(row.reason, MOST_REASON))
         for row in dearest_first
         if row.reason
     ]
     block("slowest, with what was seen", slow[:5])
-    if bill.unreadable:
-        lines = several(bill.unreadable, "line")
+    if totals.unreadable:
+        lines = several(totals.unreadable, "line")
         parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
@@ -261,7 +261,7 @@ def cut(text: str, most: int) -> str:
     return plain if len(plain) <= most else f"{plain[: most - 3]}..."
 
 
-def render_csv(bill: Bill) -> str:
+def render_csv(totals: Totals) -> str:
     """Write phases and runs, a line each; numbers as they are, empty where they are not known."""
 
     def cell(value: object) -> object:
@@ -274,19 +274,19 @@ def render_csv(bill: Bill) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
-    for row in (*bill.phases, *bill.runs):
+    for row in (*totals.phases, *totals.runs):
         writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
 
 
-def render_markdown(bill: Bill) -> str:
+def render_markdown(totals: Totals) -> str:
     """Write a section for each kind, to be pasted into a log."""
 
     def safe(text: str) -> str:
         return one_line(text).replace("|", "\\|")
 
     parts = ["# Experiment log", ""]
-    for title, rows in (("Phases", bill.phases), ("Runs", bill.runs)):
+    for title, rows in (("Phases", totals.phases), ("Runs", totals.runs)):
         head = (*COLUMNS, "seen")
         seen = ["; ".join(filter(None, (row.reason, row.note))) for row in rows]
         cells = [(*_cells(row, "")[:-1], one) for row, one in zip(rows, seen, strict=True)]
@@ -295,9 +295,9 @@ def render_markdown(bill: Bill) -> str:
             table = [head, ["---"] * len(head), *cells]
             parts += [f"| {' | '.join(map(safe, line))} |" for line in table]
             parts.append("")
-    if bill.stalls:
+    if totals.stalls:
         parts += ["## Stalls", ""]
-        for stall in bill.stalls:
+        for stall in totals.stalls:
             money = "" if stall.cost is None else f", {stall.cost:.2f}"
             ranks_time = seconds_in_words(stall.rank_hours * SECONDS_PER_HOUR)
             took = f"{seconds_in_words(stall.seconds)}, all ranks together {ranks_time}{money}"
@@ -306,17 +306,17 @@ def render_markdown(bill: Bill) -> str:
     return "\n".join(parts)
 
 
-def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
+def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:
     """Find the newest runs or phases of these names, or with these words in a run's command.
 
     Raises:
         BadUsage: There is none.
     """
-    every = (*bill.phases, *bill.runs)
+    every = (*totals.phases, *totals.runs)
     found = []
     for name in names:
         told = [row for row in every if row.name == name]
-        told = told or [row for row in bill.runs if name in row.note]
+        told = told or [row for row in totals.runs if name in row.note]
         if not told:
             known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
             sentence = f"the ledger has no run or phase {name}"
@@ -325,7 +325,7 @@ def find_rows(bill: Bill, names: Sequence[str]) -> list[Row]:
     return found
 
 
-def render_beside(rows: Sequence[Row]) -> str:
+def render_side_by_side(rows: Sequence[Row]) -> str:
     """Write rows beside each other; of two also how many times as much the second one is."""
 
     def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
@@ -364,7 +364,7 @@ def render_beside(rows: Sequence[Row]) -> str:
     return "\n".join([*table, *(["", "seen", *seen] if seen else [])]) + "\n"
 
 
-def draw(bill: Bill) -> bytes:
+def draw(totals: Totals) -> bytes:
     """Draw the newest 40 phases and runs, the oldest on top, as a PNG.
 
     Raises:
@@ -376,7 +376,7 @@ def draw(bill: Bill) -> bytes:
         raise BadUsage(
             f"a chart needs matplotlib ({error})", "pip install 'lightning-hangcheck[plots]'"
         ) from error
-    rows = [row for row in (*bill.phases, *bill.runs) if row.duration_s][-40:]
+    rows = [row for row in (*totals.phases, *totals.runs) if row.duration_s][-40:]
     if not rows:
         raise BadUsage("there is nothing to draw in the ledger yet", "leave out --chart")
     # a colour for each phase of the ranks' time, those first that took most; `tab10` has ten

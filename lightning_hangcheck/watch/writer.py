@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor, Errand, HangNews
+from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor, Delivery, HangNews
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.safe import FOR_ALL, write_atomically
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
@@ -341,7 +341,7 @@ class Alerting:
             run_dir=run_dir,
             number=number,
         )
-        errand = encode(Errand(self.asked_for, news))
+        delivery = encode(Delivery(self.asked_for, news))
 
         def send() -> None:
             try:
@@ -360,7 +360,7 @@ class Alerting:
             self._under_way.append(messenger)
             if messenger.stdin is not None:
                 with suppress(BrokenPipeError), messenger.stdin as pipe:
-                    pipe.write(errand)
+                    pipe.write(delivery)
 
         # an environment may be larger than a pipe holds, and the messenger has yet to start
         self._threads.append(threading.Thread(target=send, daemon=True))

@@ -39,8 +39,8 @@ from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack
+from lightning_hangcheck.nodes.message import Message, message_of
 from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers, key_of
-from lightning_hangcheck.nodes.word import Word, word_of
 from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.watch.other_nodes.joining import join_heard, wanted_of
 
@@ -191,12 +191,12 @@ def _word(
     made: Made,
     silent_s: float | None = None,
     wanted: Sequence[int] = (),
-) -> Word:
+) -> Message:
     case = _case(node, nnodes, made)
     if silent_s is not None:
         views = tuple(replace(view, silent_for_s=silent_s) for view in case.ranks)
         case = replace(case, ranks=views)
-    return word_of(case, node, time.monotonic_ns(), wanted=wanted)
+    return message_of(case, node, time.monotonic_ns(), wanted=wanted)
 
 
 def _case(node: int, nnodes: int, made: Made) -> Case:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_hangcheck.alerts.messenger import (
     AlertsAskedFor,
-    Errand,
+    Delivery,
     HangNews,
     environment_of,
     run_hang_command,
@@ -33,7 +33,7 @@ PROGRAM = "lightning_hangcheck.alerts.messenger"
 LEAK = "xleakx"
 
 
-def start(errand: Errand) -> subprocess.Popen[bytes]:
+def start(delivery: Delivery) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         own_command(PROGRAM),
         stdin=subprocess.PIPE,
@@ -42,7 +42,7 @@ def start(errand: Errand) -> subprocess.Popen[bytes]:
         start_new_session=True,
     )
     assert process.stdin is not None
-    process.stdin.write(msgspec.json.encode(errand))
+    process.stdin.write(msgspec.json.encode(delivery))
     process.stdin.close()
     process.stdin = None
     return process
@@ -58,7 +58,7 @@ def test_each_way_is_tried_whatever_becomes_of_the_others(tmp_path: Path) -> Non
             notify=addresses,
             on_hang_exec="exit 7",
         )
-        process = start(Errand(asked_for, news(tmp_path)))
+        process = start(Delivery(asked_for, news(tmp_path)))
         try:
             _, said = process.communicate(timeout=120)
         finally:
@@ -76,7 +76,7 @@ def test_each_way_is_tried_whatever_becomes_of_the_others(tmp_path: Path) -> Non
 
 def test_one_that_is_told_to_end_takes_its_command_with_it(tmp_path: Path) -> None:
     asked_for = AlertsAskedFor(on_hang_exec="echo $$; sleep 1000")
-    process = start(Errand(asked_for, news(tmp_path)))
+    process = start(Delivery(asked_for, news(tmp_path)))
     file = tmp_path / "evidence" / "1" / "on-hang-exec.txt"
     try:
         until(lambda: file.exists() and printed(tmp_path).endswith("\n"), "the command to run")

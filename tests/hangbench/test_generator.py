@@ -11,7 +11,7 @@ import pytest
 from corpus.generator.composition import FAMILIES, PHASES
 from corpus.generator.drawing import draw_programs, lay_out
 from corpus.peers import registry
-from corpus.peers.beside_table import render_beside
+from corpus.peers.beside_table import render_side_by_side
 from corpus.peers.comparing import Beside, of_ours, of_peer
 from corpus.peers.registry import PEERS
 from corpus.peers.transcript import Line, Transcript
@@ -162,7 +162,7 @@ def test_the_table_puts_our_own_answers_first_and_counts_only_what_was_asked() -
         culprits=True, cause=True,
     )  # fmt: skip
     healthy = Score(name="healthy_late_rank", healthy=True, told=["hang"])
-    shown = render_beside([of_ours(ours), of_ours(healthy), _answer("nvrx-killed")])
+    shown = render_side_by_side([of_ours(ours), of_ours(healthy), _answer("nvrx-killed")])
     assert re.search(r"\| +\| hangcheck +\| nvrx +\|", shown)
     assert re.search(r"\| line +\| 0 of 0 +\| 0 of 0 +\|", shown)
     assert re.search(r"\| false alarms +\| 1 of 1 +\| 0 of 0 +\|", shown)

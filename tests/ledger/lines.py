@@ -13,7 +13,7 @@ from lightning_hangcheck.ledger.ledger_file import (
     Place,
     Run,
 )
-from lightning_hangcheck.ledger.phase_history import Story, tell
+from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 from lightning_hangcheck.model.case import PhaseTime
 
 if TYPE_CHECKING:
@@ -69,5 +69,5 @@ def run(run_id: str, *stalls: Stall, duration_s: float = 7200.0, loading_s: floa
     )
 
 
-def story(*lines: AnyLine, alive: bool | None = True) -> Story:
+def history(*lines: AnyLine, alive: bool | None = True) -> PhaseHistory:
     return tell(Pages(lines), lambda _: alive)

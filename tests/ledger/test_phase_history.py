@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from ledger.lines import HERE, begun, discarded, ended, file, story
+from ledger.lines import HERE, begun, discarded, ended, file, history
 from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.ledger_file import Fingerprint, Measured, Reused
@@ -24,7 +24,7 @@ from lightning_hangcheck.machine import read_process_stat
 
 
 def test_a_phase_that_ended_is_done_with_its_time_and_metrics() -> None:
-    (phase,) = story(begun("a", "train"), ended("a", duration_s=12.0, val_acc=0.91)).phases
+    (phase,) = history(begun("a", "train"), ended("a", duration_s=12.0, val_acc=0.91)).phases
     assert (phase.status, phase.duration_s, phase.metrics) == ("done", 12.0, {"val_acc": 0.91})
     assert phase.metric == ("val_acc", 0.91)
 
@@ -34,7 +34,7 @@ def test_a_phase_that_ended_is_done_with_its_time_and_metrics() -> None:
 )
 def test_a_phase_without_an_end_is_told_by_its_process(alive: bool | None, status: str) -> None:
     measured = Measured(id="a", at="", after_s=7.0, metrics={"loss": 2.0})
-    (phase,) = story(begun("a", "train"), measured, alive=alive).phases
+    (phase,) = history(begun("a", "train"), measured, alive=alive).phases
     assert (phase.status, phase.duration_s, phase.metrics) == (status, 7.0, {"loss": 2.0})
 
 
@@ -48,12 +48,12 @@ def test_a_process_is_known_by_its_id_and_its_start() -> None:
 
 
 def test_a_clock_that_was_set_back_gives_no_negative_time() -> None:
-    (phase,) = story(begun("a", "train"), ended("a", duration_s=-5.0)).phases
+    (phase,) = history(begun("a", "train"), ended("a", duration_s=-5.0)).phases
     assert phase.duration_s == 0.0
 
 
 def test_what_failed_or_was_discarded_does_not_count() -> None:
-    told = story(
+    told = history(
         begun("a", "train"), ended("a"), discarded("a", "train", "it was run again"),
         begun("b", "train"), ended("b", error="ValueError: no"),
     )  # fmt: skip
@@ -62,7 +62,7 @@ def test_what_failed_or_was_discarded_does_not_count() -> None:
 
 
 def test_the_newest_that_made_the_same_files_is_the_one_at_stake() -> None:
-    told = story(
+    told = history(
         begun("a", "train"), ended("a", file("/out/1")),
         begun("b", "train"), ended("b", file("/out/2")),
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_the_newest_that_made_the_same_files_is_the_one_at_stake() -> None:
 
 
 def test_what_rests_on_a_phase_is_found_at_any_remove_and_within_folders() -> None:
-    told = story(
+    told = history(
         begun("a", "prepare"), ended("a", file("/data")),
         begun("b", "train", file("/data/train.bin")), ended("b", file("/last.ckpt")),
         begun("c", "evaluate", file("/last.ckpt")), ended("c", accuracy=0.9),
@@ -83,7 +83,7 @@ def test_what_rests_on_a_phase_is_found_at_any_remove_and_within_folders() -> No
 
 
 def test_what_rests_on_the_same_files_of_an_earlier_run_is_found() -> None:
-    told = story(
+    told = history(
         begun("a", "prepare"), ended("a", file("/data")),
         begun("b", "train", file("/data")), ended("b", file("/last.ckpt")),
         begun("c", "prepare"), ended("c", file("/data")),
@@ -96,7 +96,7 @@ def test_what_rests_on_the_same_files_of_an_earlier_run_is_found() -> None:
 
 def test_a_reuse_is_counted() -> None:
     reused = Reused(id="a", at="", phase="train", why="good")
-    assert story(begun("a", "train"), ended("a"), reused).phases[0].reused == 1
+    assert history(begun("a", "train"), ended("a"), reused).phases[0].reused == 1
 
 
 DATA, MADE = file("/data"), file("/last.ckpt")
@@ -109,7 +109,7 @@ def decided(
     **metrics: float,
 ) -> Decision:
     """Of a phase that was run with DATA and made MADE, where these files are present now."""
-    told = story(
+    told = history(
         begun("a", "train", DATA), ended("a", MADE, **metrics),
         begun("b", "evaluate", MADE), ended("b", duration_s=600.0, accuracy=0.8),
     )  # fmt: skip
@@ -166,7 +166,7 @@ def test_what_must_not_run_twice_is_refused_unless_something_changed() -> None:
 
 
 def test_what_is_not_done_runs() -> None:
-    assert decide(story(begun("a", "train")), "train", "error").act == "run"
+    assert decide(history(begun("a", "train")), "train", "error").act == "run"
 
 
 def test_the_question_names_each_way_with_time_price_and_what_becomes_stale() -> None:

@@ -149,11 +149,11 @@ AT_ONCE = """
 import sys, threading
 
 sys.setswitchinterval(1e-6)
-from lightning_hangcheck.nodes.encoding import pack, read_judgement, read_word
-from lightning_hangcheck.nodes.word import VERSION, Judgement, Word
+from lightning_hangcheck.nodes.encoding import pack, read_judgement, read_message
+from lightning_hangcheck.nodes.message import VERSION, Judgement, Message
 
-word, judgement = Word(version=VERSION, node=0, stamp=1), Judgement(version=VERSION, stamp=1)
-told = {read_word: pack(word), read_judgement: pack(judgement)}
+message, judgement = Message(version=VERSION, node=0, stamp=1), Judgement(version=VERSION, stamp=1)
+told = {read_message: pack(message), read_judgement: pack(judgement)}
 gate = threading.Barrier(4)
 
 

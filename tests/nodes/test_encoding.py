@@ -33,27 +33,27 @@ from lightning_hangcheck.nodes import encoding, peers
 from lightning_hangcheck.nodes.encoding import (
     MARK,
     MOST_MEMORY,
-    BadWord,
-    can_be_told,
+    BadMessage,
+    can_be_sent,
     pack,
     read_judgement,
-    read_word,
+    read_message,
 )
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.peers import Heard, Peers
-from lightning_hangcheck.nodes.word import (
+from lightning_hangcheck.nodes.message import (
     TAKEN_NS,
     TOO_LARGE,
     VERSION,
     Judgement,
+    Message,
     RankLine,
     RoundMark,
-    Word,
     class_of,
+    message_of,
     shortened,
-    word_of,
 )
-from lightning_hangcheck.watch.other_nodes.joining import join_heard
+from lightning_hangcheck.nodes.peers import Peers, PeerState
+from lightning_hangcheck.watch.other_nodes.joining import join_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,35 +63,35 @@ LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_si
 
 
 def test_a_rank_that_gets_on_tells_no_stacks() -> None:
-    (line,) = word_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
+    (line,) = message_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
     assert (line.told.view.processes, line.told.stacks, line.told.view.pid) == ((), (), 100)
 
 
 def test_in_a_large_job_evidence_is_told_where_it_is_asked_for() -> None:
-    waits, loads = word_of(LARGE, 0, 1, folded_above=0).lines
+    waits, loads = message_of(LARGE, 0, 1, folded_above=0).lines
     assert (waits.ranks, loads.ranks) == ((0, 1), (2, 2))
     assert not waits.told.view.processes
-    asked = word_of(LARGE, 0, 1, folded_above=0, wanted=[1])
+    asked = message_of(LARGE, 0, 1, folded_above=0, wanted=[1])
     assert [bool(line.told.view.processes) for line in asked.lines] == [True, False]
 
 
 def test_a_calm_rank_takes_no_hundred_bytes_a_second() -> None:
     calm = job(*(rank(number, silent=0.2) for number in range(8)), world_size=131_072)
-    assert len(pack(word_of(calm, 0, 1))) / 8 < 100
+    assert len(pack(message_of(calm, 0, 1))) / 8 < 100
 
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
 
-WORD = word_of(CASE, 1, 7)
+WORD = message_of(CASE, 1, 7)
 
 PACKED = pack(WORD)
 
-FOLDED = word_of(CASE, 1, 7, folded_above=0, wanted=[0, 1])
+FOLDED = message_of(CASE, 1, 7, folded_above=0, wanted=[0, 1])
 
 
 def refusal(data: bytes) -> str:
-    with pytest.raises(BadWord) as caught:
-        read_word(data)
+    with pytest.raises(BadMessage) as caught:
+        read_message(data)
     return str(caught.value)
 
 
@@ -121,9 +121,12 @@ def test_bytes_of_any_kind_are_refused(data: bytes) -> None:
 def test_lines_of_odd_ranks_are_refused_or_joined(ranks: list[int]) -> None:
     first, *others = FOLDED.lines
     odd = replace(FOLDED, lines=(replace(first, ranks=tuple(ranks)), *others))
-    with suppress(BadWord):
-        word, _ = read_word(pack(odd))
-        assert len(join_heard(job(rank(0, IN_BARRIER), world_size=4), [Heard(word, 1)]).alike) <= 4
+    with suppress(BadMessage):
+        message, _ = read_message(pack(odd))
+        assert (
+            len(join_peers(job(rank(0, IN_BARRIER), world_size=4), [PeerState(message, 1)]).alike)
+            <= 4
+        )
 
 
 JSON_LIKE = st.recursive(
@@ -140,8 +143,8 @@ FIELDS = st.dictionaries(
 @given(FIELDS)
 def test_a_word_of_odd_parts_is_refused_or_says_nothing_odd(fields: dict[str, Any]) -> None:
     data = MARK + zlib.compress(msgspec.msgpack.encode(fields))
-    with suppress(BadWord):
-        assert read_word(data)[0].version == VERSION
+    with suppress(BadMessage):
+        assert read_message(data)[0].version == VERSION
 
 
 def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -162,8 +165,8 @@ def with_registers(*arguments: int) -> bytes:
 def test_registers_have_no_sign() -> None:
     """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
     largest = (1 << 64) - 1
-    word, _ = read_word(with_registers(3, largest))
-    kernel = word.lines[0].told.view.processes[0].samples[-1].kernel
+    message, _ = read_message(with_registers(3, largest))
+    kernel = message.lines[0].told.view.processes[0].samples[-1].kernel
     assert kernel is not None
     assert kernel.threads[0].arguments == (3, largest)
 
@@ -227,8 +230,8 @@ def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
 
 def made_use_of(data: bytes) -> None:
     """Do all that is done with what was read."""
-    word, _ = read_word(data)
-    judge(join_heard(job(rank(3, IN_BARRIER), world_size=4), [Heard(word, 1)]))
+    message, _ = read_message(data)
+    judge(join_peers(job(rank(3, IN_BARRIER), world_size=4), [PeerState(message, 1)]))
 
 
 @given(
@@ -248,7 +251,7 @@ def test_odd_groups_are_refused_or_harm_nobody(
 ) -> None:
     run = GroupRun(first, step, count, name, name_step)
     for data in in_groups(GroupFamily(tuple(offsets), (run,)), root):
-        with suppress(BadWord):
+        with suppress(BadMessage):
             made_use_of(data)
 
 
@@ -273,7 +276,7 @@ def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
 
     monkeypatch.setattr(encoding, "can_be_reckoned_with", fails)
     assert type(error).__name__ in refusal(PACKED)
-    with pytest.raises(BadWord, match=type(error).__name__):
+    with pytest.raises(BadMessage, match=type(error).__name__):
         read_judgement(pack(Judgement(version=VERSION, stamp=3)))
 
 
@@ -302,14 +305,14 @@ VERDICT = judge(CASE)
 )
 def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     verdict = replace(VERDICT, **changes)
-    with pytest.raises(BadWord):
+    with pytest.raises(BadMessage):
         read_judgement(pack(Judgement(version=VERSION, stamp=3, verdict=verdict)))
 
 
 def test_a_judgement_is_read_as_it_was_told() -> None:
     told = Judgement(version=VERSION, stamp=3, verdict=VERDICT)
     assert read_judgement(pack(told)) == told
-    with pytest.raises(BadWord):
+    with pytest.raises(BadMessage):
         read_judgement(PACKED[:-9])
 
 
@@ -373,7 +376,7 @@ def traced(read: Callable[[], object]) -> tuple[object, int]:
     tracemalloc.start()
     try:
         result: object = read()
-    except BadWord as error:
+    except BadMessage as error:
         result = error
     finally:
         _, most = tracemalloc.get_traced_memory()
@@ -395,10 +398,10 @@ def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: i
     """Some are within the bounds, and are read; no more than those may take, and in seconds."""
     data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](many)), 1)
     began = time.process_time()
-    with suppress(BadWord):
-        read_word(data)
+    with suppress(BadMessage):
+        read_message(data)
     assert time.process_time() - began < 10.0
-    assert traced(lambda: read_word(data))[1] < 0.6 * MOST_MEMORY
+    assert traced(lambda: read_message(data))[1] < 0.6 * MOST_MEMORY
 
 
 @pytest.mark.parametrize(
@@ -414,12 +417,12 @@ def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any])
     data = MARK + zlib.compress(msgspec.msgpack.encode(told), 6)
     assert len(data) < 60_000
     refused, most = traced(lambda: read_judgement(data))
-    assert isinstance(refused, BadWord)
+    assert isinstance(refused, BadMessage)
     assert most < 64 * MB
 
 
-def with_families(families: list[GroupFamily], ranks: int = 1) -> Word:
-    """A word of ranks that are each in groups of these shapes."""
+def with_families(families: list[GroupFamily], ranks: int = 1) -> Message:
+    """A message of ranks that are each in groups of these shapes."""
     flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0"),) * len(families))
     views = [RankView(rank=one, flight=flight) for one in range(ranks)]
     return replace(WORD, lines=tuple(class_of(view, tuple(families), 0) for view in views))
@@ -432,7 +435,7 @@ def test_groups_of_a_million_members_are_not_made(shapes: int, ranks: int) -> No
     """Six bytes say a million members: of groups that differ, or of each rank once more."""
     million = 1_000_000
     families = [GroupFamily((0, 1, million - n), (GroupRun(0, 1, 1, "0"),)) for n in range(shapes)]
-    refused, most = traced(lambda: read_word(pack(with_families(families, ranks))))
+    refused, most = traced(lambda: read_message(pack(with_families(families, ranks))))
     assert "members" in str(refused)
     assert most < 12 * MB
 
@@ -441,9 +444,9 @@ def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What one node leaves, any other may read; else it would look silent."""
-    monkeypatch.setattr(encoding, "MOST_MEMORY", read_word(pack(WORD))[1] - 1)
-    assert not can_be_told(pack(WORD))
-    told, _ = read_word(pack(shortened(WORD)))
+    monkeypatch.setattr(encoding, "MOST_MEMORY", read_message(pack(WORD))[1] - 1)
+    assert not can_be_sent(pack(WORD))
+    told, _ = read_message(pack(shortened(WORD)))
     assert told.gaps == (TOO_LARGE,)
     assert [line.told.view.rank for line in told.lines] == [0, 1]
 
@@ -454,11 +457,11 @@ def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence
     first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
     hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
     assert hears.take(1, first)
-    assert hears.heard[1].word.lines[0].told.view.processes
+    assert hears.heard[1].message.lines[0].told.view.processes
     monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
     assert hears.take(2, second)
-    assert hears.heard[2].word.gaps == (TOO_LARGE,)
-    assert not hears.heard[2].word.lines[0].told.view.processes
+    assert hears.heard[2].message.gaps == (TOO_LARGE,)
+    assert not hears.heard[2].message.lines[0].told.view.processes
     monkeypatch.setattr(peers, "MOST_MEMORY", 0)
     assert not hears.take(3, third)
     assert "more memory" in hears.unused[3]
@@ -468,11 +471,11 @@ def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None
     """Ranks of real training were 40 to 57 kB each: as many bytes are made of workers here."""
     workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
     waits = rank(0, IN_BARRIER, children=workers)
-    told = word_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
+    told = message_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
     unpacked = len(msgspec.msgpack.encode(told))
     assert unpacked > 40_000 * 64
-    word, memory = read_word(pack(told))
-    assert len(word.lines[0].told.view.processes) == 46
+    message, memory = read_message(pack(told))
+    assert len(message.lines[0].told.view.processes) == 46
     assert memory < MOST_MEMORY
 
 
@@ -482,8 +485,8 @@ def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
-    word, _ = read_word(pack(word_of(CASE, 0, 1)))
-    views = tuple(line.told.view for line in word.lines)
+    message, _ = read_message(pack(message_of(CASE, 0, 1)))
+    views = tuple(line.told.view for line in message.lines)
     assert views == rebased(CASE, TAKEN_NS - NOW_NS).ranks
 
 
@@ -492,5 +495,5 @@ def test_a_changed_byte_is_refused_or_changes_nothing(at: int, by: int) -> None:
     """The checksum of zlib tells; a few of its bits mean nothing."""
     changed = bytearray(PACKED)
     changed[at] ^= by
-    with suppress(BadWord):
-        assert read_word(bytes(changed))[0] == read_word(PACKED)[0]
+    with suppress(BadMessage):
+        assert read_message(bytes(changed))[0] == read_message(PACKED)[0]

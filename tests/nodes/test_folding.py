@@ -34,15 +34,15 @@ from lightning_hangcheck.judge.alike import (
     without_members,
 )
 from lightning_hangcheck.model.flight import CollectiveRecord, GroupFamily, GroupRun
-from lightning_hangcheck.nodes.encoding import pack, read_word
-from lightning_hangcheck.nodes.peers import Heard
-from lightning_hangcheck.nodes.word import word_of
+from lightning_hangcheck.nodes.encoding import pack, read_message
+from lightning_hangcheck.nodes.message import message_of
+from lightning_hangcheck.nodes.peers import PeerState
 from lightning_hangcheck.watch.other_nodes import joining
 from lightning_hangcheck.watch.other_nodes.joining import (
-    join_heard,
+    join_peers,
     silent_node,
     wanted_of,
-    with_unheard,
+    with_silent_nodes,
 )
 
 if TYPE_CHECKING:
@@ -77,16 +77,16 @@ def told_to_first(views: Sequence[RankView], *, folded: bool, silent: int = 0) -
         wanted = wanted_of(heard, joining.FOLDED_ABOVE + 1)
         heard = [told(case, node, above, wanted) for node, case in enumerate(cases)][1:]
     since_ns = cases[0].taken_ns - SILENT_NS
-    gone = [replace(one, heard_ns=since_ns) for one in heard if silent == one.word.node]
-    there = [one for one in heard if silent != one.word.node]
+    gone = [replace(one, received_ns=since_ns) for one in heard if silent == one.message.node]
+    there = [one for one in heard if silent != one.message.node]
     unheard = [silent_node(one, SILENT_NS / SECOND, (), ()) for one in gone]
-    case = join_heard(cases[0], there, gone)
-    return with_unheard(cases[0], case, (), unheard, ())
+    case = join_peers(cases[0], there, gone)
+    return with_silent_nodes(cases[0], case, (), unheard, ())
 
 
-def told(case: Case, node: int, above: int, wanted: Sequence[int] = ()) -> Heard:
-    word = word_of(case, node, 1, wanted=wanted, folded_above=above)
-    return Heard(read_word(pack(word))[0], HELD_NS)
+def told(case: Case, node: int, above: int, wanted: Sequence[int] = ()) -> PeerState:
+    message = message_of(case, node, 1, wanted=wanted, folded_above=above)
+    return PeerState(read_message(pack(message))[0], HELD_NS)
 
 
 def both(views: Sequence[RankView], silent: int = 0) -> tuple[Verdict, Verdict, Case]:

@@ -30,9 +30,9 @@ from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import peers, store_place
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES, FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.message import class_of, message_of
 from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import class_of, word_of
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ class Job:
         self.clock.now_ns += NANOSECONDS
         for number, node in enumerate(self.nodes):
             if number not in self.silent and number not in silent:
-                node.tell(word_of(job(rank(number, IN_BARRIER)), number, 1))
+                node.tell(message_of(job(rank(number, IN_BARRIER)), number, 1))
                 node.take_turn()
 
     def turns(self, seconds: float) -> None:
@@ -191,7 +191,7 @@ def test_a_first_node_that_is_heard_now_and_then_changes_nothing() -> None:
         nodes.turn()
         nodes.silent = {0}
         nodes.turns(20)
-        assert nodes.settled(), "one word is no return"
+        assert nodes.settled(), "one message is no return"
 
 
 def test_a_node_that_reaches_no_place_judges_alone_and_listens_before_it_does_for_others() -> None:
@@ -296,10 +296,10 @@ def test_what_an_earlier_job_left_is_nobody() -> None:
     """It does not change: such a node is not there."""
     nodes = Job(nodes=2)
     nodes.silent = {1}
-    nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, 7))
+    nodes.values["node-1"] = pack(message_of(job(rank(1, IN_BARRIER)), 1, 7))
     nodes.turns(10)
     assert nodes.nodes[0].heard == {}
-    nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, 8))
+    nodes.values["node-1"] = pack(message_of(job(rank(1, IN_BARRIER)), 1, 8))
     nodes.turn()
     assert set(nodes.nodes[0].heard) == {1}, "it has changed"
 
@@ -309,9 +309,9 @@ def test_of_two_words_of_a_node_the_newer_counts() -> None:
     nodes = Job(nodes=2)
     nodes.silent = {1}
     for stamp in (1, 9, 5):
-        nodes.values["node-1"] = pack(word_of(job(rank(1, IN_BARRIER)), 1, stamp))
+        nodes.values["node-1"] = pack(message_of(job(rank(1, IN_BARRIER)), 1, stamp))
         nodes.turn()
-    assert nodes.nodes[0].heard[1].word.stamp == 9
+    assert nodes.nodes[0].heard[1].message.stamp == 9
 
 
 def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
@@ -325,8 +325,8 @@ def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
     nodes.silent = {1, 2}
     for stamp in range(1, 4):
         nodes.values["node-1"] = b"none of ours" * stamp
-        word = word_of(job(rank(2, IN_BARRIER)), 2, stamp)
-        nodes.values["node-2"] = pack(replace(word, lines=(odd,)))
+        message = message_of(job(rank(2, IN_BARRIER)), 2, stamp)
+        nodes.values["node-2"] = pack(replace(message, lines=(odd,)))
         nodes.turn()
     assert (set(nodes.nodes[0].heard), set(nodes.nodes[0].unused)) == ({3}, {1, 2})
     said = capfd.readouterr().err
@@ -350,8 +350,8 @@ def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
     nodes.turns(20)
     assert nodes.nodes[1].same_number is None
     for stamp in range(1, 30):
-        word = word_of(job(rank(1, IN_BARRIER)), 1, stamp, addresses=("10.0.0.5",))
-        nodes.values["node-1"] = pack(word)
+        message = message_of(job(rank(1, IN_BARRIER)), 1, stamp, addresses=("10.0.0.5",))
+        nodes.values["node-1"] = pack(message)
         nodes.turn()
     assert nodes.nodes[1].same_number == ("10.0.0.5",)
 
@@ -370,7 +370,7 @@ def test_a_calm_job_tells_less_and_less_and_a_silent_one_at_once() -> None:
     nodes = Job()
     nodes.meet()
     node = nodes.nodes[1]
-    calm, silent = (word_of(job(rank(1, IN_BARRIER)), 1, stamp) for stamp in (1, 2))
+    calm, silent = (message_of(job(rank(1, IN_BARRIER)), 1, stamp) for stamp in (1, 2))
     nodes.clock.now_ns += 60 * NANOSECONDS
     node.tell(calm, busy=False)
     assert node.pause_s == 5.0
@@ -414,7 +414,7 @@ def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
         node.start()
 
         def told() -> bool:
-            node.tell(word_of(CASE, 1, 1), None)
+            node.tell(message_of(CASE, 1, 1), None)
             return "folder /dead has not answered for" in node.trouble
 
         until(told, "the sentence")
@@ -535,8 +535,8 @@ def open_to_all(tmp_path: Path) -> FolderPlace:
 
 
 def test_what_one_node_leaves_another_reads(open_to_all: FolderPlace) -> None:
-    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"word")
-    assert SealedPlace(open_to_all, SECRET, "job").look("node-1") == b"word"
+    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"message")
+    assert SealedPlace(open_to_all, SECRET, "job").look("node-1") == b"message"
 
 
 @pytest.mark.parametrize(
@@ -546,7 +546,7 @@ def test_the_word_of_another_secret_or_job_does_not_count(
     secret: str, job: str, open_to_all: FolderPlace, capfd: pytest.CaptureFixture[str]
 ) -> None:
     key = f"of-{secret}-{job}"
-    SealedPlace(open_to_all, secret, job).post(key, b"word")
+    SealedPlace(open_to_all, secret, job).post(key, b"message")
     assert SealedPlace(open_to_all, SECRET, "job").look(key) is None
     assert f"{key} is not used, it has no seal of this job; give all" in capfd.readouterr().err
 
@@ -554,7 +554,7 @@ def test_the_word_of_another_secret_or_job_does_not_count(
 def test_a_word_counts_under_its_own_key_only(open_to_all: FolderPlace) -> None:
     """A stranger cannot say for node 2 what node 1 said."""
     place = SealedPlace(open_to_all, SECRET, "job")
-    place.post("node-1", b"word")
+    place.post("node-1", b"message")
     open_to_all.post("node-2", open_to_all.look("node-1") or b"")
     assert place.look("node-2") is None
 
@@ -562,14 +562,14 @@ def test_a_word_counts_under_its_own_key_only(open_to_all: FolderPlace) -> None:
 @pytest.mark.parametrize("cut", range(SEAL_BYTES + 4))
 def test_a_word_that_was_cut_does_not_count(cut: int, open_to_all: FolderPlace) -> None:
     place = SealedPlace(open_to_all, SECRET, "job")
-    place.post("node-1", b"word")
+    place.post("node-1", b"message")
     open_to_all.post("node-1", (open_to_all.look("node-1") or b"")[:cut])
     assert place.look("node-1") is None
 
 
 def test_the_secret_is_not_in_what_is_left(open_to_all: FolderPlace, tmp_path: Path) -> None:
     """A store of torch's shows all of it to whoever asks."""
-    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"word")
+    SealedPlace(open_to_all, SECRET, "job").post("node-1", b"message")
     for file in tmp_path.rglob("*"):
         assert SECRET not in file.name
         assert file.is_dir() or SECRET.encode() not in file.read_bytes()

@@ -14,8 +14,8 @@ from torch.distributed import PrefixStore, TCPStore
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import MARK, pack
 from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES
+from lightning_hangcheck.nodes.message import VERSION, Judgement, Message
 from lightning_hangcheck.nodes.store_place import PREFIX
-from lightning_hangcheck.nodes.word import VERSION, Judgement, Word
 
 LIE = Verdict(
     verdict="hang",
@@ -38,7 +38,7 @@ assert MARK not in left[:SEAL_BYTES]
 announce()
 while True:
     stamp = time.monotonic_ns()
-    word = Word(version=VERSION, node=0, stamp=stamp, judgement=stamp)
+    word = Message(version=VERSION, node=0, stamp=stamp, judgement=stamp)
     lie = Judgement(version=VERSION, stamp=stamp, verdict=LIE)
     words.set("judgement-0", bytes(SEAL_BYTES) + pack(lie))
     words.set("node-0", bytes(SEAL_BYTES) + pack(word))

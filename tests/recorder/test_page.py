@@ -394,7 +394,7 @@ def test_in_a_program_that_trains_in_its_main_thread_no_other_one_does() -> None
     other.join()
     assert training.is_here()
     assert heard == [False]
-    assert not training.goes_on_beside
+    assert not training.trains_in_another_thread
 
 
 def page_of(running: RunningProgram, session: Path) -> Beat:

@@ -13,11 +13,11 @@ from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.model.run import NodePlace, RoundStart
-from lightning_hangcheck.nodes.encoding import pack, read_word
+from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
-from lightning_hangcheck.nodes.peers import Heard
+from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
+from lightning_hangcheck.nodes.peers import PeerState
 from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import VERSION, RoundMark, Word, class_of, word_of
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
@@ -37,7 +37,7 @@ HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
 
 VERSIONS = __version__, "", "9.0", "9.0", "9.1"
 
-WORD = Word(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
+WORD = Message(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
 
 UNMARKED = RoundMark()
 
@@ -46,7 +46,7 @@ def said(
     *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
 ) -> list[str]:
     lines = tuple(class_of(RankView(rank=one), (), 0) for one in ranks)
-    heard = Heard(replace(WORD, lines=lines, mark=there, **changes), 0)
+    heard = PeerState(replace(WORD, lines=lines, mark=there, **changes), 0)
     return list(contradictions(HERE, here, [heard], 0))
 
 
@@ -67,7 +67,7 @@ def test_ranks_of_two_nodes_are_said() -> None:
 
 def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
     words = [replace(WORD, node=node, software=one) for node, one in enumerate(VERSIONS)]
-    sentences = list(contradictions(HERE, UNMARKED, [Heard(one, 0) for one in words], 0))
+    sentences = list(contradictions(HERE, UNMARKED, [PeerState(one, 0) for one in words], 0))
     assert sentences == [
         f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
@@ -107,10 +107,10 @@ def test_ranks_that_may_meet_are_no_news(there: RoundMark) -> None:
 ADDRESS = "10.0.0.2"
 
 
-def heard(node: int, *addresses: str, ago_s: float = 20.0) -> Heard:
+def heard(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
     case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
-    word, _ = read_word(pack(word_of(case, node, 1, addresses=addresses)))
-    return Heard(word, NOW_NS - int(ago_s * SECOND))
+    message, _ = read_message(pack(message_of(case, node, 1, addresses=addresses)))
+    return PeerState(message, NOW_NS - int(ago_s * SECOND))
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ PORT = 29_512
 
 FIRST_START = RoundStart(launcher="torchrun", number=0, most=3)
 
-THERE = Word(
+THERE = Message(
     version=VERSION,
     node=1,
     stamp=7,
@@ -238,13 +238,13 @@ def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
     return watched
 
 
-def heard_of(word: Word, number: int = 1, ago_s: float = 0.0) -> Heard:
+def heard_of(message: Message, number: int = 1, ago_s: float = 0.0) -> PeerState:
     told_ns = time.monotonic_ns() - int(ago_s * SECOND)
     line = class_of(RankView(rank=number), (), 0)
-    return Heard(replace(word, lines=(line,)), told_ns)
+    return PeerState(replace(message, lines=(line,)), told_ns)
 
 
-def agreed(watched: WatchedRound, *told: Heard) -> int:
+def agreed(watched: WatchedRound, *told: PeerState) -> int:
     return agreed_number(watched, mark_of(watched), told, time.monotonic_ns())
 
 

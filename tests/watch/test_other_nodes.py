@@ -18,10 +18,10 @@ from lightning_hangcheck.judge.joining import ELSEWHERE, rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace, Round, RoundStart
-from lightning_hangcheck.nodes.encoding import BadWord, pack, read_word
+from lightning_hangcheck.nodes.encoding import BadMessage, pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, Heard
-from lightning_hangcheck.nodes.word import MOST_ENDS, VERSION, left_round, word_of
+from lightning_hangcheck.nodes.message import MOST_ENDS, VERSION, left_round, message_of
+from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, PeerState
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
 from lightning_hangcheck.watch.other_nodes.joining import (
     EndedRounds,
@@ -130,8 +130,8 @@ def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[Among
         nodes[1].tell(now(THERE), None)
         return node.all_know(verdict)
 
-    # a word can be read an instant before who told it has noted that it did
-    until(lambda: known(nodes[1]) and known(nodes[0]), "the word that all have read it")
+    # a message can be read an instant before who told it has noted that it did
+    until(lambda: known(nodes[1]) and known(nodes[0]), "the message that all have read it")
     assert nodes[1].news() == verdict
     assert not any(node.all_know(replace(verdict, verdict="suspect")) for node in nodes)
 
@@ -141,7 +141,7 @@ def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> No
     three = [AmongNodes(NodePlace(number=n, nnodes=3), [meeting]) for n in range(3)]
     here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
     with closing(three[0]), closing(three[1]), closing(three[2]):
-        last = word_of(now(there), 2, 1)
+        last = message_of(now(there), 2, 1)
         stamps = count(1)
 
         def heard() -> bool:
@@ -176,7 +176,7 @@ def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> Non
         nodes[0].tell(now(HERE), verdict)
         return nodes[0].all_know(verdict)
 
-    until(known, "the word that the other node has ended")
+    until(known, "the message that the other node has ended")
 
 
 def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
@@ -210,7 +210,7 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     nodes[0].close()
     early = pass_by(clock, nodes[1], now(WAITS), SILENT_AFTER_S - 2.0)
     assert nodes[1].follows
-    later = pass_by(clock, nodes[1], early, 10.0)  # its last word may be read a turn later
+    later = pass_by(clock, nodes[1], early, 10.0)  # its last message may be read a turn later
     assert nodes[1].judges
     case = nodes[1].join(later)
     assert [view.rank for view in case.ranks if view.unheard_for_s] == [0, 1]
@@ -258,7 +258,7 @@ def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
 
         def told() -> bool:
             stamp, version = next(stamps), VERSION + 1
-            meet.post(f"node-{other}", pack(replace(word_of(THERE, 1, stamp), version=version)))
+            meet.post(f"node-{other}", pack(replace(message_of(THERE, 1, stamp), version=version)))
             node.tell(now(HERE), None)
             return node.join(now(HERE)).gaps != (GAP,)
 
@@ -310,15 +310,15 @@ FAILED = job(seen(gone(1, 1, words=WORDS), 2.0), ended=True, next_start=NEXT, **
 GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **OF_TWO)
 
 
-def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, Heard]:
+def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, PeerState]:
     told = left_round(left) if left is not None else None
-    word, _ = read_word(pack(word_of(present, 1, 1, left=told)))
-    return {1: Heard(word, NOW_NS - int(ago_s * SECOND))}
+    message, _ = read_message(pack(message_of(present, 1, 1, left=told)))
+    return {1: PeerState(message, NOW_NS - int(ago_s * SECOND))}
 
 
 @pytest.mark.parametrize("nodes", [heard(GOES_ON, FAILED), heard(FAILED)], ids=["before", "now"])
 def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
-    nodes: dict[int, Heard],
+    nodes: dict[int, PeerState],
 ) -> None:
     """Whether that node is in the round still, or has begun the next one."""
     alone = judge(ENDED_BY_AGENT)
@@ -338,7 +338,7 @@ def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
 
 
 def test_a_node_that_went_without_a_word_was_lost() -> None:
-    """Its last word is of before the first end here."""
+    """Its last message is of before the first end here."""
     present = replace(GOES_ON, run=ENDED_BY_AGENT.run)
     lost_peer = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
     own = replace(ENDED_BY_AGENT, ranks=(seen(gone(0, 1, words=lost_peer), 1.0),))
@@ -354,8 +354,8 @@ def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
     told = left_round(many)
     assert [view.rank for view in told.ranks] == list(range(MOST_ENDS))
     too_many = replace(told, ranks=(*told.ranks, gone(9, 1)))
-    with pytest.raises(BadWord, match="length <= 8"):
-        read_word(pack(word_of(GOES_ON, 1, 1, left=too_many)))
+    with pytest.raises(BadMessage, match="length <= 8"):
+        read_message(pack(message_of(GOES_ON, 1, 1, left=too_many)))
 
 
 def test_a_node_alone_waits_for_nobody() -> None:
@@ -404,15 +404,15 @@ LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by p
 OF_THREE: dict[str, Any] = {"world_size": 3, "local_world_size": 1, "nnodes": 3}
 
 
-def of_node(node: int, view: RankView, ago_s: float) -> Heard:
-    word, _ = read_word(pack(word_of(job(view, **OF_THREE), node, 1)))
-    return Heard(word, NOW_NS - int(ago_s * SECOND))
+def of_node(node: int, view: RankView, ago_s: float) -> PeerState:
+    message, _ = read_message(pack(message_of(job(view, **OF_THREE), node, 1)))
+    return PeerState(message, NOW_NS - int(ago_s * SECOND))
 
 
 LEFT_HERE: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **OF_THREE)
 
 
-def concluded(nodes: dict[int, Heard]) -> Any:
+def concluded(nodes: dict[int, PeerState]) -> Any:
     said = have_said(nodes, first_failure_ns(LEFT_HERE))
     return judge(replace(join_end(LEFT_HERE, nodes, said, 0), exit_code=1))
 

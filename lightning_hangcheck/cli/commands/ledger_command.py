@@ -21,8 +21,8 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.ledger.phase_history import Story
-    from lightning_hangcheck.report.ledger_text import Bill
+    from lightning_hangcheck.ledger.phase_history import PhaseHistory
+    from lightning_hangcheck.report.ledger_text import Totals
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
@@ -48,8 +48,8 @@ Examples:
   hangcheck ledger check train
   hangcheck ledger --price 0.89/h check train
 """
-RENDERERS: dict[str, Callable[[Bill], str]] = {
-    "json": lambda bill: encode_pretty(bill).decode(),
+RENDERERS: dict[str, Callable[[Totals], str]] = {
+    "json": lambda totals: encode_pretty(totals).decode(),
     "csv": ledger_text.render_csv,
     "markdown": ledger_text.render_markdown,
 }
@@ -61,7 +61,7 @@ class Asked(NamedTuple):
     ledger: str | None
     prices: Prices
 
-    def read(self) -> Story:
+    def read(self) -> PhaseHistory:
         """Read it and put its lines together."""
         file = ledger_file.find_ledger(self.ledger)
         return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
@@ -101,12 +101,12 @@ def ledger(
         raise BadUsage(
             "ledger writes one form at a time", "name one of --json, --csv, --markdown, --chart"
         )
-    bill = ledger_text.make_bill(context.obj.read(), context.obj.prices)
+    totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
     if chart is None:
         render = RENDERERS[asked[0]] if asked else ledger_text.render
-        click.echo(render(bill), nl=False)
+        click.echo(render(totals), nl=False)
         return 0
-    picture = ledger_text.draw(bill)
+    picture = ledger_text.draw(totals)
     try:
         apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
     except (OSError, NoAnswerFromStorage) as error:
@@ -128,8 +128,8 @@ def compare(given: Asked, names: tuple[str, ...]) -> int:
     """
     if len(names) < 2:
         raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
-    bill = ledger_text.make_bill(given.read(), given.prices)
-    click.echo(ledger_text.render_beside(ledger_text.find_rows(bill, names)), nl=False)
+    totals = ledger_text.sum_up(given.read(), given.prices)
+    click.echo(ledger_text.render_side_by_side(ledger_text.find_rows(totals, names)), nl=False)
     return 0
 
 
@@ -142,12 +142,12 @@ def check(given: Asked, name: str) -> int:
     Exit code 0: what it made can be reused. 1: it must run. 3: a person must choose; the two ways
     are printed with time and price. 2 if the ledger cannot be read or has no such phase.
     """
-    story = given.read()
-    if not any(phase.name == name for phase in story.phases):
-        known = ", ".join(dict.fromkeys(phase.name for phase in story.phases)) or "no phases yet"
+    history = given.read()
+    if not any(phase.name == name for phase in history.phases):
+        known = ", ".join(dict.fromkeys(phase.name for phase in history.phases)) or "no phases yet"
         raise BadUsage(f"the ledger has no phase {name}", f"it has {known}")
     decision = _answered(
-        CHECK_LIMIT_S, lambda: decide(story, name, "ask"), f"the files of phase {name}"
+        CHECK_LIMIT_S, lambda: decide(history, name, "ask"), f"the files of phase {name}"
     )
     if decision.earlier is None or decision.act == "reuse":
         click.echo(f"{decision.act}: phase {name}: {decision.why}")

@@ -99,14 +99,18 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     helpers_end = Patience(job).helpers_end(pending)
     ended_by: EndedBy = "nobody" if parted.proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
-    tellers = {
-        reading.told_by: reading for reading in pending
+    representatives = {
+        reading.representative: reading for reading in pending
     }  # a hundred thousand ranks have a few
-    asked = {rank for rank, reading in tellers.items() if reading.alive and asked_by(reading.view)}
+    asked = {
+        rank
+        for rank, reading in representatives.items()
+        if reading.alive and asked_by(reading.view)
+    }
     if asked:
         # no line of the user's is to blame: it is where the signal came, and what was wrong before
         # is gone; ranks that wait in native code answer a signal only once that returns
-        leaving = [reading for reading in pending if reading.told_by in asked]
+        leaving = [reading for reading in pending if reading.representative in asked]
         wait = leaving[0].wait
         text = (
             "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
@@ -402,7 +406,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
             for reading in meeting[:MOST_SHOWN]
             for target in reading.targets[:1]
         ],
-        left_standing=tuple(reading.rank for reading in others),
+        held_up=tuple(reading.rank for reading in others),
     )
     ways = ({reading.frames for reading in side} for side in (culprits, others))
     return _of_omission(finding, situation.job.case.code, *ways)

@@ -128,9 +128,7 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
     if not still:
         return finding
     since_both_s = min(finding.silence_s, *(reading.silence_s for reading in left))
-    return replace(
-        finding, left_standing=tuple(reading.rank for reading in left), silence_s=since_both_s
-    )
+    return replace(finding, held_up=tuple(reading.rank for reading in left), silence_s=since_both_s)
 
 
 def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_fault: bool) -> EndedBy:

@@ -446,7 +446,7 @@ def _of_absent(finding: Finding, absent: tuple[int, ...]) -> Finding:
     """Blame the ranks that were never seen, if any, instead of those that wait for them."""
     if not absent:
         return finding
-    return replace(finding, culprits=absent, left_standing=finding.culprits)
+    return replace(finding, culprits=absent, held_up=finding.culprits)
 
 
 def _who_was_there(run: RunFacts, here: str) -> str:

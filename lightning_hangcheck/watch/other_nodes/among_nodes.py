@@ -23,17 +23,17 @@ from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.meeting_place import FolderPlace, NodesPlace, SealedPlace
-from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Heard, Peers
-from lightning_hangcheck.nodes.store_place import CourierPlace
-from lightning_hangcheck.nodes.word import (
+from lightning_hangcheck.nodes.message import (
     CALM_BELOW_S,
     MOST_ASKED,
     TAKEN_NS,
     LeftRound,
     RoundEnd,
     RoundMark,
-    word_of,
+    message_of,
 )
+from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
+from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -180,7 +180,7 @@ class AmongNodes:
         self._told_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
-        followed, known = self.peers.judge_word, self.judged_with()
+        followed, known = self.peers.judge_message, self.judged_with()
         # our ranks' connections to nodes that the judging node no longer hears
         missed = self._addresses_of_missed(known)
         asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
@@ -193,7 +193,7 @@ class AmongNodes:
             self._wants = joining.wanted_of(known.values(), own.run.world_size)
             ended_s = time.monotonic()
             self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
-        word = word_of(
+        message = message_of(
             own,
             self.place.number,
             own.taken_ns,
@@ -210,19 +210,19 @@ class AmongNodes:
         stands = relayed is not None and relayed.verdict != "recovered"
         silent = any(self.peers.silent_s(peer) for peer in known.values())
         busy = ends or stands or any(view.silent_for_s >= CALM_BELOW_S for view in own.ranks)
-        self.peers.tell(word, relayed, self.round_end, busy=busy or silent)
+        self.peers.tell(message, relayed, self.round_end, busy=busy or silent)
 
-    def _addresses_of_missed(self, known: dict[int, Heard]) -> dict[int, tuple[str, ...]]:
+    def _addresses_of_missed(self, known: dict[int, PeerState]) -> dict[int, tuple[str, ...]]:
         """By which alone nodes are known that may fall silent: then something is known by then."""
         peers = self.peers
         missed = [
             node
             for node, peer in known.items()
-            if peers.unheard_s(node) >= MISSED_AFTER_S and not peer.word.ended
+            if peers.quiet_s(node) >= MISSED_AFTER_S and not peer.message.ended
         ]
         return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
-    def judged_with(self) -> dict[int, Heard]:
+    def judged_with(self) -> dict[int, PeerState]:
         """Return the nodes that this one may say something of.
 
         Where it judges, all; where it follows, that one and those in whose place it judges; alone,
@@ -261,7 +261,7 @@ class AmongNodes:
         for node, peer in self.peers.heard.items():
             processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
-            looked[node] = peer.heard_ns - TAKEN_NS + max(moments) if moments else 0
+            looked[node] = peer.received_ns - TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -288,7 +288,7 @@ class AmongNodes:
             fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
         silent = [heard[one.number] for one in fell_silent]
         there = [peer for peer in heard.values() if self.judges and not peers.silent_s(peer)]
-        joined = joining.join_heard(own, there, silent, self.place.number)
+        joined = joining.join_peers(own, there, silent, self.place.number)
         gaps = list(map(joining.silence_gap, fell_silent))
         unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
         for node, reason in dict(peers.unused).items():
@@ -298,13 +298,13 @@ class AmongNodes:
             gaps.append(Gap(joining.which_nodes(nodes), None, why, "other_nodes"))
         absent = peers.absent() if self.judges else []
         if absent:
-            waited_s = max(SILENT_AFTER_S, max(map(peers.unheard_s, absent)))
+            waited_s = max(SILENT_AFTER_S, max(map(peers.quiet_s, absent)))
             why = (
                 f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck "
                 f"run watches there, or it does not reach {peers.where}"
             )
             gaps.append(Gap(joining.which_nodes(absent), None, why, "other_nodes"))
-        return joining.with_unheard(own, joined, absent, fell_silent, gaps)
+        return joining.with_silent_nodes(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         heard, peers = self.judged_with(), self.peers
@@ -313,7 +313,7 @@ class AmongNodes:
         if not any(silent.values()):
             return
         others = [*own.ranks, *joining.views_of(there)]
-        reaches = [*self._reach, *(reach for peer in there for reach in peer.word.reach)]
+        reaches = [*self._reach, *(reach for peer in there for reach in peer.message.reach)]
         addresses = self._addresses_of_missed(heard)
         for node, seconds in silent.items():
             if seconds:
@@ -361,10 +361,10 @@ class AmongNodes:
         Of ranks that stand alike, when the last of them did.
         """
         return {
-            rank: peer.heard_ns - int(line.told.view.silent_for_s * NANOSECONDS)
+            rank: peer.received_ns - int(line.told.view.silent_for_s * NANOSECONDS)
             for peer in self.peers.heard.values()
             if not self.peers.silent_s(peer)
-            for line in peer.word.lines
+            for line in peer.message.lines
             for rank in members(line.ranks)
         }
 
@@ -397,12 +397,12 @@ class AmongNodes:
         heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent[node]
-            if node in heard and heard[node].heard_ns != before:
+            if node in heard and heard[node].received_ns != before:
                 del self._said_silent[node]
-                if not heard[node].word.ended:
+                if not heard[node].message.ended:
                     log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, one in silent.items():
-            last_ns, gap = heard[node].heard_ns, joining.silence_gap(one)
+            last_ns, gap = heard[node].received_ns, joining.silence_gap(one)
             if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
                 instead = "this node judges for all that are heard" if node < number else ""
@@ -429,12 +429,12 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
 
 
 def contradictions(
-    own: Case, mark: RoundMark, heard: Sequence[Heard], number: int
+    own: Case, mark: RoundMark, heard: Sequence[PeerState], number: int
 ) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
     versions: dict[str, list[int]] = {}
     for peer in heard:
-        versions.setdefault(peer.word.software, []).append(peer.word.node)
+        versions.setdefault(peer.message.software, []).append(peer.message.node)
     for version, nodes in versions.items():
         if version not in ("", __version__):
             yield (
@@ -445,19 +445,19 @@ def contradictions(
     size = own.run.world_size
     holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
     for peer in heard if own.run.local_world_size is not None else ():
-        word, node = peer.word, peer.word.node
-        if word.round != own.run.round or word.local_world_size is None:
+        message, node = peer.message, peer.message.node
+        if message.round != own.run.round or message.local_world_size is None:
             continue
-        if size and word.world_size and word.world_size != size:
+        if size and message.world_size and message.world_size != size:
             yield (
-                f"node {node} says that the job has {word.world_size} ranks, node {number} that it "
-                f"has {size}: start all nodes with the same --nnodes and --nproc-per-node (or "
+                f"node {node} says that the job has {message.world_size} ranks, node {number} that "
+                f"it has {size}: start all nodes with the same --nnodes and --nproc-per-node (or "
                 "WORLD_SIZE)"
             )
         # torch 2.13's agents keep the address of the first round that they were in, while the first
         # node may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``)
-        ports = word.mark.store_port, mark.store_port
-        stood = min(word.mark.began_s, mark.began_s) >= joining.STOOD_S
+        ports = message.mark.store_port, mark.store_port
+        stood = min(message.mark.began_s, mark.began_s) >= joining.STOOD_S
         if stood and all(ports) and ports[0] != ports[1]:
             yield (
                 f"the ranks of node {node} look for their store at port {ports[0]} of MASTER_ADDR, "

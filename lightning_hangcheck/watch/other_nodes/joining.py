@@ -17,18 +17,18 @@ from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, Reach, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import AddressReach, Gap
-from lightning_hangcheck.nodes.word import (
+from lightning_hangcheck.nodes.message import (
     CALM_BELOW_S,
     FOLDED_ABOVE,
     MOST_CODE,
     MOST_GAPS,
     TAKEN_NS,
     LeftRound,
+    Message,
     RankClass,
     RoundEnd,
     RoundMark,
-    Word,
-    as_told,
+    as_view,
     bounded,
     brief,
     class_of,
@@ -45,19 +45,19 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.peers import Heard
+    from lightning_hangcheck.nodes.peers import PeerState
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
 ANSWERED_LATER_S = 5.0
-"""By so much something must have come later than a node's last word: both travel, and are told."""
+"""By so much something must have come later than a node's last message: both travel."""
 UNANSWERED_S = 3.0
 """A lost packet is repeated within a second; one of a thousand is, several times, within three."""
 GOES_ON_S = 5.0
 
 
-def join_heard(
-    own: Case, heard: Iterable[Heard], silent: Iterable[Heard] = (), number: int = 0
+def join_peers(
+    own: Case, heard: Iterable[PeerState], silent: Iterable[PeerState] = (), number: int = 0
 ) -> Case:
     """Return the case of this node with the ranks of others, but for those of another round.
 
@@ -68,86 +68,86 @@ def join_heard(
     known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
     for peer in theirs:
-        alone = [line.told for line in peer.word.lines if line.alone]
-        if alone or not peer.word.lines:
+        alone = [line.told for line in peer.message.lines if line.alone]
+        if alone or not peer.message.lines:
             cases.append(
                 _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
             )
     # ranks that stand alike are the same on all of these nodes: they are as one node's case
-    lines = (line for peer in theirs for line in peer.word.lines if not line.alone)
+    lines = (line for peer in theirs for line in peer.message.lines if not line.alone)
     classes = within(together(lines), (0, own.run.world_size - 1))
     if classes:
-        cases.append(_of_classes(classes, [peer.word for peer in theirs], own))
-    cases += [_unheard(peer, own) for peer in silent if _belongs(peer, own)]
+        cases.append(_of_classes(classes, [peer.message for peer in theirs], own))
+    cases += [_silent_node(peer, own) for peer in silent if _belongs(peer, own)]
     if not cases:
         return own
     return merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
 
 
-def _belongs(peer: Heard, own: Case) -> bool:
+def _belongs(peer: PeerState, own: Case) -> bool:
     """Whether a launcher has numbered its ranks, and they are of the round that we see."""
-    return peer.word.local_world_size is not None and peer.word.round == own.run.round
+    return peer.message.local_world_size is not None and peer.message.round == own.run.round
 
 
-def _case_of(peer: Heard, own: Case, views: Iterable[RankView]) -> NodeCase:
+def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
     """What another node told, as its case would be: on our clocks, of our command."""
-    word = peer.word
-    age_s = max(0.0, (own.taken_ns - peer.heard_ns) / NANOSECONDS)
+    message = peer.message
+    age_s = max(0.0, (own.taken_ns - peer.received_ns) / NANOSECONDS)
     case = Case(
         run=RunFacts(
             run_id=own.run.run_id,
             command=own.run.command,
             started_at=own.run.started_at,
-            world_size=word.world_size or own.run.world_size,
+            world_size=message.world_size or own.run.world_size,
             nnodes=own.run.nnodes,
-            local_world_size=word.local_world_size,
-            machine=word.machine,
+            local_world_size=message.local_world_size,
+            machine=message.machine,
         ),
         taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
         taken_ns=TAKEN_NS,
         ranks=tuple(views),
-        gaps=word.gaps,
-        code=word.code,
+        gaps=message.gaps,
+        code=message.code,
         limits=own.limits,
     )
-    return NodeCase(f"node {word.node}", case, 0.0)
+    return NodeCase(f"node {message.node}", case, 0.0)
 
 
-def _of_classes(classes: Sequence[RankClass], words: Sequence[Word], own: Case) -> NodeCase:
+def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Case) -> NodeCase:
     found, lost = bounded(classes)
-    gaps = list(dict.fromkeys(gap for word in words for gap in word.gaps))
+    gaps = list(dict.fromkeys(gap for message in words for gap in message.gaps))
     if lost:
         why = "they stand in too many ways of their own for all of them to be told"
         gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
     sizes = [
-        word.local_world_size or 0
-        for word in words
-        if word.lines and not any(line.alone for line in word.lines)
+        message.local_world_size or 0
+        for message in words
+        if message.lines and not any(line.alone for line in message.lines)
     ]
-    views, alike = zip(*map(as_told, found), strict=True)
+    views, alike = zip(*map(as_view, found), strict=True)
     case = Case(
         run=replace(own.run, local_world_size=sum(sizes), machine=""),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
         ranks=views,
         gaps=tuple(gaps[:MOST_GAPS]),
-        code=tuple(dict.fromkeys(note for word in words for note in word.code))[:MOST_CODE],
+        code=tuple(dict.fromkeys(note for message in words for note in message.code))[:MOST_CODE],
         limits=own.limits,
         alike=alike,
     )
     return NodeCase("other nodes", case, 0.0)
 
 
-def _unheard(peer: Heard, own: Case) -> NodeCase:
+def _silent_node(peer: PeerState, own: Case) -> NodeCase:
     """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
-    unheard_s = (own.taken_ns - peer.heard_ns) / NANOSECONDS
-    alone = [line.told.view for line in peer.word.lines if line.alone]
-    lines = [line for line in peer.word.lines if not line.alone]
+    quiet_s = (own.taken_ns - peer.received_ns) / NANOSECONDS
+    alone = [line.told.view for line in peer.message.lines if line.alone]
+    lines = [line for line in peer.message.lines if not line.alone]
     alike = [
-        as_told(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
+        as_view(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
     ]
     views = (
-        replace(brief(view), unheard_for_s=unheard_s, silent_for_s=view.silent_for_s + unheard_s)
+        replace(brief(view), unheard_for_s=quiet_s, silent_for_s=view.silent_for_s + quiet_s)
         for view in (*alone, *(view for view, _ in alike))
     )
     node = _case_of(peer, own, views)
@@ -155,14 +155,14 @@ def _unheard(peer: Heard, own: Case) -> NodeCase:
     return replace(node, case=case)
 
 
-def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
+def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     """Return the ranks of other nodes whose evidence is needed: one of each class that is silent.
 
     In a job of few ranks each tells it unasked.
     """
     if world_size <= FOLDED_ABOVE:
         return ()
-    lines = (line for peer in heard for line in peer.word.lines)
+    lines = (line for peer in heard for line in peer.message.lines)
     silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
     chosen, _ = odd_and_usual(together(silent))
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
@@ -171,7 +171,7 @@ def wanted_of(heard: Iterable[Heard], world_size: int) -> tuple[int, ...]:
 # Nodes of which nothing is heard: those that fell silent, and those that never came
 
 
-def with_unheard(
+def with_silent_nodes(
     own: Case,
     joined: Case,
     absent: Sequence[int],
@@ -191,20 +191,20 @@ def with_unheard(
 
 
 def addresses_to_ask(
-    heard: Mapping[int, Heard], own: Iterable[str], missed: Iterable[int]
+    heard: Mapping[int, PeerState], own: Iterable[str], missed: Iterable[int]
 ) -> dict[int, tuple[str, ...]]:
     """Return the addresses by which nodes that may have fallen silent alone are known."""
     known = Counter(own)
     for peer in heard.values():
-        known.update(set(peer.word.addresses))
+        known.update(set(peer.message.addresses))
     return {
-        node: tuple(address for address in heard[node].word.addresses if known[address] == 1)
+        node: tuple(address for address in heard[node].message.addresses if known[address] == 1)
         for node in missed
     }
 
 
 def silent_node(
-    peer: Heard, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
+    peer: PeerState, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
 ) -> SilentNode:
     """Say of a node that it fell silent, and what was known of it last."""
     there = list(reaches)
@@ -225,7 +225,7 @@ def silent_node(
     known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
     known += [f"step {max(steps)}"] if steps else []
     return SilentNode(
-        number=peer.word.node,
+        number=peer.message.node,
         ranks=format_ranks(peer.ranks),
         silent_s=seconds,
         reach=reach,
@@ -234,9 +234,9 @@ def silent_node(
     )
 
 
-def views_of(heard: Iterable[Heard]) -> Iterator[RankView]:
+def views_of(heard: Iterable[PeerState]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    return (line.told.view for peer in heard for line in peer.word.lines)
+    return (line.told.view for peer in heard for line in peer.message.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
@@ -264,8 +264,8 @@ FOLLOWED_AFTER_S = JUDGED_AFTER_S + 5.0
 TOLD_S = 60.0
 """So long others are told of it: by then all have begun the next round, or none will."""
 TOGETHER_S = 3.0
-"""torchrun's agents start their ranks within a second, once all have met; a word takes up to two.
-What was started and ended within three has had no time to hang."""
+"""torchrun's agents start their ranks within a second, once all have met; a message takes up to
+two. What was started and ended within three has had no time to hang."""
 STOOD_S = 5.0
 """So old a round must be before it takes another number: what was of the round before has gone."""
 MOST_COMPARED = 4_096
@@ -358,17 +358,24 @@ def first_failure_ns(own: Case) -> int:
     return min((end.seen_ns for end in ends if end is not None), default=0)
 
 
-def have_said(heard: Mapping[int, Heard], since_ns: int) -> set[int]:
+def have_said(heard: Mapping[int, PeerState], since_ns: int) -> set[int]:
     """Return the nodes that told how their ranks ended, or were heard since that failure at all."""
-    return {node for node, peer in heard.items() if peer.heard_ns > since_ns or _tells_an_end(peer)}
+    return {
+        node for node, peer in heard.items() if peer.received_ns > since_ns or _tells_an_end(peer)
+    }
 
 
-def _tells_an_end(peer: Heard) -> bool:
-    return peer.word.ended or any(view.process_exit is not None for view in views_of([peer]))
+def _tells_an_end(peer: PeerState) -> bool:
+    return peer.message.ended or any(view.process_exit is not None for view in views_of([peer]))
 
 
 def join_end(
-    own: Case, heard: Mapping[int, Heard], said: Collection[int], number: int, *, lost: bool = False
+    own: Case,
+    heard: Mapping[int, PeerState],
+    said: Collection[int],
+    number: int,
+    *,
+    lost: bool = False,
 ) -> Case:
     """Return how the job ended on all nodes: those that have ``said`` it, and those that are gone.
 
@@ -379,26 +386,26 @@ def join_end(
     gone = [peer for node, peer in heard.items() if node not in said]
     if not (told or gone) or (not told and len(gone) > 1 and not lost):
         return own
-    joined = join_heard(own, told, gone, number)
+    joined = join_peers(own, told, gone, number)
     silent = tuple(
-        silent_node(peer, (own.taken_ns - peer.heard_ns) / NANOSECONDS, (), ()) for peer in gone
+        silent_node(peer, (own.taken_ns - peer.received_ns) / NANOSECONDS, (), ()) for peer in gone
     )
     run = replace(own.run, world_size=joined.run.world_size, silent_nodes=silent)
     return replace(joined, run=run, ended=True, limits=own.limits)
 
 
 def join_round_end(
-    own: Case, heard: Mapping[int, Heard], place: NodePlace, *, over: bool
+    own: Case, heard: Mapping[int, PeerState], place: NodePlace, *, over: bool
 ) -> Case | None:
     """Return how a round ended on all nodes; None while one of them has not told that."""
-    there: dict[int, Heard] = {}
+    there: dict[int, PeerState] = {}
     for node, peer in heard.items():  # what it tells of the round: its present one, or the last
-        word, left = peer.word, peer.word.left
-        if word.round == own.run.round:
+        message, left = peer.message, peer.message.left
+        if message.round == own.run.round:
             there[node] = peer
         elif left is not None and left.number == own.run.round:
             before = replace(
-                word,
+                message,
                 round=left.number,
                 world_size=left.world_size,
                 local_world_size=left.local_world_size,
@@ -406,7 +413,7 @@ def join_round_end(
                 gaps=(),
                 code=(),
             )
-            there[node] = replace(peer, word=before)
+            there[node] = replace(peer, message=before)
     if not over and sum(map(_tells_an_end, there.values())) < place.nnodes - 1:
         return None
     ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
@@ -430,7 +437,7 @@ def mark_of(watched: WatchedRound) -> RoundMark:
 
 
 def agreed_number(
-    watched: WatchedRound, mark: RoundMark, heard: Iterable[Heard], now_ns: int
+    watched: WatchedRound, mark: RoundMark, heard: Iterable[PeerState], now_ns: int
 ) -> int:
     """Return the number of the present round: never a smaller one than it has."""
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
@@ -438,16 +445,16 @@ def agreed_number(
         return watched.number
     others = []
     for peer in heard:
-        word = peer.word
-        began_s = word.mark.began_s + (now_ns - peer.heard_ns) / NANOSECONDS
-        same_size = word.round > watched.number and word.world_size == watched.world_size
-        if same_size and word.mark.store_port and abs(began_s - mark.began_s) <= TOGETHER_S:
+        message = peer.message
+        began_s = message.mark.began_s + (now_ns - peer.received_ns) / NANOSECONDS
+        same_size = message.round > watched.number and message.world_size == watched.world_size
+        if same_size and message.mark.store_port and abs(began_s - mark.began_s) <= TOGETHER_S:
             ranks = set(islice(peer.ranks, MOST_COMPARED))
             if not ranks & watched.ranks.keys():
-                others.append((word, ranks))
-    numbers = [word.round for word, _ in others if word.mark.store_port == mark.store_port]
+                others.append((message, ranks))
+    numbers = [message.round for message, _ in others if message.mark.store_port == mark.store_port]
     told = [*watched.ranks, *chain.from_iterable(ranks for _, ranks in others)]
     if not numbers and sorted(told) == list(range(watched.world_size)):
         # each rank of the job once: it is one start, at whatever stores
-        numbers = [word.round for word, _ in others]
+        numbers = [message.round for message, _ in others]
     return max(numbers, default=watched.number)

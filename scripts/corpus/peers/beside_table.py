@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ASKED = ("detected", "culprits", "cause", "line")
 
 
-def render_beside(answers: Sequence[Beside]) -> str:
+def render_side_by_side(answers: Sequence[Beside]) -> str:
     """Return the totals of each tool, and each case."""
     tools = list(dict.fromkeys(one.who for one in answers))
     return "\n\n".join([_totals(tools, answers), _cases(tools, answers)])

@@ -1,4 +1,4 @@
-"""`hangcheck ledger`: the bill as text, JSON, CSV and Markdown, and whether a phase must run."""
+"""`hangcheck ledger`: the totals as text, JSON, CSV and Markdown, and whether a phase must run."""
 
 from __future__ import annotations
 
@@ -76,13 +76,13 @@ def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
 
 @pytest.mark.usefixtures("ledger")
 def test_json_and_csv_hold_the_same_numbers(capsys: pytest.CaptureFixture[str]) -> None:
-    bill = json.loads(printed(capsys, "--price", "1/h", "--json"))
+    totals = json.loads(printed(capsys, "--price", "1/h", "--json"))
     rows = list(csv.DictReader(io.StringIO(printed(capsys, "--price", "1/h", "--csv"))))
     assert [float(row["cost"]) for row in rows] == [
-        row["cost"] for row in (*bill["phases"], *bill["runs"])
+        row["cost"] for row in (*totals["phases"], *totals["runs"])
     ]
     assert [row["name"] for row in rows] == ["train", "train", "7b", "70b"]
-    assert (bill["phases_cost"], bill["runs_cost"]) == (4.0, 8.0)
+    assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
 
 
 @pytest.mark.usefixtures("ledger")

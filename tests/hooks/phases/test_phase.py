@@ -13,7 +13,7 @@ import pytest
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.phase_history import Story, tell
+from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
 
@@ -42,13 +42,13 @@ def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.Complet
     return subprocess.CompletedProcess(program.args, program.returncode, out, err)
 
 
-def story(folder: Path) -> Story:
+def history(folder: Path) -> PhaseHistory:
     return tell(ledger_file.read(folder / "hangcheck_runs" / "ledger.jsonl"))
 
 
 def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:
     assert ran(folder, "rerun", "0.91").returncode == 0
-    prepare, train = story(folder).phases
+    prepare, train = history(folder).phases
     assert (prepare.name, prepare.status, prepare.metrics) == ("prepare", "done", {"rows": 0.95})
     assert [one.path for one in prepare.inputs] == [str(folder / "raw.txt")]
     assert [one.how for one in train.outputs] == ["its whole content"]
@@ -68,7 +68,7 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     again = ran(folder, "reuse", "0.9")
     assert "prepare False" in again.stdout
     assert "phase prepare is reused, made 20" in again.stderr
-    assert story(folder).phases[0].reused == 1
+    assert history(folder).phases[0].reused == 1
     (folder / "raw.txt").write_text("b\n")
     changed = ran(folder, "reuse", "0.9")
     assert "prepare True" in changed.stdout
@@ -109,7 +109,7 @@ def test_work_that_wants_to_be_asked_about_is_neither_made_stale_nor_overwritten
 
     changed = PIPELINE.format(content="third", fidelity="0", if_done="rerun", inputs=inputs)
     assert in_folder(folder, changed, HANGCHECK_IF_DONE="reuse").returncode == 0
-    assert story(folder).phases[1].stale == "prepare, which it rests on, was run again"
+    assert history(folder).phases[1].stale == "prepare, which it rests on, was run again"
     *asked, said = pipeline("third", "0.5")
     assert asked == [3, "third", "0.9"]
     assert "phase train: " in said
@@ -129,10 +129,10 @@ def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(fol
     assert program.stdout is not None
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
-    assert story(folder).phases[1].status == "running"
+    assert history(folder).phases[1].status == "running"
     program.kill()
     program.communicate(timeout=120)
-    prepare, train = story(folder).phases
+    prepare, train = history(folder).phases
     assert (prepare.status, train.status, train.metrics) == (
         "done", "interrupted", {"val_acc": 0.4},
     )  # fmt: skip
@@ -151,7 +151,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
         env={**os.environ, "HANGCHECK_CONSOLE": "off"},
     )  # fmt: skip
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
-    assert story(folder).phases[0].name == "prepare"
+    assert history(folder).phases[0].name == "prepare"
     assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
 
 
@@ -168,7 +168,7 @@ def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) ->
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("prepare False") == 2
-    phases = story(folder).phases
+    phases = history(folder).phases
     assert [(one.name, one.place.ranks) for one in phases] == [
         ("prepare", 1),
         ("train", 1),
@@ -192,7 +192,7 @@ def test_a_metric_that_is_no_number_is_left_out(
         phase.metric("rows", "many")  # type: ignore[arg-type]
         phase.metric("steps", 10**400)
         phase.metric("acc", 1)
-    assert story(tmp_path).phases[0].metrics == {"acc": 1.0}
+    assert history(tmp_path).phases[0].metrics == {"acc": 1.0}
 
 
 def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -250,5 +250,5 @@ with hc.phase("train", inputs=["raw.txt"], if_done="reuse") as train:
 def test_a_phase_that_runs_because_ranks_cannot_meet_is_kept_with_its_inputs(folder: Path) -> None:
     done = in_folder(folder, NO_SESSION, RANK="0", WORLD_SIZE="2")
     assert done.returncode == 0, done.stderr
-    (train,) = story(folder).phases
+    (train,) = history(folder).phases
     assert [one.how for one in train.inputs] == ["its whole content"]

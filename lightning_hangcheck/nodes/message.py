@@ -79,7 +79,7 @@ class RankClass(Struct, frozen=True, array_like=True):
     """
 
     standing: int
-    line: RankLine
+    told: RankLine
     ranks: Annotated[RankSet, SET]
     names: Annotated[tuple[RankName, ...], Meta(max_length=MOST_NAMES)] = ()
 
@@ -110,7 +110,7 @@ def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
     return tuple(sorted(found, key=lambda rank_class: (rank_class.ranks[0], rank_class.standing)))
 
 
-def as_told(rank_class: RankClass) -> tuple[RankView, Alike]:
+def as_view(rank_class: RankClass) -> tuple[RankView, Alike]:
     """Return a class's view, and for whom it stands.
 
     Where the view's rank is no longer among them, it is as that of the first one.
@@ -241,8 +241,8 @@ class RoundMark(Struct, frozen=True):
     store_port: int = 0
 
 
-class ReadWord(Struct, frozen=True, array_like=True):
-    """Which word of the judging node was read last: its number, the word's stamp, its judgement."""
+class ReadMessage(Struct, frozen=True, array_like=True):
+    """Which message of the judging node was read last: node, stamp, judgement."""
 
     judge: int = -1
     stamp: int = 0
@@ -265,7 +265,7 @@ class RoundEnd(Struct, frozen=True):
     verdict: Verdict
 
 
-class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node tells of its ranks, and of what it has read.
 
     Attributes:
@@ -280,7 +280,7 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
         left: The round before, times as those of the ranks; None once that is long ago.
         reach: What connections show of the addresses that the judging node ``asks`` about: those of
             nodes that it no longer hears. It ``wants`` the evidence of ranks.
-        read: The newest word of the judging node that it has read.
+        read: The newest message of the judging node that it has read.
         judgement: Stamp of what it judged last for all; 0 where it judges nothing.
         known: All nodes that it hears have read that.
     """
@@ -304,7 +304,7 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
     wall_clock_s: float = 0.0
-    read: ReadWord = ReadWord()
+    read: ReadMessage = ReadMessage()
     judgement: int = 0
     known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
@@ -317,7 +317,7 @@ class Word(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Judgement(Struct, frozen=True, kw_only=True):
-    """What the judging node says of the whole job; its word says when there is another one.
+    """What the judging node says of the whole job; its message says when there is another one.
 
     The newest verdict that it told, and how the round before ended, until that is long ago.
     """
@@ -328,7 +328,7 @@ class Judgement(Struct, frozen=True, kw_only=True):
     end: RoundEnd | None = None
 
 
-def word_of(
+def message_of(
     case: Case,
     node: int,
     stamp: int,
@@ -337,8 +337,8 @@ def word_of(
     left: LeftRound | None = None,
     folded_above: int = FOLDED_ABOVE,
     **facts: object,
-) -> Word:
-    """Tell the case of one node, with its own ranks alone; ``facts`` are other fields of `Word`.
+) -> Message:
+    """Tell the case of one node, with its own ranks alone; ``facts`` are other fields of `Message`.
 
     Of ``wanted`` ranks evidence is asked for. In a job of more than ``folded_above`` ranks those
     that stand alike share a line. The stamp is another one each time.
@@ -357,7 +357,7 @@ def word_of(
         for rank_class in lines
     )
     told = any(rank_class.told.view.processes for rank_class in lines)
-    word = Word(
+    message = Message(
         version=VERSION,
         node=node,
         stamp=stamp,
@@ -371,7 +371,7 @@ def word_of(
         code=case.code[:MOST_CODE] if told else (),
         left=rebased(left, shift_ns) if left is not None else None,
     )
-    return replace(with_table(word), **facts)
+    return replace(with_table(message), **facts)
 
 
 def left_round(case: Case) -> LeftRound:
@@ -383,14 +383,14 @@ def left_round(case: Case) -> LeftRound:
     return LeftRound(case.run.round, case.run.world_size, case.run.local_world_size, ranks)
 
 
-def shortened(word: Word) -> Word:
-    """Return the word without evidence, where it would be too large to be told or kept."""
+def shortened(message: Message) -> Message:
+    """Return the message without evidence, where it would be too large to be told or kept."""
     return replace(
-        word,
-        lines=tuple(map(without_evidence, word.lines)),
+        message,
+        lines=tuple(map(without_evidence, message.lines)),
         frames=(),
         stacks=(),
-        gaps=(TOO_LARGE,) if word.lines else (),
+        gaps=(TOO_LARGE,) if message.lines else (),
         code=(),
         left=None,
     )
@@ -399,12 +399,12 @@ def shortened(word: Word) -> Word:
 # Stacks: each call and each stack is told once.
 
 
-def with_table(word: Word) -> Word:
-    """Move the stacks of the lines into the word's table."""
+def with_table(message: Message) -> Message:
+    """Move the stacks of the lines into the message's table."""
     frames: dict[Frame, int] = {}
     stacks: dict[tuple[Frame, ...], int] = {}
     lines = []
-    for rank_class in word.lines:
+    for rank_class in message.lines:
         numbers: list[int] = []
 
         def moved(stack: ThreadStack, numbers: list[int] = numbers) -> ThreadStack:
@@ -418,16 +418,16 @@ def with_table(word: Word) -> Word:
             replace(rank_class, told=RankLine(view, tuple(numbers), rank_class.told.groups))
         )
     table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
-    return replace(word, lines=tuple(lines), frames=tuple(frames), stacks=table)
+    return replace(message, lines=tuple(lines), frames=tuple(frames), stacks=table)
 
 
-def without_table(word: Word) -> Word:
-    """Give the lines of a word their stacks back; ValueError where these are not as is told."""
-    if any(not 0 <= call < len(word.frames) for stack in word.stacks for call in stack):
+def without_table(message: Message) -> Message:
+    """Give the lines of a message their stacks back; ValueError where these are not as is told."""
+    if any(not 0 <= call < len(message.frames) for stack in message.stacks for call in stack):
         raise ValueError("a stack has a call that is not there")
-    stacks = [tuple(word.frames[call] for call in stack) for stack in word.stacks]
+    stacks = [tuple(message.frames[call] for call in stack) for stack in message.stacks]
     lines = []
-    for rank_class in word.lines:
+    for rank_class in message.lines:
         left = list(rank_class.told.stacks[::-1])
 
         def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
@@ -439,7 +439,7 @@ def without_table(word: Word) -> Word:
         if left:
             raise ValueError("a rank has other stacks than are told of it")
         lines.append(replace(rank_class, told=RankLine(view, (), rank_class.told.groups)))
-    return replace(word, lines=tuple(lines), frames=(), stacks=())
+    return replace(message, lines=tuple(lines), frames=(), stacks=())
 
 
 def _with_stacks(view: RankView, change: Callable[[ThreadStack], ThreadStack]) -> RankView:
