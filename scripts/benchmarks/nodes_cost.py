@@ -42,7 +42,7 @@ from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.message import Message, message_of
 from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers, key_of
 from lightning_hangcheck.report.verdict_text import render
-from lightning_hangcheck.watch.other_nodes.joining import join_heard, wanted_of
+from lightning_hangcheck.watch.other_nodes.joining import join_peers, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -162,7 +162,7 @@ def _first_node(path: Path, nnodes: int, made: Made) -> AtFirst:
     peers.take_turn()
     heard_s += time.process_time() - started
     started = time.process_time()
-    case = join_heard(own, peers.heard.values())
+    case = join_peers(own, peers.heard.values())
     joined_s = time.process_time() - started
     verdict = judge(case)
     judged_s = time.process_time() - started - joined_s
