@@ -148,11 +148,12 @@ def look(pid: int) -> ProcessState:
 
 
 def main_thread_in(pid: int, call: str) -> ProcessState:
-    """The state, once the main thread is inside that system call."""
+    """The state, once the main thread sleeps in that call: both are read one after the other."""
 
     def in_call() -> ProcessState | None:
         state = look(pid)
-        return state if state.threads[0].syscall == NUMBERS[call] else None
+        sleeps = state.state == "S" and state.threads[0].syscall == NUMBERS[call]
+        return state if sleeps else None
 
     return until(in_call, f"the main thread to be in {call}")
 
@@ -161,7 +162,6 @@ def main_thread_in(pid: int, call: str) -> ProcessState:
 def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
     running = program("sleeping.py", "odd) R (name")
     state = main_thread_in(running.pid, "clock_nanosleep")
-    assert state.state == "S"
     assert state.parent_pid == os.getpid()
     assert "nanosleep" in state.threads[0].wchan
     assert vitals(running.pid).is_still(state.started_ticks)
