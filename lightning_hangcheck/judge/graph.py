@@ -172,10 +172,11 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        ranks = {node for node in part if isinstance(node, int)}
-        for rank in _ranks(node for node in part if isinstance(node, str)) - ranks:
-            if rank in _ranks(following.get(rank, part)):
-                ranks.add(rank)
+        themselves = {node for node in part if isinstance(node, int)}
+        of_workers = _ranks(part) - themselves
+        ranks = themselves.union(
+            rank for rank in of_workers if rank in _ranks(following.get(rank, part))
+        )
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)
@@ -185,8 +186,7 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
             if not ranks:
                 leads_to_thing.add(number)
         if closed:
-            themselves = tuple(sorted(node for node in part if isinstance(node, int)))
-            solved.circles.update(dict.fromkeys(themselves, themselves))
+            solved.circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
     return solved
 
 

@@ -197,14 +197,10 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         Another rank could bring it, or anybody: the rank that serves a store does so in a thread of
         torch's, whatever it waits for itself.
         """
-        sockets = [
-            target
-            for target in self.targets
-            if target.kind == "socket" and target.call != "connect"
-        ]
-        return self.activity == "idle" and (
-            any(map(self.keeps_store, self.targets)) or (bool(sockets) and self.asks_store)
-        )
+        if self.activity != "idle":
+            return False
+        own = any(target.kind == "socket" and target.call != "connect" for target in self.targets)
+        return any(map(self.keeps_store, self.targets)) or (own and self.asks_store)
 
     @property
     def asks_store(self) -> bool:
