@@ -35,6 +35,7 @@ from lightning_hangcheck.judge.frames import (
 from lightning_hangcheck.judge.operations import (
     MESSAGES,
     asked_end,
+    behind_helper,
     device_message,
     helper_threads,
 )
@@ -446,7 +447,7 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
         wait = asked_end(case.code, every, reading.view, reading.frames)
         at_device = reading.activity == "busy"
     if wait is None and at_device:
-        wait = device_message(every, reading.view)
+        wait = device_message(every, reading.view) or behind_helper(every, reading.view)
     if wait is None:
         return reading
     return replace(reading, activity="waiting", wait=wait, targets=())

@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
-from lightning_hangcheck.judge.processes import NEWEST, read_process
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait
+from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
@@ -302,20 +302,13 @@ def at_device(view: RankView) -> Frame | None:
 
     By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free), long after the
     collective that does not end. It is there in all samples, in a C call that gave up the
-    interpreter lock, and has a group whose operations run on its device; no other thread of it
-    waits for ranks.
+    interpreter lock, and has a group whose operations run on its device.
     """
     own = view.own_process
     if own is None or not any(group.on_device for group in groups_of(view)):
         return None
-    main, stacks = (
-        read_process(own).in_one_call(),
-        [sample.stack for sample in own.samples[-NEWEST:]],
-    )
-    helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
-    if main is None or not main.frames or any(waits_for_ranks(thread.frames) for thread in helpers):
-        return None
-    return main.frames[-1]
+    main = read_process(own).in_one_call()
+    return main.frames[-1] if main is not None and main.frames else None
 
 
 def device_wait(view: RankView) -> Wait | None:
@@ -324,6 +317,34 @@ def device_wait(view: RankView) -> Wait | None:
     if found is None or not found[0].on_device or line is None:
         return None
     return Wait("device", found[1].op, line)
+
+
+def behind_helper(ranks: Views, view: RankView) -> Wait | None:
+    """Return the older operation of a helper thread that keeps a rank's device; None for none.
+
+    Threads share the device's default stream: where all have entered the main thread's operation,
+    and it does not end, the device has not come to it.
+    """
+    found, older = open_operation(view), open_operation(view, of_main=False)
+    if view.flight is None or found is None or older is None:
+        return None
+    (record, entry), (_, first) = found, older
+    frames = view.flight.call_of(first).frames
+    queued = record.on_device and older[0].on_device and first.created_ns < entry.created_ns
+    if not frames or not queued or not all_came(ranks, record, entry.seq):
+        return None
+    return Wait("device", first.op, frames[-1])
+
+
+def all_came(ranks: Views, record: CollectiveRecord, seq: int) -> bool:
+    """Whether the records of all members of a group show that they entered this operation."""
+    return all(
+        any(
+            own.group == record.group and own.newest >= seq
+            for own in (groups_of(ranks[rank]) if rank in ranks else ())
+        )
+        for rank in record.ranks or ranks
+    )
 
 
 def device_message(ranks: Views, view: RankView) -> Wait | None:

@@ -37,6 +37,7 @@ from lightning_hangcheck.judge.operations import (
     PAIRED,
     Operation,
     PendingCollective,
+    all_came,
     record_of,
     way_in,
     ways_of,
@@ -190,7 +191,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
-    if parted.sends_cross:
+    if parted.sends_cross or _in_other_order(job, parted):
         return "collective_mismatch"
     threw = all(pending.reading.handling for pending in left)
     alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
@@ -207,6 +208,18 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     ):
         return "uneven_work"
     return "rank_diverged"
+
+
+def _in_other_order(job: JobReading, parted: Divergence) -> bool:
+    """Whether all ranks have queued on their devices whatever any waits for, in several groups."""
+    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    return parted.group is None and all(
+        (record := record_of(pending.reading, pending.group or "")) is not None
+        and record.on_device
+        and pending.seq is not None
+        and all_came(views, record, pending.seq)
+        for pending in parted.pending_collectives
+    )
 
 
 def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
