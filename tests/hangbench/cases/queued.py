@@ -7,8 +7,8 @@ Import it before torch.
 import os
 
 if os.environ.get("HANGBENCH_GPU"):
-    from queued_on_gpu import BACKEND, DEVICE, loss, synchronize, work_long
+    from queued_on_gpu import BACKEND, DEVICE, loss, side_stream, synchronize, work_long
 else:
-    from queued_on_cpu import BACKEND, DEVICE, loss, synchronize, work_long
+    from queued_on_cpu import BACKEND, DEVICE, loss, side_stream, synchronize, work_long
 
-__all__ = ["BACKEND", "DEVICE", "loss", "synchronize", "work_long"]
+__all__ = ["BACKEND", "DEVICE", "loss", "side_stream", "synchronize", "work_long"]

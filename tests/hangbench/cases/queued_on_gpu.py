@@ -13,6 +13,11 @@ def loss():
     return torch.zeros(1, device=DEVICE).sum()
 
 
+def side_stream():
+    """For a thread whose operations the others' must not wait for: they share one stream else."""
+    return torch.cuda.stream(torch.cuda.Stream())
+
+
 def synchronize():
     torch.cuda.synchronize()
 
