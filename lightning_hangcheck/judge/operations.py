@@ -15,8 +15,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, Wait
-from lightning_hangcheck.judge.processes import read_process
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
+from lightning_hangcheck.judge.processes import NEWEST, read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
@@ -311,12 +311,21 @@ def at_device(view: RankView) -> Frame | None:
     return main.frames[-1] if main is not None and main.frames else None
 
 
+def _helper_waits(view: RankView) -> bool:
+    """Whether another thread than the main one waits for ranks, maybe in what is open."""
+    own = view.own_process
+    stacks = (sample.stack for sample in (own.samples[-NEWEST:] if own is not None else ()))
+    helpers = (thread for stack in stacks if stack is not None for thread in stack.threads[1:])
+    return any(waits_for_ranks(thread.frames) for thread in helpers)
+
+
 def device_wait(view: RankView) -> Wait | None:
     """Return the operation for which a busy rank's device keeps it; None where that is not seen."""
     found, line = open_operation(view), at_device(view)
     if found is None or not found[0].on_device or line is None:
         return None
-    return Wait("device", found[1].op, line)
+    untold = found[1].thread == 0 and _helper_waits(view)
+    return None if untold else Wait("device", found[1].op, line)
 
 
 def behind_helper(ranks: Views, view: RankView) -> Wait | None:
@@ -355,7 +364,7 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     """
     line = at_device(view)
     name = _open_message(ranks, view) if line is not None else ""
-    if line is None or not name:
+    if line is None or not name or _helper_waits(view):
         return None
     found, messages = open_operation(view), unmatched_messages(ranks, view)
     if found is not None and not any(
