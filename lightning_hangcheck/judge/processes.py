@@ -15,6 +15,7 @@ from lightning_hangcheck.judge.frames import Wait, find_wait, of_own_process
 from lightning_hangcheck.judge.threads import (
     EVENTS,
     FUTEXES,
+    HOUSEKEEPERS,
     Moment,
     Thread,
     given_away,
@@ -64,9 +65,6 @@ HOW_HELD: dict[TargetKind, tuple[str, str]] = {
 SLEEP = "nanosleep"
 """In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
-HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
-"""Beginnings of the kernel's names of native threads that call no user back: those of torch, its
-backends, the GPU's driver, the kernel itself and memory allocators."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 KEPT = 64

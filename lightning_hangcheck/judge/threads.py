@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
 """Where a stack ends while a loop waits that is no Python code (uvloop 0.22): Python's own has
 frames below."""
+HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
+"""Beginnings of the kernel's names of native threads that call no user back: those of torch, its
+backends, the GPU's driver, the kernel itself and memory allocators."""
 FUTEXES = frozenset({202, 98, 449, 455})
 """futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
@@ -142,6 +145,16 @@ class Thread:
         in_library = self.stack.takes_lock or is_standard(self.frames[-1].file)
         in_futex = self.state.state == "S" and self.state.syscall in FUTEXES
         return self.looping or (in_library and in_futex)
+
+    @property
+    def keeps_house(self) -> bool:
+        """Whether it rests, and runs no Python: autograd's, which the interpreter knows."""
+        return (
+            self.state is not None
+            and not self.frames
+            and self.state.name.startswith(HOUSEKEEPERS)
+            and self.state.syscall in FUTEXES
+        )
 
     @cached_property
     def ticks(self) -> bool:
@@ -283,7 +296,11 @@ class Moment:
     @cached_property
     def helpers(self) -> tuple[Thread, ...]:
         """Those beside the main one that might end anybody's wait."""
-        return tuple(thread for thread in self.threads[1:] if may_help(thread.stack))
+        return tuple(
+            thread
+            for thread in self.threads[1:]
+            if may_help(thread.stack) and not thread.keeps_house
+        )
 
     @cached_property
     def chain(self) -> WaitChain | None:
