@@ -40,11 +40,13 @@ from lightning_hangcheck.judge.operations import (
     Operation,
     PendingCollective,
     Step,
+    all_came,
     awaited_peers,
     call_of,
     entered,
     groups_of,
     histories,
+    is_behind_helper,
     is_collective_code,
     operation_of,
     record_of,
@@ -100,6 +102,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
+        queues_cross: Whether all have called all these operations, but their devices are at
+            different ones.
         came_from: Frames from which ranks called the last operation that all had in common; empty
             ones where nobody noted them.
     """
@@ -113,6 +117,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     last_agreed: int | None = None
     proven: bool = False
     due: bool = False
+    queues_cross: bool = False
     came_from: frozenset[tuple[Frame, ...]] = frozenset()
 
     @property
@@ -400,12 +405,24 @@ def _by_group(
     diverged, basis = find_diverged(job.case.code, keys, own_way)
     silent, departed = without_message(job), departed_in_messages(job)
     here = {collective.rank for collective in waiting}
+    if any(is_behind_helper(collective.reading) for collective in waiting):
+        # in which order threads called is chance
+        diverged, basis = tuple(collective.rank for collective in waiting), "nothing"
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
     elif silent and set(silent) <= here:
         diverged, basis = silent, "messages"
     proven = helpless or not any(collective.operation.name in PAIRED for collective in waiting)
-    return _in_their_own(waiting, diverged, basis, proven=proven)
+    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    crossed = all(
+        (record := record_of(collective.reading, collective.group or "")) is not None
+        and record.on_device
+        and collective.seq is not None
+        and all_came(views, record, collective.seq)
+        for collective in waiting
+    )
+    found = _in_their_own(waiting, diverged, basis, proven=proven)
+    return replace(found, queues_cross=crossed)
 
 
 # An operation that some wait for and others walked past. Two groups need not be used in one order

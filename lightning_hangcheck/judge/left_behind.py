@@ -460,7 +460,7 @@ class _Search:
         )
         return self._nobody(
             "collective_mismatch",
-            None,
+            "order",
             0.6,
             f"ranks wait for each other in several groups: {told}; which of them left the common "
             "order is not told by their records",

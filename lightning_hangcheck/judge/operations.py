@@ -345,6 +345,12 @@ def behind_helper(ranks: Views, view: RankView) -> Wait | None:
     return Wait("device", first.op, frames[-1])
 
 
+def is_behind_helper(reading: RankReading) -> bool:
+    """Whether its device is kept by what another thread than its main one called."""
+    wait = reading.wait
+    return wait is not None and wait.kind == "device" and wait.frame not in reading.frames
+
+
 def all_came(ranks: Views, record: CollectiveRecord, seq: int) -> bool:
     """Whether the records of all members of a group show that they entered this operation."""
     return all(

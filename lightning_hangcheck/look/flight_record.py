@@ -56,6 +56,7 @@ NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
 """From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
 PIECE, LONGEST_TOLD = 1 << 16, 80
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
+NCCLS_BARRIER = "all_reduce_barrier", "barrier"
 NCCL2_THREADS = "pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
@@ -372,7 +373,7 @@ def _record(
         entries.append(
             CollectiveEntry(
                 seq=seq,
-                op=name.partition(":")[2] or name,
+                op=(name.partition(":")[2] or name).replace(*NCCLS_BARRIER),
                 sizes=whole.input_sizes if alone else (),
                 dtypes=whole.input_dtypes if alone else (),
                 retired=any(operation.ended for operation in ones)

@@ -37,7 +37,6 @@ from lightning_hangcheck.judge.operations import (
     PAIRED,
     Operation,
     PendingCollective,
-    all_came,
     record_of,
     way_in,
     ways_of,
@@ -131,7 +130,8 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
             place=None,
             pace=None,
         )
-    cause, known = _nature_of(job, parted), parted.basis != "nothing" or parted.sends_cross
+    cause = _nature_of(job, parted)
+    known = parted.basis != "nothing" or parted.sends_cross or parted.queues_cross
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
         situation,
@@ -148,6 +148,8 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
+    elif parted.queues_cross:
+        finding = replace(finding, aspect="order")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
         finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
@@ -191,7 +193,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
-    if parted.sends_cross or _in_other_order(job, parted):
+    if parted.sends_cross or parted.queues_cross:
         return "collective_mismatch"
     threw = all(pending.reading.handling for pending in left)
     alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
@@ -208,18 +210,6 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     ):
         return "uneven_work"
     return "rank_diverged"
-
-
-def _in_other_order(job: JobReading, parted: Divergence) -> bool:
-    """Whether all ranks have queued on their devices whatever any waits for, in several groups."""
-    views = {rank: reading.view for rank, reading in job.ranks.items()}
-    return parted.group is None and all(
-        (record := record_of(pending.reading, pending.group or "")) is not None
-        and record.on_device
-        and pending.seq is not None
-        and all_came(views, record, pending.seq)
-        for pending in parted.pending_collectives
-    )
 
 
 def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
@@ -248,6 +238,14 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
     if len(culprits) == len(every):
         alike: dict[str, list[int]] = {}
+        if parted.queues_cross:
+            for rank, pending in every.items():
+                alike.setdefault(_is_at(job, pending), []).append(rank)
+            places = (f"that of {name_ranks(ranks)} is at {at}" for at, ranks in alike.items())
+            return (
+                f"GPUs wait for each other: {', '.join([*places][:MOST_SHOWN])}; each rank has "
+                "called all of these, in another order"
+            )
         for rank, pending in every.items():
             alike.setdefault(_does(job, parted, pending, [rank]), []).append(rank)
         ways = list(alike.values())
@@ -304,6 +302,13 @@ def _does(
     return join(verb(ranks, "is", "are"), f"in {now}", called)
 
 
+def _is_at(job: JobReading, pending: PendingCollective) -> str:
+    """Say at which operation a rank's device is, and where the rank called it."""
+    group = "" if pending.group == DEFAULT_GROUP else f"of {_group_name(job, str(pending.group))},"
+    place = within(users_place(pending.way))
+    return join(pending.operation.name, group, f"called {place}" if place else "")
+
+
 def _did(parted: Divergence, operation: Operation) -> str:
     skipped = operation == LEFT_OUT
     return f"skipped #{parted.seq}" if skipped else f"did {_numbered(parted, operation)}"
@@ -335,7 +340,8 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
     # else the test itself says it, or nobody departed
-    if (parted.basis != "condition" or not tests) and not parted.sends_cross:
+    nobody = parted.sends_cross or (parted.queues_cross and parted.basis == "nothing")
+    if (parted.basis != "condition" or not tests) and not nobody:
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
         items.append(EvidenceItem("departed", None, who))
     return [*items, *tests]
