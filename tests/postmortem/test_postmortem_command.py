@@ -166,6 +166,20 @@ def test_files_explain_what_a_calm_run_folder_beside_them_does_not(
     assert f"{tmp_path}/left/run: a run that shows nothing wrong (HEALTHY)" in told
 
 
+def test_what_it_made_of_files_is_judged_again_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run folder lies below the working folder, and the same command finds it there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.log").write_text(f"{raised(0, 'ValueError: bad sample')}\n")
+    assert invoke(["postmortem", "."]) == 3
+    (made,) = (tmp_path / "hangcheck_runs").glob("2*")
+    for again in (["postmortem", "."], ["postmortem", str(made)], ["merge", str(made)]):
+        assert invoke(again) == 3, again
+    assert capsys.readouterr().out.count("CRASHED  Rank 0 failed: ValueError: bad sample") == 4
+    assert invoke(["postmortem", str(made), "job.log"]) == 3
+
+
 def test_it_imports_no_torch(left: Path) -> None:
     program = (
         "import sys; from lightning_hangcheck.cli.main import invoke; "
