@@ -208,7 +208,11 @@ def test_every_exit_code_is_real() -> None:
     [
         ('"$@" >&-', 0, b""),
         ('"$@" <&- >&- 2>&-', 0, b""),
-        ('"$@" >/dev/full', 2, b"hangcheck: the output cannot be written (No space left on device)"),
+        (
+            '"$@" >/dev/full',
+            2,
+            b"hangcheck: the output cannot be written (No space left on device)",
+        ),
     ],
 )
 @pytest.mark.parametrize("arguments", [["explain"], ["--help"], ["lint", "empty.py"]])

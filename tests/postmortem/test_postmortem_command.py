@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -178,6 +179,21 @@ def test_what_it_made_of_files_is_judged_again_as_it_was(
         assert invoke(again) == 3, again
     assert capsys.readouterr().out.count("CRASHED  Rank 0 failed: ValueError: bad sample") == 4
     assert invoke(["postmortem", str(made), "job.log"]) == 3
+
+
+@pytest.mark.parametrize(
+    "mark", ["rank {}: ", "2026-11-20 10:00:00,000 INFO [Rank {}] ", "RANK {} | "]
+)
+def test_a_line_with_a_rank_in_it_is_the_last_word_of_that_rank(
+    mark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{mark.format(rank)}step {step} done" for step in range(4) for rank in (2, 0, 1)]
+    (tmp_path / "job.log").write_text("\n".join([*lines[:-3], lines[-2], lines[-1], "bye"]) + "\n")
+    assert (
+        invoke(["postmortem", str(tmp_path / "job.log"), "--run-dir", str(tmp_path / "run")]) == 0
+    )
+    told = re.findall(r"(?m)^ +rank (\d) .* step (\d) done", capsys.readouterr().out)
+    assert dict(told) == {"0": "3", "1": "3", "2": "2"}
 
 
 def test_it_imports_no_torch(left: Path) -> None:
