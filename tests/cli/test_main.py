@@ -47,6 +47,12 @@ if TYPE_CHECKING:
         (["report", "--html"], "'--html' requires an argument", "see: hangcheck report --help"),
         (["ledger", "--json", "--csv"], "writes one form", "name one of --json, --csv"),
         (["run", "--stall-timeout", "0", "--", "true"], "'0' is not a number above 0", "30"),
+        (
+            ["run", "--set", "price=cheap", "--", "true"],
+            "price cheap is not a price",
+            "example 0.89/h",
+        ),
+        (["run", "--prometheus", ".", "--", "true"], "--prometheus .: it is a folder", "a file in"),
         (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
         (["postmortem"], "postmortem needs files or folders", "hangcheck postmortem ."),
         (["postmortem", "nowhere"], "nowhere is not there", "hangcheck postmortem PATH"),
