@@ -222,7 +222,8 @@ def _worth_a_look(file: str, project: Project, *, named: bool) -> Module | None:
 
 def _why_not(file: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return f"{file} is no Python of this version: {error.msg} in line {error.lineno}"
+        where = f" in line {error.lineno}" if error.lineno else ""
+        return f"{file} is no Python of this version: {error.msg}{where}"
     if isinstance(error, RecursionError):
         return f"{file} is nested too deeply"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
