@@ -143,6 +143,8 @@ def read_option(name: str, text: str, said: str = "") -> object:
             f"{said}={text!r} cannot be used ({error})",
             f"write for example {said}={_write(option)}",
         ) from error
+    if name in MAY_BE_OFF and value == 0:
+        return value
     if isinstance(value, float) and not 0 < value < float("inf"):
         raise BadUsage(
             f"{said}={text!r} is no positive number", f"write for example {said}={_write(option)}"

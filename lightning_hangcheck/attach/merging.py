@@ -111,6 +111,15 @@ def merge_runs(
         rest = f" (and none of {more} more can be used)" if more else ""
         raise UnreadableRun(f"{first.args[0]}{rest}", first.remedy)
     newest = rounds[-1] if rounds else Round()
+    of_files = sorted(
+        (one for one in nodes if nodes[one].case.left is not None),
+        key=lambda one: nodes[one].case.taken_at,
+    )
+    for folder in of_files if len(of_files) < len(nodes) else of_files[:-1]:
+        del nodes[folder]
+        what, why = f"run folder {folder.path}", "it was made from other files, not by a watch"
+        remedy = "name these files: hangcheck postmortem PATH..."
+        left_out.append(Gap(what, None, why, "saved_evidence", remedy))
     cases = list(nodes.values())
     before = [one for one in nodes if _is_before(nodes[one], cases, told[one], newest)]
     before = before if len(before) < len(cases) else []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 BAD_USAGE = 2
 INTERRUPTED = 130  # 128 + SIGINT, as shells do
+OUTPUT_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 TENSES: dict[str, dict[str, str]] = {
     "Before a run": {
         "doctor": "check the machine, the launch and the storage",
@@ -97,6 +100,10 @@ def hangcheck(context: click.Context) -> None:
 
 def main() -> None:
     """Run the command line and leave with its exit code."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:  # it was closed: no file of ours may take its number
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             # names of functions and files may hold what the terminal's encoding has no sign for
@@ -125,4 +132,10 @@ def invoke(arguments: Sequence[str]) -> int:
         return BAD_USAGE
     except click.Abort:
         return INTERRUPTED
+    except OSError as error:
+        if error.errno not in OUTPUT_REFUSED or error.filename is not None:
+            raise
+        say(f"the output cannot be written ({error.strerror}); send it elsewhere")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds
+        return BAD_USAGE
     return outcome if isinstance(outcome, int) else 0

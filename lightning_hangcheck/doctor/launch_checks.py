@@ -6,6 +6,7 @@ import ast
 import ipaddress
 import platform
 import shlex
+import shutil
 import socket
 import time
 from contextlib import suppress
@@ -316,6 +317,18 @@ def network_interface(subject: Subject) -> Finding:
                 )
                 return failed(sentence, f"export GLOO_SOCKET_IFNAME={name}")
     return ok(f"{named or 'no variable chooses one'}; up: {', '.join(up)}")
+
+
+@check("launch", "a command that cannot be started ends at once", name="program")
+def program_starts(subject: Subject) -> Finding | None:
+    """The first word of the command, looked for as the shell does; it is not run."""
+    if not subject.command:
+        return None
+    program = subject.command[0]
+    if shutil.which(program, path=subject.environment.get("PATH")):
+        return ok(f"{program} can be started")
+    why = "no such program, or it may not be run"
+    return failed(f"{program} cannot be started: {why}", f"command -v {shlex.quote(program)}")
 
 
 @check("launch", "what is not there or cannot be parsed ends every rank at once", name="script")

@@ -101,6 +101,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
         exit_code=next((case.exit_code for case in cases if case.exit_code), newest.exit_code),
         alike=tuple(alike for case in cases for alike in case.alike),
         seen_in=newest.seen_in,
+        left=newest.left,
     )
     return complete_case(merged)
 

@@ -55,6 +55,7 @@ FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
+HOW_LONG = re.compile(r"\d (?:s|min)\b|an unknown time")
 MOST_FRAMES = 6
 PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
 """What a remedy of causes.toml may have filled in."""
@@ -112,7 +113,10 @@ def _sentence(conclusion: Conclusion) -> str:
     later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
-    return "; ".join(filter(None, (told, waits, later)))
+    since = ""
+    if job.case.left is None and finding.ended_by != "pace" and not HOW_LONG.search(told):
+        since = f"blocked for {duration(finding.silence_s)}"
+    return "; ".join(filter(None, (told, waits, since, later)))
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:

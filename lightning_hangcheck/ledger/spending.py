@@ -201,8 +201,8 @@ def read_prices(texts: Iterable[str]) -> Prices:
             per_hour = math.nan
         if not 0 <= per_hour < math.inf or (equals and not model.strip()):
             raise BadUsage(
-                f"--price {text} is not a price per hour",
-                "write for example --price 0.89/h, or --price A100=1.89/h",
+                f"price {text} is not a price per hour",
+                "write for example 0.89/h, or A100=1.89/h",
             )
         prices.append(Price(per_hour, model.strip()))
     return Prices(tuple(prices))

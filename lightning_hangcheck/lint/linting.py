@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import fnmatch
 import gc
 import os
@@ -142,6 +143,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     project, reach = Project(), Reach(frozenset(configuration.collectives))
     found: dict[tuple[str, int, str], tuple[Finding, Place]] = {}
     unreadable: list[str] = []
+    named = {str(path) for path in paths}
     count = 0
     collecting = gc.isenabled()
     gc.disable()  # trees hold no circles, and looking for these takes a third of the time
@@ -150,7 +152,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
-                modules += filter(None, [_worth_a_look(file, project)])
+                modules += filter(None, [_worth_a_look(file, project, named=file in named)])
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
         for module in modules:
@@ -206,19 +208,22 @@ def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
     )
 
 
-def _worth_a_look(file: str, project: Project) -> Module | None:
+def _worth_a_look(file: str, project: Project, *, named: bool) -> Module | None:
     if os.path.getsize(file) > LARGEST_FILE:  # noqa: PTH202
         raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
     with open(file, "rb") as stream:  # noqa: PTH123
         text = stream.read()
     if not WORTH_A_LOOK.search(text):
+        if named:  # nothing can be found in it, but that it is Python is not taken for granted
+            ast.parse(text)
         return None
     return project.read(file) or project.parse(file)
 
 
 def _why_not(file: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
-        return f"{file} is no Python of this version: {error.msg} in line {error.lineno}"
+        where = f" in line {error.lineno}" if error.lineno else ""
+        return f"{file} is no Python of this version: {error.msg}{where}"
     if isinstance(error, RecursionError):
         return f"{file} is nested too deeply"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error

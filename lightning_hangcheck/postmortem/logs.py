@@ -108,6 +108,10 @@ _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*wh
 _RANK_INSIDE = re.compile(
     r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
 )
+_RANK_FIRST = re.compile(
+    rb"\s*(?:[\dA-Z\[(]\S{0,39} ){0,4}?[\[(<]?(?i:rank)[ :=_]{0,2}(\d{1,7})\s?[]:|,)>-]"
+)
+"""As many scripts mark their lines: ``rank 3: ...``, behind a time or a level at most."""
 _RANK_OF_FILE = re.compile(
     r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
 )
@@ -323,7 +327,7 @@ class _Reader:
     def _last_words(self, text: bytes, raw: bytes, end: int) -> None:
         lines = text[:end].split(b"\n")
         newest: dict[bytes, int] = {}
-        match = _QUICK.match
+        match, first = _QUICK.match, _RANK_FIRST.match
         for number, line in enumerate(lines):
             if (
                 line[:1] in _BEGINS_PREFIX
@@ -332,6 +336,12 @@ class _Reader:
                 and b"frame #" not in line
             ):
                 newest[found[1]] = number
+            elif (
+                (b"ank" in line[:80] or b"ANK" in line[:80])
+                and (found := first(line))
+                and b"ProcessGroup" not in line
+            ):
+                newest[b"rank " + found[1]] = number
         for number in range(len(lines) - 1, -1, -1):
             if lines[number].strip() and not _AFTERMATH.search(lines[number]):
                 newest[b""] = number

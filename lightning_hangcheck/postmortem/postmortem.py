@@ -92,7 +92,8 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     except UnreadableRun:
         if not jobs:
             raise
-    if case is None or (jobs and _told(jobs[0]) in ENDED_BADLY):
+    watched = bool(jobs) and not all(kept.derived for kept in jobs[0])
+    if case is None or (watched and _told(jobs[0]) in ENDED_BADLY):
         return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     save_run(case, verdict, (), folder)

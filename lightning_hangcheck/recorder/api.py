@@ -398,7 +398,8 @@ def _usable(what: str, number: int | None) -> int | None:
             return number
     except Exception:  # noqa: BLE001, S110 - whatever the user's object raises, it is no number
         pass
-    log.once(what, f"{what} is ignored: it needs a whole number from 0 to 2**53")
+    if not current().settings.disable:
+        log.once(what, f"{what} is ignored: it needs a whole number from 0 to 2**53")
     return None
 
 

@@ -111,8 +111,14 @@ def render_line(verdict: Verdict) -> str:
 
 
 def render_short(verdict: Verdict, run_folder: str) -> str:
-    """Write it as one line that names the run folder, and below it how to save the next time."""
-    line = f"{render_line(verdict)}; run folder {shlex.quote(run_folder)}"
+    """Write it as one line that names the run folder, and below it how to save the next time.
+
+    A suspicion names the likeliest remedy, too.
+    """
+    line = render_line(verdict)
+    if verdict.verdict == "suspect" and verdict.remedies:
+        line += f"; do: {plain(' '.join(verdict.remedies[0].in_words.split()))}"
+    line += f"; run folder {shlex.quote(run_folder)}"
     return "\n".join([line, *_aside(verdict, "saves")])
 
 

@@ -47,6 +47,12 @@ if TYPE_CHECKING:
         (["report", "--html"], "'--html' requires an argument", "see: hangcheck report --help"),
         (["ledger", "--json", "--csv"], "writes one form", "name one of --json, --csv"),
         (["run", "--stall-timeout", "0", "--", "true"], "'0' is not a number above 0", "30"),
+        (
+            ["run", "--set", "price=cheap", "--", "true"],
+            "price cheap is not a price",
+            "example 0.89/h",
+        ),
+        (["run", "--prometheus", ".", "--", "true"], "--prometheus .: it is a folder", "a file in"),
         (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
         (["postmortem"], "postmortem needs files or folders", "hangcheck postmortem ."),
         (["postmortem", "nowhere"], "nowhere is not there", "hangcheck postmortem PATH"),
@@ -201,6 +207,49 @@ def test_every_exit_code_is_real() -> None:
     table = TEXT.partition("## Exit codes")[2].partition("##")[0]
     told = set(re.findall(r"^\| [^|]+ \| (\w+) \|", table, re.MULTILINE)) - {"code"}
     assert told == EXIT_CODES
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "said"),
+    [
+        ('"$@" >&-', 0, b""),
+        ('"$@" <&- >&- 2>&-', 0, b""),
+        (
+            '"$@" >/dev/full',
+            2,
+            b"hangcheck: the output cannot be written (No space left on device)",
+        ),
+    ],
+)
+@pytest.mark.parametrize("arguments", [["explain"], ["--help"], ["lint", "empty.py"]])
+def test_an_output_that_is_closed_or_full_is_no_traceback(
+    arguments: list[str], shell: str, code: int, said: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "empty.py").write_text("")
+    words = [sys.executable, "-m", "lightning_hangcheck", *arguments]
+    ended = subprocess.run(
+        ["/bin/sh", "-c", shell, "sh", *words],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == code, ended.stderr
+    assert ended.stderr.partition(b";")[0].strip() == said
+
+
+def test_a_closed_output_stays_closed_for_the_command(tmp_path: Path) -> None:
+    """And no file of ours takes its number, into which the command would then print."""
+    look = "import os, sys; sys.exit(7 if os.path.exists('/proc/self/fd/1') else 8)"
+    words = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run", "--"]
+    ended = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *words, sys.executable, "-c", look],
+        cwd=tmp_path,
+        capture_output=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 8, ended.stderr
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from subjects import subject
 from lightning_hangcheck.doctor.launch_checks import (
     expect,
     master_port,
+    program_starts,
     script_parses,
     time_left,
     trainers_strategy,
@@ -125,6 +126,13 @@ def test_what_only_running_it_would_tell_has_no_answer(tmp_path: Path, text: str
 def test_one_rank_may_be_guessed(tmp_path: Path) -> None:
     assert named(tmp_path, f"{PL}pl.Trainer()\n", launcher="torchrun --nproc_per_node=1") == []
     assert named(tmp_path, f"{PL}pl.Trainer(devices=1)\n", launcher="python") == []
+
+
+def test_a_command_that_cannot_be_started_fails() -> None:
+    nothing, known, unknown = subject(""), subject("sh -c true"), subject("torch-run train.py")
+    found = [[one.status for one in program_starts(run)] for run in (nothing, known, unknown)]
+    assert found == [[], ["ok"], ["failed"]]
+    assert "torch-run cannot be started" in program_starts(unknown)[0].sentence
 
 
 def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:

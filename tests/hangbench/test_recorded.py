@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hangbench.recorded import Recording, recordings, right_in
 from hangbench.scoring import ALARMS
@@ -45,6 +47,14 @@ def test_every_recorded_hang_is_called_what_it_was_called_then(hanging: Judged) 
         (one.program, verdict.verdict) for one, verdict in hanging if verdict.verdict != one.kind
     ]
     assert other == [("worker_reads_from_pipe", "hang")]
+
+
+def test_every_summary_of_a_stall_says_for_how_long(hanging: Judged) -> None:
+    stalls = [(one.program, verdict.summary) for one, verdict in hanging if verdict.stalled_since]
+    silent = [
+        one for one, summary in stalls if not re.search(r"\d (s|min)\b|unknown time", summary)
+    ]
+    assert (len(stalls) > 100, silent) == (True, [])
 
 
 FIRST_REMEDY = {

@@ -118,6 +118,16 @@ def test_what_cannot_be_read_is_said_and_the_rest_is_looked_at(
     ]
 
 
+@pytest.mark.parametrize("content", [b"def f(:\n", b"\x7fELF\x02\x00", "x = 'ü'".encode("latin-1")])
+def test_a_named_file_that_is_no_python_is_unusable(
+    content: bytes, project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also where no word of it could have led to a finding."""
+    (project / "notes.bin").write_bytes(content)
+    assert invoke(["lint", "notes.bin"]) == 2
+    assert capsys.readouterr().err.startswith("hangcheck: notes.bin ")
+
+
 def test_deeply_nested_and_large_files_are_said(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -164,6 +165,35 @@ def test_files_explain_what_a_calm_run_folder_beside_them_does_not(
     told = " ".join(capsys.readouterr().out.split())
     assert "Rank 0 failed: ValueError: bad sample" in told.partition(" read ")[0]
     assert f"{tmp_path}/left/run: a run that shows nothing wrong (HEALTHY)" in told
+
+
+def test_what_it_made_of_files_is_judged_again_as_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its run folder lies below the working folder, and the same command finds it there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "job.log").write_text(f"{raised(0, 'ValueError: bad sample')}\n")
+    assert invoke(["postmortem", "."]) == 3
+    (made,) = (tmp_path / "hangcheck_runs").glob("2*")
+    for again in (["postmortem", "."], ["postmortem", str(made)], ["merge", str(made)]):
+        assert invoke(again) == 3, again
+    assert capsys.readouterr().out.count("CRASHED  Rank 0 failed: ValueError: bad sample") == 4
+    assert invoke(["postmortem", str(made), "job.log"]) == 3
+
+
+@pytest.mark.parametrize(
+    "mark", ["rank {}: ", "2026-11-20 10:00:00,000 INFO [Rank {}] ", "RANK {} | "]
+)
+def test_a_line_with_a_rank_in_it_is_the_last_word_of_that_rank(
+    mark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"{mark.format(rank)}step {step} done" for step in range(4) for rank in (2, 0, 1)]
+    (tmp_path / "job.log").write_text("\n".join([*lines[:-3], lines[-2], lines[-1], "bye"]) + "\n")
+    assert (
+        invoke(["postmortem", str(tmp_path / "job.log"), "--run-dir", str(tmp_path / "run")]) == 0
+    )
+    told = re.findall(r"(?m)^ +rank (\d) .* step (\d) done", capsys.readouterr().out)
+    assert dict(told) == {"0": "3", "1": "3", "2": "2"}
 
 
 def test_it_imports_no_torch(left: Path) -> None:

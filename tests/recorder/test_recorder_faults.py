@@ -226,7 +226,7 @@ import os, sys, threading
 before = (dict(os.environ), sys.excepthook)
 import lightning_hangcheck as hc
 from lightning_hangcheck.recorder.lifecycle import current
-hc.checkpoint("Script started")
+hc.checkpoint("Script started", number=-1)
 hc.beat()
 with hc.section("Trainer"):
     current().page.enter_phase("backward")

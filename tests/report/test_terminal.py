@@ -127,6 +127,13 @@ def test_a_suspicion_is_one_line() -> None:
     )
 
 
+def test_the_line_of_a_suspicion_names_the_likeliest_remedy() -> None:
+    remedies = (Remedy("give it a time limit", "https://a"), Remedy("or not", "https://b"))
+    told = verdict_text.render_short(msgspec.structs.replace(suspect(), remedies=remedies), FOLDER)
+    line = verdict_text.render_line(suspect())
+    assert told == f"{line}; do: give it a time limit; run folder {FOLDER}"
+
+
 def test_the_end_of_a_job_that_saved_too_seldom_says_below_how_to_save() -> None:
     advice = "no save seen in 45 min of training; over 30 min save every 5 to 10 epochs"
     ended = msgspec.structs.replace(

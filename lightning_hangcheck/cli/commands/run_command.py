@@ -75,15 +75,21 @@ def run(
             f"export {SHARED_BY_NODES}=$(openssl rand -hex 16) where the job is started",
         )
     if settings.prometheus is not None and not settings.disable:
+        file = Path(settings.prometheus).absolute()
         try:
-            there = within(FOLDER_LIMIT_S, Path(settings.prometheus).absolute().parent.is_dir)
-        except NoAnswer:  # of storage that does not answer nothing is said
-            there = True
-        if not there:
-            raise BadUsage(
-                f"--prometheus {settings.prometheus}: its folder is not there",
-                "make it, or name another file",
+            there, is_file = within(
+                FOLDER_LIMIT_S, lambda: (file.parent.is_dir(), not file.is_dir())
             )
+        except NoAnswer:  # of storage that does not answer nothing is said
+            there = is_file = True
+        if not (there and is_file):
+            wrong = "it is a folder" if there else "its folder is not there"
+            way_out = "name a file in it" if there else "make it, or name another file"
+            raise BadUsage(f"--prometheus {settings.prometheus}: {wrong}", way_out)
+    if settings.price is not None and not settings.disable:
+        from lightning_hangcheck.ledger.spending import read_prices
+
+        read_prices([settings.price])
     if not (settings.disable or settings.quiet):
         # before the run, what will be missing from its verdict, and how to mend it
         from lightning_hangcheck.doctor.seeing_checks import checks_before_run

@@ -194,7 +194,7 @@ def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--price", "cheap"], "--price cheap is not a price per hour; write for example"),
+        (["--price", "cheap"], "price cheap is not a price per hour; write for example"),
         (["--ledger", "none.jsonl"], "there is no ledger"),
         (["check", "dream"], "the ledger has no phase dream; it has train"),
         (["--ledger", "."], "cannot be read"),
