@@ -100,6 +100,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
+        reordered: Whether all entered the same operations from there on, each in its own order.
         came_from: Frames from which ranks called the last operation that all had in common; empty
             ones where nobody noted them.
     """
@@ -113,6 +114,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     last_agreed: int | None = None
     proven: bool = False
     due: bool = False
+    reordered: bool = False
     came_from: frozenset[tuple[Frame, ...]] = frozenset()
 
     @property
@@ -297,6 +299,13 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
+    from_here = [
+        Counter(step.operation for number, step in history.steps.items() if number >= seq)
+        for history in {id(history): history for history in column.values()}.values()
+    ]
+    reordered = len(set(operations.values())) > 1 and all(one == from_here[0] for one in from_here)
+    if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
+        diverged, basis = tuple(sorted(pending.rank for pending in here)), "nothing"
     candidates = [*dict.fromkeys(here.values())]
     expected = expected_next(before, candidates, SURE_CONTEXT, 1)
     of_others = {step for pending, step in here.items() if pending.rank not in diverged}
@@ -310,6 +319,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
         due=expected in of_others,
+        reordered=reordered,
         came_from=frozenset(
             history.steps[seq - 1].called_from
             for history in {id(history): history for history in column.values()}.values()

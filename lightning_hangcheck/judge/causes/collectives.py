@@ -130,7 +130,8 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
             place=None,
             pace=None,
         )
-    cause, known = _nature_of(job, parted), parted.basis != "nothing" or parted.sends_cross
+    cause = _nature_of(job, parted)
+    known = parted.basis != "nothing" or parted.sends_cross or parted.reordered
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
         situation,
@@ -147,6 +148,8 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
+    elif parted.reordered and all(map(_helper_in_collective, pending)):
+        finding = replace(finding, aspect="threads")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
         finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
@@ -182,15 +185,16 @@ def _of_omission(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A test of its rank, or an exception that no other handles, leads a rank away, wherever it
-    stands. Where all came the same way, they only meet otherwise. One that has left the loop that
+    Where all entered the same operations nobody left out any: they only came in another order. A
+    test of its rank, or an exception that no other handles, leads a rank away, wherever it stands.
+    Where all came the same way, they only meet otherwise. One that has left the loop that
     the others are in ran out of work, as did the others where most have left it: but where these
     left it after as many passes as ever, it skipped what they do behind the loop. And where all had
     left it by the operation before, the others are in the next pass: it makes one that they don't.
     """
     code = job.case.code
     left, stayed = parted.sides
-    if parted.sends_cross:
+    if parted.sends_cross or parted.reordered:
         return "collective_mismatch"
     threw = all(pending.reading.handling for pending in left)
     alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
@@ -233,6 +237,8 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     agreed = ""
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
+        if parted.reordered:
+            agreed += ", and then all entered the same operations, each in its own order"
     if len(culprits) == len(every):
         alike: dict[str, list[int]] = {}
         for rank, pending in every.items():
@@ -322,7 +328,8 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
     # else the test itself says it, or nobody departed
-    if (parted.basis != "condition" or not tests) and not parted.sends_cross:
+    nobody = parted.basis == "nothing" and parted.reordered
+    if (parted.basis != "condition" or not tests) and not (parted.sends_cross or nobody):
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
         items.append(EvidenceItem("departed", None, who))
     return [*items, *tests]
@@ -455,6 +462,15 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         waited_for=True,
         aspect="across_ranks",
     )
+
+
+def _helper_in_collective(reading: RankReading) -> bool:
+    """Whether a thread beside the main one waits for other ranks, too."""
+    stack = next(
+        (moment.sample.stack for moment in reversed(reading.own.moments) if moment.sample.stack),
+        None,
+    )
+    return stack is not None and any(waits_for_ranks(one.frames) for one in stack.threads[1:])
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
