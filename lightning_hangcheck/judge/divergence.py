@@ -31,6 +31,7 @@ from lightning_hangcheck.judge.frames import (
     rank_conditions,
     separating,
     tests_apart,
+    waits_for_ranks,
 )
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
@@ -100,7 +101,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
-        reordered: Whether all entered the same operations from there on, each in its own order.
+        reordered: Whether all entered the same operations from there on, each by two threads, which
+            have no order in common.
         came_from: Frames from which ranks called the last operation that all had in common; empty
             ones where nobody noted them.
     """
@@ -303,7 +305,11 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         Counter(step.operation for number, step in history.steps.items() if number >= seq)
         for history in {id(history): history for history in column.values()}.values()
     ]
-    reordered = len(set(operations.values())) > 1 and all(one == from_here[0] for one in from_here)
+    reordered = (
+        len(set(operations.values())) > 1
+        and all(one == from_here[0] for one in from_here)
+        and all(_helper_waits_too(pending.reading) for pending in here)
+    )
     if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
         diverged, basis = tuple(sorted(pending.rank for pending in here)), "nothing"
     candidates = [*dict.fromkeys(here.values())]
@@ -326,6 +332,13 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
             if seq - 1 in history.steps
         ),
     )
+
+
+def _helper_waits_too(reading: RankReading) -> bool:
+    """Whether a thread beside the main one waits for other ranks, as the main one does."""
+    stacks = (moment.sample.stack for moment in reversed(reading.own.moments))
+    newest = next((stack for stack in stacks if stack is not None), None)
+    return newest is not None and sum(waits_for_ranks(one.frames) for one in newest.threads) > 1
 
 
 # Ranks that wait only for each other, each in something else

@@ -148,7 +148,7 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
-    elif parted.reordered and all(map(_helper_in_collective, pending)):
+    elif parted.reordered:
         finding = replace(finding, aspect="threads")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
@@ -185,9 +185,9 @@ def _of_omission(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    Where all entered the same operations nobody left out any: they only came in another order. A
-    test of its rank, or an exception that no other handles, leads a rank away, wherever it stands.
-    Where all came the same way, they only meet otherwise. One that has left the loop that
+    Where two threads of each rank entered the same operations in another order, nobody left out
+    any. A test of its rank, or an exception that no other handles, leads a rank away, wherever it
+    stands. Where all came the same way, they only meet otherwise. One that has left the loop that
     the others are in ran out of work, as did the others where most have left it: but where these
     left it after as many passes as ever, it skipped what they do behind the loop. And where all had
     left it by the operation before, the others are in the next pass: it makes one that they don't.
@@ -238,7 +238,7 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
         if parted.reordered:
-            agreed += ", and then all entered the same operations, each in its own order"
+            agreed += ", and then two threads of each entered the same operations, in another order"
     if len(culprits) == len(every):
         alike: dict[str, list[int]] = {}
         for rank, pending in every.items():
@@ -462,15 +462,6 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         waited_for=True,
         aspect="across_ranks",
     )
-
-
-def _helper_in_collective(reading: RankReading) -> bool:
-    """Whether a thread beside the main one waits for other ranks, too."""
-    stack = next(
-        (moment.sample.stack for moment in reversed(reading.own.moments) if moment.sample.stack),
-        None,
-    )
-    return stack is not None and any(waits_for_ranks(one.frames) for one in stack.threads[1:])
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
