@@ -31,6 +31,7 @@ from lightning_hangcheck.judge.frames import (
     rank_conditions,
     separating,
     tests_apart,
+    waits_for_ranks,
 )
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
@@ -102,8 +103,8 @@ class Divergence(Struct, frozen=True, kw_only=True):
         basis: Why these.
         proven: The flight record shows it; else only frames do.
         due: Whether what the others do was to come just then, as in the steps before.
-        queues_cross: Whether all have called all these operations, but their devices are at
-            different ones.
+        reordered: Whether all entered the same operations from there on, in another order: those of
+            one group by two threads of each, or of several, queued on devices.
         came_from: Frames from which ranks called the last operation that all had in common; empty
             ones where nobody noted them.
     """
@@ -117,7 +118,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     last_agreed: int | None = None
     proven: bool = False
     due: bool = False
-    queues_cross: bool = False
+    reordered: bool = False
     came_from: frozenset[tuple[Frame, ...]] = frozenset()
 
     @property
@@ -302,6 +303,17 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
+    from_here = [
+        Counter(step.operation for number, step in history.steps.items() if number >= seq)
+        for history in {id(history): history for history in column.values()}.values()
+    ]
+    reordered = (
+        len(set(operations.values())) > 1
+        and all(one == from_here[0] for one in from_here)
+        and all(_helper_waits_too(pending.reading) for pending in here)
+    )
+    if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
+        diverged, basis = tuple(sorted(pending.rank for pending in here)), "nothing"
     candidates = [*dict.fromkeys(here.values())]
     expected = expected_next(before, candidates, SURE_CONTEXT, 1)
     of_others = {step for pending, step in here.items() if pending.rank not in diverged}
@@ -315,12 +327,20 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         last_agreed=seq - 1 if before or seq == 1 else None,
         proven=True,
         due=expected in of_others,
+        reordered=reordered,
         came_from=frozenset(
             history.steps[seq - 1].called_from
             for history in {id(history): history for history in column.values()}.values()
             if seq - 1 in history.steps
         ),
     )
+
+
+def _helper_waits_too(reading: RankReading) -> bool:
+    """Whether a thread beside the main one waits for other ranks, as the main one does."""
+    stacks = (moment.sample.stack for moment in reversed(reading.own.moments))
+    newest = next((stack for stack in stacks if stack is not None), None)
+    return newest is not None and sum(waits_for_ranks(one.frames) for one in newest.threads) > 1
 
 
 # Ranks that wait only for each other, each in something else
@@ -422,7 +442,7 @@ def _by_group(
         for collective in waiting
     )
     found = _in_their_own(waiting, diverged, basis, proven=proven)
-    return replace(found, queues_cross=crossed)
+    return replace(found, reordered=crossed)
 
 
 # An operation that some wait for and others walked past. Two groups need not be used in one order

@@ -18,7 +18,7 @@ from lightning_hangcheck.judge.frames import (
     users_place,
 )
 from lightning_hangcheck.judge.operations import groups_of
-from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_name
+from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,8 +109,8 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     ends = ("finished", "raised") if view.process_exit is None else ("finished",)
     deeds: Phase = "training_step" if _stepped(view) else "startup"
     deeds = "teardown" if beat.ending in ends else deeds
-    users = (bare_name(frame.function) for frame in reversed(users_frames(frames)))
-    named = next((phase for name in users if (phase := phase_of_name(name)) is not None), None)
+    users = (phase_of_function(frame.function) for frame in reversed(users_frames(frames)))
+    named = next((phase for phase in users if phase is not None), None)
     # A call that serves data as well as weights: the names around it tell for what. Where they
     # agree, it is as sure as any other. Without a name, a file read before the first step is taken
     # for the model's, and one written after it for a checkpoint; what is read within the loop, and

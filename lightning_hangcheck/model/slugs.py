@@ -76,7 +76,7 @@ TRAINER = _words("trainer")
 MODEL = _words("model models weights")
 PARTS = _words("backbone network encoder decoder adapter adapters llm")
 """Of a model, or the whole of it: what only a verb beside them turns into its loading."""
-CHECKPOINT = _words("checkpoint checkpoints ckpt snapshot state")
+CHECKPOINT = _words("checkpoint checkpoints checkpointer checkpointing ckpt snapshot state")
 SOURCES = _words("data corpus")
 DATA = _words("dataloader dataloaders dataloading dataset datasets datamodule")
 SAVING = _words("save saves saving write writing dump dumping persist persisting")
@@ -197,6 +197,20 @@ def phase_of_name(name: str) -> Phase | None:
         said = words_of(_IN_BRACKETS.sub("", name))
         return found if all(word in known or word.isdigit() for word in said) else None
     return found
+
+
+@lru_cache(maxsize=NAMES_REMEMBERED)
+def phase_of_function(name: str) -> Phase | None:
+    """The phase that a function's name means.
+
+    A method that only saves or loads says by its class what: ``Checkpointer.save``.
+    """
+    outer, _, bare = name.rpartition(".")
+    phase = phase_of_name(bare)
+    verb = words_of(bare)
+    if phase is None and len(verb) == 1 and verb[0] in SAVING | LOADING:
+        return phase_of_name(f"{bare} {outer.rpartition('.')[2]}")
+    return phase
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)

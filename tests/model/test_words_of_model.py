@@ -17,6 +17,7 @@ from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.slugs import (
     creates_logger,
     phase_after_checkpoint,
+    phase_of_function,
     phase_of_name,
 )
 
@@ -232,6 +233,25 @@ def test_facts_that_are_first_read_by_several_threads_at_once_are_read() -> None
 )
 def test_a_name_means_a_phase_by_whole_words(name: str, phase: Phase | None) -> None:
     assert phase_of_name(name) == phase
+
+
+@pytest.mark.parametrize(
+    ("name", "phase"),
+    [
+        ("AsyncCheckpointer.save", "checkpoint_save"),
+        ("make.<locals>.CheckpointManager.save", "checkpoint_save"),
+        ("Weights.load", "model_load"),
+        ("Checkpointer.wait", None),
+        ("ModelServer.get", None),
+        ("Cache.save", None),
+        ("save", None),
+        ("CheckpointTests.evaluate", "validation"),
+    ],
+)
+def test_a_method_that_saves_or_loads_says_by_its_class_what(
+    name: str, phase: Phase | None
+) -> None:
+    assert phase_of_function(name) == phase
     assert creates_logger(name) == (phase == "logger_init")
 
 

@@ -131,7 +131,7 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
             pace=None,
         )
     cause = _nature_of(job, parted)
-    known = parted.basis != "nothing" or parted.sends_cross or parted.queues_cross
+    known = parted.basis != "nothing" or parted.sends_cross or parted.reordered
     culprits = [job.ranks[rank] for rank in parted.diverged]
     finding = blame(
         situation,
@@ -148,8 +148,8 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
-    elif parted.queues_cross:
-        finding = replace(finding, aspect="order")
+    elif parted.reordered:
+        finding = replace(finding, aspect="order" if parted.group is None else "threads")
     elif cause == "rank_diverged":
         left, stayed = parted.sides
         finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
@@ -185,7 +185,8 @@ def _of_omission(
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    A test of its rank, or an exception that no other handles, leads a rank away, wherever it
+    Where two threads of each rank entered the same operations in another order, nobody left out
+    any. A test of its rank, or an exception that no other handles, leads a rank away, wherever it
     stands. Where all came the same way, they only meet otherwise. One that has left the loop that
     the others are in ran out of work, as did the others where most have left it: but where these
     left it after as many passes as ever, it skipped what they do behind the loop. And where all had
@@ -193,7 +194,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
-    if parted.sends_cross or parted.queues_cross:
+    if parted.sends_cross or parted.reordered:
         return "collective_mismatch"
     threw = all(pending.reading.handling for pending in left)
     alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
@@ -236,9 +237,11 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     agreed = ""
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
+        if parted.reordered:
+            agreed += ", and then two threads of each entered the same operations, in another order"
     if len(culprits) == len(every):
         alike: dict[str, list[int]] = {}
-        if parted.queues_cross:
+        if parted.reordered and parted.group is None:
             for rank, pending in every.items():
                 alike.setdefault(_is_at(job, pending), []).append(rank)
             places = (f"that of {name_ranks(ranks)} is at {at}" for at, ranks in alike.items())
@@ -340,8 +343,8 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
     # else the test itself says it, or nobody departed
-    nobody = parted.sends_cross or (parted.queues_cross and parted.basis == "nothing")
-    if (parted.basis != "condition" or not tests) and not nobody:
+    nobody = parted.basis == "nothing" and parted.reordered
+    if (parted.basis != "condition" or not tests) and not (parted.sends_cross or nobody):
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
         items.append(EvidenceItem("departed", None, who))
     return [*items, *tests]
