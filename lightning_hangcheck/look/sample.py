@@ -404,10 +404,9 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
 
 
 def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
-    """Whether it waits for any child, for many at once, or at what nobody seen has the other end of.
+    """Whether it waits for any child, for many at once, or at a socket whose end nobody tells.
 
-    Such is a socket whose end nobody tells, and a word of shared memory that no other process maps:
-    a child that is being started will.
+    Or at a word of shared memory that no other process maps yet: a child that is being started may.
     """
     call = CALLS.get(thread.syscall) if thread.syscall is not None else None
     if call is None:
