@@ -3,11 +3,11 @@
 import multiprocessing
 import time
 
-import torch
-import torch.distributed as dist
-
 if __name__ == "__mp_main__":
-    time.sleep(15)  # levels of the simulator, which only the child loads
+    time.sleep(15)  # the simulator's levels, which only the child loads
+else:
+    import torch
+    import torch.distributed as dist
 
 
 def simulate(ready, ended):
