@@ -50,6 +50,9 @@ looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s 
 STORAGE_ANSWERS = 20
 """Times a second that a thread which waits for storage is woken above which it gets on. A call that
 hangs is woken never, or once in many seconds to try again."""
+QUESTION = 256
+"""Bytes for each of its turns on the processor below which a thread that sleeps in between only
+asks again: a poll of torch's store takes 40, one over HTTP up to 150, a page of results 1,000."""
 MANY_BYTES = 64 * 1024
 TRANSFER_RATE = 4096
 """Bytes a second above which a read or write call makes way. Our own threads read and write about
@@ -402,9 +405,13 @@ def _flow(
     network = before.network_bytes, after.network_bytes
     files = [(before.read_bytes, after.read_bytes), (before.written_bytes, after.written_bytes)]
     pairs = [(then.get(tid, 0), now[tid]) for tid in counted] if by_thread else files
-    flowed = sum(
-        max(0, new - old) for old, new in (network, *pairs) if old is not None and new is not None
+    elsewhere, by_network = (
+        sum(max(0, new - old) for old, new in counts if old is not None and new is not None)
+        for counts in (pairs, [network])
     )
+    flowed = elsewhere + by_network
+    if _asks_again(earlier, later):
+        return flowed, elsewhere > MANY_BYTES
     if flowed > MANY_BYTES or _connections_carried(earlier, later):
         return flowed, True
     if not earlier.states or not later.states:
@@ -423,6 +430,29 @@ def _flow(
         turns = (new.turns or 0) - old.turns if old.turns is not None else 0
         carried = carried or turns > STORAGE_ANSWERS * seconds
     return flowed, carried
+
+
+def _asks_again(earlier: Moment, later: Moment) -> bool:
+    """Whether the main thread sleeps between questions so small that they bring nothing.
+
+    What a retry moves is no progress: else none would ever be called one.
+    """
+    before, after = earlier.kernel, later.kernel
+    if before is None or after is None or not earlier.states or not later.states:
+        return False
+    old, new = earlier.states[0], later.states[0]
+    asleep = [
+        bool(one.waits_for)
+        and all(target.kind == "time" and target.call != "futex" for target in one.waits_for)
+        for one in (old, new)
+    ]
+    asking = [any(target.kind == "socket" for target in one.waits_for) for one in (old, new)]
+    if not any(asleep) or not all(one or other for one, other in zip(asleep, asking, strict=True)):
+        return False
+    if None in (before.network_bytes, after.network_bytes, old.turns, new.turns):
+        return False
+    moved = (after.network_bytes or 0) - (before.network_bytes or 0)
+    return moved < QUESTION * max(1, (new.turns or 0) - (old.turns or 0))
 
 
 def _connections_carried(earlier: Moment, later: Moment) -> bool:

@@ -273,7 +273,8 @@ class Patience:
                 return Enders()
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and bool(target.name) and of_python
-            return Enders(("inside" if alone else "outside",))
+            coming = self._being_started(waiter) if alone else ()
+            return Enders(("inside" if alone else "outside",), coming)
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
@@ -298,6 +299,15 @@ class Patience:
             for thread in read_process(look).free_threads
         )
         return Enders(() if complete else ("inside",), (*known, *helpers))
+
+    def _being_started(self, waiter: Process) -> tuple[Process, ...]:
+        """Return the processes of its rank that may yet map a word that none but it has mapped."""
+        looks, owners = self._processes.looks, self._processes.owners
+        return tuple(
+            process
+            for process, look in looks.items()
+            if owners[process] == owners.get(waiter) and processes.is_being_started(look)
+        )
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.

@@ -67,6 +67,8 @@ SLEEP = "nanosleep"
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
+SPAWN, PROCESS = "/multiprocessing/spawn.py", "/multiprocessing/process.py"
+"""Where a spawned process begins, and where it runs its target, with all that it was given."""
 KEPT = 64
 """Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
 Answer = TypeVar("Answer")
@@ -560,7 +562,8 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     """Return the processes that could end what a rank's own one waits for; None where any could.
 
     Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
-    of some is seen at it, or feeds queues, the others work for themselves.
+    of some is seen at it, or feeds queues, the others work for themselves. What no other process
+    has mapped yet, one that is being started may.
     """
     own = view.own_process
     targets = read_process(own).targets if own is not None else ()
@@ -576,6 +579,8 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     found: set[int] = set()
     for target in targets:
         holders = pids_here(target)
+        if target.kind == "shared" and not target.holders:
+            holders = [look.pid for look in view.processes if is_being_started(look)]
         found.update([pid for pid in holders if uses(pid, target)] or holders)
     known = bool(targets) and all(one.kind != "other" and shows_who(one) for one in targets)
     if not known or view.pid in found:
@@ -588,6 +593,19 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     while new := {pid for pid, parent in parents.items() if parent in found} - found:
         found |= new
     return frozenset(found)
+
+
+def is_being_started(look: ProcessLook) -> bool:
+    """Whether a process has not yet taken what multiprocessing gives it: locks, events, queues.
+
+    Spawned, it first imports the main module anew, which takes as long as that likes. A fork has
+    all from the beginning, and one that runs its target has taken all.
+    """
+    frames = latest_frames(look)
+    spawned = not frames or any(frame.file.endswith(SPAWN) for frame in frames)
+    runs = any(frame.file.endswith(PROCESS) for frame in frames)
+    gone = any(each.kernel is not None and each.kernel.state in "ZX" for each in look.samples[-1:])
+    return look.role == "worker" and spawned and not runs and not gone
 
 
 def through_children(

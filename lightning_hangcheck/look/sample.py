@@ -404,7 +404,10 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
 
 
 def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
-    """Whether it waits for any child, for many at once, or at a socket whose end nobody tells."""
+    """Whether it waits for any child, for many at once, or at a socket whose end nobody tells.
+
+    Or at a word of shared memory that no other process maps yet: a child that is being started may.
+    """
     call = CALLS.get(thread.syscall) if thread.syscall is not None else None
     if call is None:
         return thread.state in "SD"
@@ -412,5 +415,5 @@ def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
     unseen = (
         any(target.kind == "socket" and not target.name for target in ends)
         and call.shape != "epoll"
-    )
+    ) or any(target.kind == "shared" and not target.holders for target in ends)
     return unseen or (not ends and call.shape in ("poll", "select", "epoll", "child"))

@@ -21,6 +21,7 @@ from cases import (
     user,
     waiting_for,
     with_kernel,
+    with_main,
     worker,
 )
 from msgspec.structs import replace
@@ -118,6 +119,22 @@ def test_at_a_connection_only_what_connections_carried_is_a_transfer(
     waits = rank(0, IN_LOAD, bytes_s=1_200, waits_for=(WaitTarget(call="poll", kind="socket"),))
     told = with_kernel(waits, network_bytes=lambda number, _: number * carried)
     assert activity_of(told) == activity
+
+
+@pytest.mark.parametrize("newest", ["clock_nanosleep", "recvfrom"])
+@pytest.mark.parametrize(("turns", "activity"), [(1_000, "idle"), (10, "moving")])
+def test_small_questions_between_sleeps_are_no_transfer(
+    newest: str, turns: int, activity: str
+) -> None:
+    """70 bytes for each turn on the processor are a poll, 7,000 what somebody loads at his pace."""
+    sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
+    at_newest = sleeps if newest in sleeps[0].call else (WaitTarget(call=newest, kind="socket"),)
+    seen = with_main(
+        rank(0, IN_LOAD, samples=2),
+        turns=lambda number: number * turns,
+        waits_for=lambda number: (sleeps, at_newest)[number],
+    )
+    assert activity_of(with_kernel(seen, network_bytes=lambda one, _: one * 70_000)) == activity
 
 
 def test_two_samples_of_the_same_moment_show_nothing() -> None:

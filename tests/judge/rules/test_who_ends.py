@@ -200,6 +200,26 @@ def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> 
     assert ended_by(rank(1, IN_LOAD, **word)) == "outside"
 
 
+@pytest.mark.parametrize(
+    ("inside", "of_child", "who"),
+    [
+        (("spawn.py",), ASKS_REMOTE, "outside"),
+        (("spawn.py",), {"cpu": 1.0}, "unknown_pace"),
+        (("spawn.py", "process.py"), ASKS_REMOTE, "inside"),
+        (("spawn.py",), {"state": "Z"}, "inside"),
+    ],
+)
+def test_a_process_that_is_being_started_may_yet_give_the_word(
+    inside: tuple[str, ...], of_child: dict[str, Any], who: str
+) -> None:
+    """It imports the main module before it takes what it was given, and only then shares that."""
+    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
+    in_semaphore = Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349)
+    begun = [Frame("_main", f"{STDLIB}/multiprocessing/{file}", 9) for file in inside]
+    child = look((*begun, *IN_LOAD), pid=700, role="worker", **of_child)
+    assert ended_by(rank(1, (*IN_LOAD, in_semaphore), children=[child], **word)) == who
+
+
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
     return changed_rank(view, lambda _, states, stacks: ((*states, *threads), stacks))
 
