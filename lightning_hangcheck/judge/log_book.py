@@ -303,7 +303,9 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     plain &= all(len(owner) == 1 for owner in owners.values())
     plain &= not any(fact.group not in ("", "default") for fact in facts if fact.kind != "store")
     for fact in facts:
-        if fact.kind != "timeout" or fact.group:
+        if fact.kind == "own_error" and fact.rank is None and not fact.group and plain:
+            yield replace(fact, rank=fact.group_rank)
+        elif fact.kind != "timeout" or fact.group:
             yield fact
         elif (told := named.get(key(fact))) is not None:
             yield replace(fact, group=told.group, group_rank=told.group_rank)

@@ -33,13 +33,13 @@ FactKind = Literal[
     "ras_missing",  # RAS: ranks without an answer
     "ras_dead",  # RAS: processes that cannot be reached
     "xid",  # the NVIDIA driver's report of a GPU fault
-    "exit",  # torchrun's summary: how a rank's process ended
+    "exit",  # a launcher's word on how a rank's process ended
     "task",  # srun: how a task ended
     "kill",  # the kernel or SLURM ended a process for want of memory
     "cancelled",  # somebody, a time limit or a lost node ended the job
     "exception",  # a Python traceback: its last line
     "memory",  # CUDA out of memory
-    "cuda_error",
+    "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
@@ -56,7 +56,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         text: The line, without the launcher's prefix, at most 300 characters.
         line: Its number in the file, from 1.
         rank: Global rank of who wrote it, None where that is not known.
-        group_rank: Its number within ``group``.
+        group_rank: Its number within ``group``; of an exit, the rank that ended on its node.
         group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
             only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
             Empty where it is not told.
@@ -69,7 +69,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         ran_ms: How long it ran; of a bar, how long it has been there.
         ranks: That the line is about: global ranks, or numbers within ``group``.
         count: How many ranks, or how much in all.
-        code: Exit code, as Python's subprocess gives it; number of an Xid.
+        code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
         error: What went wrong, in its own words.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
