@@ -414,7 +414,7 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
 
 def all_inside(book: LogBook) -> LeftFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
-    facts = book.of("timeout", "status", "dump_signal")
+    facts = book.of("timeout", "status", "dump_signal", "call")
     numbered = {
         name: [state for state in group.values() if state.seq is not None]
         for name, group in book.groups.items()
@@ -470,7 +470,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
         )
     else:
         text = f"{seen} waited in {where}. The logs do not say for whom."
-    shown = book.of("timeout", "status", "ras_equal", "dump_signal")
+    shown = book.of("timeout", "status", "ras_equal", "dump_signal", "call")
     victims = book.waiting | set(known(state.rank for state in states))
     table = collective(name, seq, _table(inside))
     return book.finding("hang", cause, text + slept, shown, who, certainty="majority",
@@ -578,4 +578,14 @@ waits, and at last what only shows that something broke."""
 
 def find_in_logs(book: LogBook) -> LeftFinding | None:
     """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
-    return next((finding for rule in RULES if (finding := rule(book)) is not None), None)
+    found = next((finding for rule in RULES if (finding := rule(book)) is not None), None)
+    callers: dict[str, list[int]] = defaultdict(list)
+    for fact in book.of("call"):
+        callers[fact.error] += known([fact.rank])
+    if found is None or found.kind != "hang" or not callers:
+        return found
+    told = "; ".join(
+        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out {place}"
+        for place, ranks in list(callers.items())[:3]
+    )
+    return replace(found, sentence=f"{found.sentence}; {told}")

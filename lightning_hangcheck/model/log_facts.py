@@ -15,6 +15,7 @@ FactKind = Literal[
     "timeout",  # torch's watchdog: a collective took longer than its time limit
     "status",  # numbers that the watchdog tells with it
     "dump_signal",  # numbers of a rank that another one's time-out made speak
+    "call",  # from where the operation was called that timed out
     "heartbeat",  # torch's watchdog thread itself stood still
     "gil",  # the interpreter lock could not be had while the process ended
     "desync",  # torch's report of who is behind
@@ -70,7 +71,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         ranks: That the line is about: global ranks, or numbers within ``group``.
         count: How many ranks, or how much in all.
         code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
-        error: What went wrong, in its own words.
+        error: What went wrong, in its own words; of a call, the user's line.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
 

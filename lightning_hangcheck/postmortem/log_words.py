@@ -16,6 +16,9 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.wording import within
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.log_facts import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
 
@@ -56,6 +59,7 @@ _NEVER = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks")
 _STARTED = re.compile(
     r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
 )
+_CALL = re.compile(r"#\d+ (\S{1,200}) from (\S.{0,400}):(\d{1,9})\s*$")
 _RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
 _RAS_ONE = re.compile(
     r"^\s*Rank (\d{1,7})"
@@ -195,6 +199,15 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
     return [replace(fact, text=text, ranks=mine, seq=_number(behind[3]), count=count)]
 
 
+def _call(fact: LogFact, _: str, around: Around) -> Facts:
+    """The stack from which torch's flight recorder saw a timed-out operation called."""
+    rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
+    frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
+    others = (frame for frame in frames if "/torch/" not in frame.file)
+    place = users_place(frames[::-1]) or next(others, None)
+    return [replace(fact, op=frames[0].function, error=within(place))] if place else []
+
+
 def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
     op = re.search(r"different (\w+) operation counts", line)
     found: Facts = []
@@ -316,6 +329,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("PG status: last", "status", _numbers_told),
     ("Timeout at NCCL work", "status", _numbers_told),
     ("Received a dump signal", "dump_signal", _numbers_told),
+    ("Stack trace of the failed collective:", "call", _call),
     ("Heartbeat monitor timed out", "heartbeat", _any),
     ("NCCL's watchdog got stuck", "heartbeat", _any),
     ("Could not acquire GIL within", "gil", _any),

@@ -175,6 +175,7 @@ class _Reader:
         self.own_words: dict[int | None, LogFact] = {}
         self.trails: dict[int | str, Trail] = {}
         self.labelled = False
+        self.tagged: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
         self.contradicted = False
@@ -325,13 +326,11 @@ class _Reader:
         newest: dict[bytes, int] = {}
         match = _QUICK.match
         for number, line in enumerate(lines):
-            if (
-                line[:1] in _BEGINS_PREFIX
-                and (found := match(line))
-                and b"ProcessGroup" not in line
-                and b"frame #" not in line
-            ):
-                newest[found[1]] = number
+            if line[:1] in _BEGINS_PREFIX and (found := match(line)):
+                if b"ProcessGroup" not in line and b"frame #" not in line:
+                    newest[found[1]] = number
+                elif tagged := _TAG.match(found[1].decode() + ":"):
+                    self.tagged.add(int(tagged[1]))
         for number in range(len(lines) - 1, -1, -1):
             if lines[number].strip() and not _AFTERMATH.search(lines[number]):
                 newest[b""] = number
@@ -370,7 +369,7 @@ class _Reader:
         kept = [*kept, *(fact for fact in raised if fact.line > began)]
         kept.sort(key=lambda fact: fact.line)
         words = tuple(fact for fact in self.words.values() if fact.rank is not None)
-        ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None}
+        ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None} | self.tagged
         return LogReading(
             file=self.path,
             facts=tuple(kept),
