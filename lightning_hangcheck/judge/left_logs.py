@@ -127,8 +127,8 @@ def killed(book: LogBook) -> LeftFinding | None:
                         aspect="killed" if "SIGKILL" in signals else "native")  # fmt: skip
 
 
-def raised(book: LogBook) -> LeftFinding | None:
-    """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
+def own_failures(book: LogBook) -> list[LogFact]:
+    """What ranks failed of by themselves, before they waited for anybody: no echo of others."""
     failed = [fact for fact in book.of("exception") if fact.error]
     told = " ".join(fact.error for fact in failed)
     failed += [
@@ -137,7 +137,7 @@ def raised(book: LogBook) -> LeftFinding | None:
         if (fact.error or fact.text)[:60] not in told
     ]
     failed += [fact for fact in book.of("exit") if fact.error]
-    early = [
+    return [
         fact
         for fact in failed
         if fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
@@ -145,6 +145,11 @@ def raised(book: LogBook) -> LeftFinding | None:
         and (fact.rank is None or fact.rank not in book.waiting)
         and book.before_timeouts(fact) is not False
     ]
+
+
+def raised(book: LogBook) -> LeftFinding | None:
+    """A rank failed by itself, and it is told which."""
+    early = own_failures(book)
     early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
     if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
         early.sort(key=lambda fact: (fact.rank is None, fact.when))
@@ -515,6 +520,9 @@ PLAIN: tuple[Row, ...] = (
      " set, which may be the faster one."),
     (("ras_equal",), "hang", "unknown",
      "by NCCL's RAS all ranks launched equally many operations: data does not move."),
+    (("stalled",), "suspect", "unknown",
+     "by Horovod's stall check {ranks} had not brought what the others waited for. It is a warning:"
+     " they may have come later."),
     (("heartbeat", "gil"), "hang", "unknown",
      "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
      " lock. That does not say which rank is behind."),
@@ -582,10 +590,17 @@ def find_in_logs(book: LogBook) -> LeftFinding | None:
     callers: dict[str, list[int]] = defaultdict(list)
     for fact in book.of("call"):
         callers[fact.error] += known([fact.rank])
-    if found is None or found.kind != "hang" or not callers:
+    if found is None or found.kind != "hang":
         return found
-    told = "; ".join(
+    told = [
         f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out {place}"
         for place, ranks in list(callers.items())[:3]
-    )
-    return replace(found, sentence=f"{found.sentence}; {told}")
+    ]
+    if not found.culprits:  # whose it is, and whether it was caught, nothing tells
+        failed = [fact for fact in own_failures(book) if fact.rank is None]
+        told += [
+            f"before that a rank that is not named wrote: {redact_text(fact.error)[:110]}"
+            for fact in failed[:1]
+            if book.before_timeouts(fact)
+        ]
+    return replace(found, sentence="; ".join((found.sentence, *told)))

@@ -23,6 +23,7 @@ FactKind = Literal[
     "sizes",  # gloo: a message of another size than expected
     "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
     "barrier",  # ranks that did not reach a monitored barrier
+    "stalled",  # Horovod: ranks that did not bring what others wait for, so far
     "store",  # a rank waits for another one's NCCL id
     "rendezvous",  # fewer processes came than were announced
     "unreachable",  # the meeting point, or a peer while connecting, did not answer

@@ -199,6 +199,14 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
     return [replace(fact, text=text, ranks=mine, seq=_number(behind[3]), count=count)]
 
 
+def _stalled(fact: LogFact, _: str, around: Around) -> Facts:
+    """Horovod's stall check: who has not brought what the others wait for."""
+    told = "\n".join(around.below(40))
+    ranks = {int(rank) for rank in re.findall(r"^(\d{1,7})!?: \[", told, re.M)}
+    ranks.update(*map(_numbers, re.findall(r"\[missing ranks: ([\d, ]+)\]", told)))
+    return [replace(fact, ranks=tuple(sorted(ranks)))] if ranks else []
+
+
 def _call(fact: LogFact, _: str, around: Around) -> Facts:
     """The stack from which torch's flight recorder saw a timed-out operation called."""
     rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
@@ -309,6 +317,7 @@ _numbers_told = _fields(
 )
 _SIGNAL = rf"(?P<code>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
+_asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
 _mpi_rank = _ended(
     r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
     r" exited on signal (?P<signal>\d{1,3})\b"
@@ -342,6 +351,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Barrier in ", "barrier", _fields(
         r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")),
     ("Barrier, but received errors", "barrier_echo", _any),
+    ("One or more tensors were submitted", "stalled", _stalled),
     # meeting
     ("UniqueId from", "store", _fields(
         r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId"
@@ -391,11 +401,16 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Exited with exit code", "task", _task),
     ("Killed\n", "task", _task),
     ("(Killed)", "task", _ended_task),
+    ("(Aborted)", "task", _ended_task),
     ("Killed process", "kill", _fields(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
     ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
     ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
+    ("Received 1 death signal", "cancelled", _asked_to_end),
+    ("Received 2 death signal", "cancelled", _asked_to_end),
+    ("Received 15 death signal", "cancelled", _asked_to_end),
+    ("Received Signals.", "cancelled", _asked_to_end),
     ("Traceback (most recent call last)", "exception", _exception),
     ("CUDA out of memory", "memory", _any),
     ("HIP out of memory", "memory", _any),

@@ -238,6 +238,10 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [raised(3, "KeyError: 'label'"), *ALL_INSIDE],
         {"verdict": "dead", "cause": "process_dead", "culprits": (3,), "says": "KeyError: 'label'"},
     ),
+    "one of a rank that is not named is told and proves nothing": (
+        [raised(None, OUT_OF_MEMORY), timeout(3, 70, numel=BIG)],
+        {"verdict": "hang", **NOBODY, "says": "before that a rank that is not named wrote: torch"},
+    ),
     "an exception that its rank outlived is not the cause": (
         [raised(1, "KeyError: 'label'"), timeout(0, 70), timeout(1, 70)],
         {"verdict": "hang", **NOBODY},
@@ -370,6 +374,12 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
         {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
     ),
+    "Horovod's stall check is a warning": (
+        ["[1,0]<stderr>:[2020-12-30 16:35:15.1: W stall_inspector.cc:105] One or more tensors were"
+         " submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for"
+         " remainder of ranks for more than 60 seconds.", "Missing ranks:", "1: [allreduce.conv1]"],
+        {"verdict": "suspect", **NOBODY, "says": "rank 1 had not brought"},
+    ),
     "a stuck watchdog does not tell who is behind": (
         ["[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process"
          " will be terminated after dumping debug info. workMetaList_.size()=3"],
@@ -385,6 +395,11 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "srun: error: node1: task 0: Terminated", raised(1, "RuntimeError: Broken pipe"),
          "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]"],
         {"verdict": "crashed", "cause": "unknown", **NOBODY, "says": "ended from outside"},
+    ),
+    "torchrun that was asked to end, where the log ends there": (
+        ["W1130 12:13:49.388000 124326 torch/distributed/elastic/agent/server/api.py:723] Received"
+         " 15 death signal, shutting down workers"],
+        {"verdict": "crashed", **NOBODY, "says": "SIGTERM"},
     ),
     "torchrun whose terminal was closed": (
         ["torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 1"],
