@@ -391,7 +391,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r"(?:\[rank: (?P<group_rank>\d{1,7})\] )?Child process with PID (?P<pid>\d+)"
         r" terminated with code (?P<code>-?\d+)")),
     # DeepSpeed, and torch before 1.9, name the command that was started last, whoever died
-    ("] exits with return code", "exit", _ended(r"return code = (?P<code>-?\d+)")),
+    ("ERROR] [launch.py:", "exit", _ended(r"exits with return code = (?P<code>-?\d+)")),
     ("<Signals.", "exit", _ended(rf"died with <Signals\.{_SIGNAL}")),
     ("The actor is dead", "exit", _ended(
         r"(?P<error>its worker process has died). Worker exit type: SYSTEM_ERROR")),
