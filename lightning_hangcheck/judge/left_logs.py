@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import log_trails
+from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
     GroupState,
@@ -34,7 +35,7 @@ from lightning_hangcheck.judge.log_book import (
     of_group,
     overslept,
 )
-from lightning_hangcheck.judge.wording import name_ranks
+from lightning_hangcheck.judge.wording import name_ranks, signal_name
 from lightning_hangcheck.model.log_facts import LogFact, seconds
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
@@ -59,6 +60,7 @@ ECHOES = (
     "Socket closed", "wait timeout after", "Timed out waiting", "monitoredBarrier", "gloo",
     "Detected mismatch between", "aborted", "clients joined", "store based barrier",
     "collective operation timeout", "op.nbytes", "failed to connect", "in a barrier",
+    "host not found",
 )  # fmt: skip
 """Words in the message of an exception that tell of others, not of the rank that raised it."""
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
@@ -66,9 +68,12 @@ DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
+GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
+BAD_GPU = ("ECC error", "fallen off the bus", "NVLink")
+"""In errors of CUDA: what no program causes."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
-OF_ONE_RANK = ("out of memory", "CUDA error", "DataLoader worker")
+OF_ONE_RANK = ("out of memory", "CUDA error", "Cuda failure", "DataLoader worker")
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -82,6 +87,7 @@ def _failed(book: LogBook) -> VerdictKind:
 def killed(book: LogBook) -> LeftFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [one for one in book.of("exit") if one.code is not None]
+    exits = [one for one in exits if one.rank is not None] or exits  # the rest says it again
     for fact in book.of("task"):
         reason, before = fact.error.lower(), book.before_timeouts(fact)
         memory = "out of memory" in reason
@@ -108,25 +114,30 @@ def killed(book: LogBook) -> LeftFinding | None:
     ranks = known(one.rank for one in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
+    # on its node; the other nodes' ranks are not told apart by it
+    local = () if ranks else known(one.group_rank for one in first)
     signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
-    text = f"{name_ranks(ranks)} {'was' if len(ranks) == 1 else 'were'} ended by {signals}."
+    subject = name_ranks(ranks) if ranks else "a rank that is not named"
+    subject = f"the process of local {name_ranks(local)}" if local else subject
+    text = f"{subject} {'were' if len(ranks or local) > 1 else 'was'} ended by {signals}."
     text += " The log does not say who sent it." if "SIGKILL" in signals else ""
     sure = all(book.before_timeouts(one) for one in first)
-    who, guessed = (ranks, ()) if sure else ((), ranks)
-    return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed)
+    who, guessed = (ranks, local) if sure else ((), ranks)
+    return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed,
+                        aspect="killed" if "SIGKILL" in signals else "native")  # fmt: skip
 
 
-def raised(book: LogBook) -> LeftFinding | None:
-    """A rank failed by itself: an exception that is no echo, before it waited for anybody."""
+def own_failures(book: LogBook) -> list[LogFact]:
+    """What ranks failed of by themselves, before they waited for anybody: no echo of others."""
     failed = [fact for fact in book.of("exception") if fact.error]
     told = " ".join(fact.error for fact in failed)
     failed += [
         replace(fact, error=fact.error or fact.text)
-        for fact in book.of("memory", "cuda_error")
+        for fact in book.of("memory", "own_error")
         if (fact.error or fact.text)[:60] not in told
     ]
     failed += [fact for fact in book.of("exit") if fact.error]
-    early = [
+    return [
         fact
         for fact in failed
         if fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
@@ -134,6 +145,11 @@ def raised(book: LogBook) -> LeftFinding | None:
         and (fact.rank is None or fact.rank not in book.waiting)
         and book.before_timeouts(fact) is not False
     ]
+
+
+def raised(book: LogBook) -> LeftFinding | None:
+    """A rank failed by itself, and it is told which."""
+    early = own_failures(book)
     early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
     if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
         early.sort(key=lambda fact: (fact.rank is None, fact.when))
@@ -160,12 +176,16 @@ def raised(book: LogBook) -> LeftFinding | None:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
     said = " ".join(fact.error for fact in early)
     cause: Cause = "process_dead"
+    aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
+    aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
+    aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
     if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         cause = "memory_pressure"
+        aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
     elif "DataLoader" in said:
-        cause = "dataloader_worker"
+        cause, aspect = "dataloader_worker", "killed"
     return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
-                        aspect="raised" if cause == "process_dead" else "")  # fmt: skip
+                        aspect=aspect)  # fmt: skip
 
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
@@ -178,7 +198,7 @@ def gpu_fault(book: LogBook) -> LeftFinding | None:
     ranks = known(fact.rank if fact.kind == "exit" else fact.seq for fact in mine[:1])
     whose = f", which {name_ranks(ranks)} used" if ranks else ""
     text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
-    return book.finding(_failed(book), "process_dead", text, faults, ranks)
+    return book.finding(_failed(book), "process_dead", text, faults, ranks, aspect="bad_gpu")
 
 
 def unlike_calls(book: LogBook) -> LeftFinding | None:
@@ -399,7 +419,7 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
 
 def all_inside(book: LogBook) -> LeftFinding | None:
     """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
-    facts = book.of("timeout", "status", "dump_signal")
+    facts = book.of("timeout", "status", "dump_signal", "call")
     numbered = {
         name: [state for state in group.values() if state.seq is not None]
         for name, group in book.groups.items()
@@ -440,6 +460,8 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
             " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
         )
+        if len(inside) < (book.world or len(inside) + 1):
+            text += " Whether all other ranks had begun it is not told."
     elif book.of("ras_equal"):
         text = (
             f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many operations, "
@@ -453,7 +475,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
         )
     else:
         text = f"{seen} waited in {where}. The logs do not say for whom."
-    shown = book.of("timeout", "status", "ras_equal", "dump_signal")
+    shown = book.of("timeout", "status", "ras_equal", "dump_signal", "call")
     victims = book.waiting | set(known(state.rank for state in states))
     table = collective(name, seq, _table(inside))
     return book.finding("hang", cause, text + slept, shown, who, certainty="majority",
@@ -474,7 +496,7 @@ def never_came(book: LogBook) -> LeftFinding | None:
         kind: VerdictKind = "dead" if lost else "hang"
         cause: Cause = "process_dead" if lost else "rendezvous"
         return book.finding(kind, cause, text, stores, roots if whole else (),
-                            guessed=() if whole or lost else roots,
+                            guessed=() if whole or lost else roots, aspect="" if lost else "root",
                             victims=known(store.rank for store in stores))  # fmt: skip
     facts = book.of("rendezvous")
     if not facts:
@@ -498,6 +520,9 @@ PLAIN: tuple[Row, ...] = (
      " set, which may be the faster one."),
     (("ras_equal",), "hang", "unknown",
      "by NCCL's RAS all ranks launched equally many operations: data does not move."),
+    (("stalled",), "suspect", "unknown",
+     "by Horovod's stall check {ranks} had not brought what the others waited for. It is a warning:"
+     " they may have come later."),
     (("heartbeat", "gil"), "hang", "unknown",
      "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
      " lock. That does not say which rank is behind."),
@@ -511,8 +536,8 @@ BROKEN: tuple[Row, ...] = (
      "a process could not reach its meeting point or a peer."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
     (("exit", "task", "exception"), "crashed", "unknown",
-     "processes ended with exit codes that say nothing. torchrun's root cause is the first to end,"
-     " not the cause."),
+     "processes ended with exit codes that do not say why. A launcher names the first to end, which"
+     " need not be the cause."),
 )  # fmt: skip
 """The same of what only shows that something broke."""
 
@@ -522,15 +547,18 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
         if not (facts := book.of(*kinds)):
             continue
         writers = known(fact.rank for fact in facts)
+        death = signal_name(-(facts[0].code or 0)) if (facts[0].code or 0) < 0 else ""
+        death += f" ({causes_file().signals[death]})" if death in causes_file().signals else ""
         words = {
             "processes": ", ".join(f"process {fact.pid} on {fact.host}" for fact in facts[:4]),
             "ranks": name_ranks(rank for fact in facts for rank in fact.ranks),
             "op": facts[0].op,
             "counts": ", ".join(f"{fact.count} launched {fact.seq}" for fact in facts[:6]),
             "writers": name_ranks(writers) if writers else "a rank",
-            "why": facts[0].error.lower() or "cancelled",
+            "why": facts[0].error.lower() or death or "it was cancelled",
         }
-        return book.finding(verdict, cause, text.format(**words), facts)
+        aspect = {"network_wait": "transport", "rendezvous": "endpoint"}.get(cause, "")
+        return book.finding(verdict, cause, text.format(**words), facts, aspect=aspect)
     return None
 
 
@@ -541,7 +569,10 @@ def said_plainly(book: LogBook) -> LeftFinding | None:
 
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    return _plainly(book, BROKEN)
+    broken, cancelled = BROKEN[0], BROKEN[2]
+    first = {fact.file: fact.line for fact in reversed(book.of(*broken[0]))}
+    came_first = all(end.line < first.get(end.file, end.line + 1) for end in book.of(*cancelled[0]))
+    return _plainly(book, (cancelled, *BROKEN) if came_first else BROKEN)
 
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
@@ -555,4 +586,21 @@ waits, and at last what only shows that something broke."""
 
 def find_in_logs(book: LogBook) -> LeftFinding | None:
     """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
-    return next((finding for rule in RULES if (finding := rule(book)) is not None), None)
+    found = next((finding for rule in RULES if (finding := rule(book)) is not None), None)
+    callers: dict[str, list[int]] = defaultdict(list)
+    for fact in book.of("call"):
+        callers[fact.error] += known([fact.rank])
+    if found is None or found.kind != "hang":
+        return found
+    told = [
+        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out {place}"
+        for place, ranks in list(callers.items())[:3]
+    ]
+    if not found.culprits:  # whose it is, and whether it was caught, nothing tells
+        failed = [fact for fact in own_failures(book) if fact.rank is None]
+        told += [
+            f"before that a rank that is not named wrote: {redact_text(fact.error)[:110]}"
+            for fact in failed[:1]
+            if book.before_timeouts(fact)
+        ]
+    return replace(found, sentence="; ".join((found.sentence, *told)))

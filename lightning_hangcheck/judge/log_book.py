@@ -106,7 +106,7 @@ class LogBook:
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
         for fact in _with_groups([fact for reading in readings for fact in reading.facts]):
             self.by_kind[fact.kind].append(fact)
-        waits = self.of("timeout", "status")
+        waits = self.of("timeout", "status", "call")
         self.waiting = set(known(wait.rank for wait in waits))
         self.heard = {rank for reading in readings for rank in reading.ranks} | self.waiting
         self.other_groups = {wait.group for wait in waits} - {"", "default"}
@@ -260,7 +260,8 @@ class LogBook:
             )
             yield Gap(what, rank, why, "rank", remedy)
         if self.of("timeout", "status", "heartbeat", "ras_count", "ras_equal"):
-            why = "logs do not say which operations each rank had entered, nor from which line"
+            why = "logs do not say which operations each rank had entered"
+            why += "" if self.of("call") else ", nor from which line"
             remedy = (
                 "set TORCH_FR_BUFFER_SIZE=20000 and TORCH_NCCL_DUMP_ON_TIMEOUT=1, with a dump path"
                 " on shared storage, or start the job with hangcheck run"
@@ -303,7 +304,9 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     plain &= all(len(owner) == 1 for owner in owners.values())
     plain &= not any(fact.group not in ("", "default") for fact in facts if fact.kind != "store")
     for fact in facts:
-        if fact.kind != "timeout" or fact.group:
+        if fact.kind == "own_error" and fact.rank is None and not fact.group and plain:
+            yield replace(fact, rank=fact.group_rank)
+        elif fact.kind != "timeout" or fact.group:
             yield fact
         elif (told := named.get(key(fact))) is not None:
             yield replace(fact, group=told.group, group_rank=told.group_rank)

@@ -352,7 +352,7 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
         for remedy in causes_file().cause[finding.cause].remedies
         if remedy.aspect in (None, finding.aspect)
         and finding.aspect not in remedy.other_than
-        and remedy.needs in (None, kind)
+        and (remedy.needs in (None, kind) or not job.world_size)  # files need not tell it
         and remedy.phase in (None, finding.phase)
         and raised.startswith(remedy.raised)
         and placeholders(remedy.text + remedy.command) <= known.keys()

@@ -15,6 +15,7 @@ FactKind = Literal[
     "timeout",  # torch's watchdog: a collective took longer than its time limit
     "status",  # numbers that the watchdog tells with it
     "dump_signal",  # numbers of a rank that another one's time-out made speak
+    "call",  # from where the operation was called that timed out
     "heartbeat",  # torch's watchdog thread itself stood still
     "gil",  # the interpreter lock could not be had while the process ended
     "desync",  # torch's report of who is behind
@@ -22,6 +23,7 @@ FactKind = Literal[
     "sizes",  # gloo: a message of another size than expected
     "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
     "barrier",  # ranks that did not reach a monitored barrier
+    "stalled",  # Horovod: ranks that did not bring what others wait for, so far
     "store",  # a rank waits for another one's NCCL id
     "rendezvous",  # fewer processes came than were announced
     "unreachable",  # the meeting point, or a peer while connecting, did not answer
@@ -33,13 +35,13 @@ FactKind = Literal[
     "ras_missing",  # RAS: ranks without an answer
     "ras_dead",  # RAS: processes that cannot be reached
     "xid",  # the NVIDIA driver's report of a GPU fault
-    "exit",  # torchrun's summary: how a rank's process ended
+    "exit",  # a launcher's word on how a rank's process ended
     "task",  # srun: how a task ended
     "kill",  # the kernel or SLURM ended a process for want of memory
     "cancelled",  # somebody, a time limit or a lost node ended the job
     "exception",  # a Python traceback: its last line
     "memory",  # CUDA out of memory
-    "cuda_error",
+    "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
@@ -56,7 +58,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         text: The line, without the launcher's prefix, at most 300 characters.
         line: Its number in the file, from 1.
         rank: Global rank of who wrote it, None where that is not known.
-        group_rank: Its number within ``group``.
+        group_rank: Its number within ``group``; of an exit, the rank that ended on its node.
         group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
             only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
             Empty where it is not told.
@@ -69,8 +71,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         ran_ms: How long it ran; of a bar, how long it has been there.
         ranks: That the line is about: global ranks, or numbers within ``group``.
         count: How many ranks, or how much in all.
-        code: Exit code, as Python's subprocess gives it; number of an Xid.
-        error: What went wrong, in its own words.
+        code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
+        error: What went wrong, in its own words; of a call, the user's line.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
 

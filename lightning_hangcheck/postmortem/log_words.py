@@ -11,10 +11,14 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Callable, Mapping
+from itertools import takewhile
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.wording import within
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.log_facts import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
 
@@ -55,13 +59,17 @@ _NEVER = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks")
 _STARTED = re.compile(
     r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
 )
+_CALL = re.compile(r"#\d+ (\S{1,200}) from (\S.{0,400}):(\d{1,9})\s*$")
 _RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
 _RAS_ONE = re.compile(
     r"^\s*Rank (\d{1,7})"
     r"(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
 )
 _RAS_ROW = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\S+\s+(?:\d+-)?(\d{1,7})\s+\d+\s+(\S+)\s+(\S+)\s*$")
-_EXIT = re.compile(r"exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)")
+_EXIT = re.compile(
+    r"exitcode\s*:\s*(?P<code>-?\d+)(?:\) local_rank: (?P<group_rank>\d{1,7}))?"
+    r" \(pid: (?P<pid>\d+)\)"
+)
 _EXIT_ABOVE = (
     re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)"),
     re.compile(r"time\s*:\s*(?P<when>\S+)"),
@@ -127,6 +135,8 @@ def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
             fields[name] = text.strip()[:MOST_SHOWN]
         elif name == "seconds":
             fields["limit_ms"] = (_number(text) or 0) * 1000
+        elif name == "signal":
+            fields["code"] = -(_number(text) or 0)
         elif name == "when":
             fields[name] = moment(text)
         elif name == "ranks":
@@ -141,18 +151,23 @@ def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
     return replace(fact, **fields)
 
 
-def _fields(needed: str = "^", *others: str, lines: int = 0) -> Parser:
+def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") -> Parser:
     """Make a parser of patterns whose named groups are fields.
 
     Args:
         needed: Each place where it is found is a fact.
         others: May be missing.
         lines: So many below are looked at where the line itself does not have it.
+        until: How the message ends. Of a line that a terminal broke the next ones are joined.
     """
     first, *more = (re.compile(one) for one in (needed, *others))
 
     def parse(fact: LogFact, line: str, around: Around) -> Facts:
         told: dict[str, str | None] = {}
+        if until and re.search(until, line) is None:
+            rows = around.below(3)
+            rest = takewhile(lambda row: row.strip() and "ProcessGroup" not in row, rows[1:])
+            line = "".join([*rows[:1], *rest])
         for pattern in more:
             if (match := pattern.search(line)) is not None:
                 told |= match.groupdict()
@@ -182,6 +197,23 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
     count = len(others - set(mine))
     text = behind[0][:MOST_SHOWN]
     return [replace(fact, text=text, ranks=mine, seq=_number(behind[3]), count=count)]
+
+
+def _stalled(fact: LogFact, _: str, around: Around) -> Facts:
+    """Horovod's stall check: who has not brought what the others wait for."""
+    told = "\n".join(around.below(40))
+    ranks = {int(rank) for rank in re.findall(r"^(\d{1,7})!?: \[", told, re.M)}
+    ranks.update(*map(_numbers, re.findall(r"\[missing ranks: ([\d, ]+)\]", told)))
+    return [replace(fact, ranks=tuple(sorted(ranks)))] if ranks else []
+
+
+def _call(fact: LogFact, _: str, around: Around) -> Facts:
+    """The stack from which torch's flight recorder saw a timed-out operation called."""
+    rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
+    frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
+    others = (frame for frame in frames if "/torch/" not in frame.file)
+    place = users_place(frames[::-1]) or next(others, None)
+    return [replace(fact, op=frames[0].function, error=within(place))] if place else []
 
 
 def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
@@ -223,10 +255,15 @@ def _ras_missing(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
-    """One entry of torchrun's summary: its rank, host and time stand before its exit code."""
+    """One entry of torchrun's summary: its rank, host and time stand before its exit code.
+
+    The line that it writes at once names the rank on its node only.
+    """
     code = _EXIT.search(line)
     if code is None:
         return []
+    if code["group_rank"] is not None:
+        return [_filled(replace(fact, rank=None), code.groupdict())]
     told: dict[str, str | None] = {"when": "", **code.groupdict()}
     for pattern in _EXIT_ABOVE:
         if (match := pattern.search(around.above.rpartition("[")[2])) is not None:
@@ -259,14 +296,32 @@ def type_of(error: str) -> str:
     return error.partition(":")[0].rpartition(".")[2]
 
 
+def _ended(pattern: str) -> Parser:
+    """Make a parser of how a process ended: the line is of who started it, and not of its rank."""
+    parse = _fields(pattern)
+    return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
+
+
+def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
+    """How SLURM says that a task ended, or mpirun a rank."""
+    return _task(fact, line, around) or _mpi_rank(fact, line, around)
+
+
 _any = _fields()
 _numbers_told = _fields(
     r"[Ll]ast (?:enqueued|completed) (?:\w+ )?work: -?\d.*",
     r"(?:at (?:\w+ )?work(?: sequence id)?:?) (?P<seq>\d+)",
     r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+)",
     r"[Ll]ast completed (?:\w+ )?work: (?P<completed>-?\d+)",
+    until=r"[Ll]ast completed (?:\w+ )?work: -?\d",
 )
+_SIGNAL = rf"(?P<code>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
+_asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
+_mpi_rank = _ended(
+    r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
+    r" exited on signal (?P<signal>\d{1,3})\b"
+)
 _came = _fields(r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")
 
 # fmt: off
@@ -276,13 +331,14 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         "^",
         r"SeqNum\s*[=:]\s*(?P<seq>-?\d+)",
         r"OpType\s*[=:]\s*(?P<op>-?\w+)",
-        r"(?P<sizes>NumelIn\s*[=:]\s*\d+\W+NumelOut\s*[=:]\s*\d+|TensorShape=\[[\d, ]*\])",
-        r"Timeout\(ms\)\s*[=:]\s*(?P<limit_ms>-?\d+)",
-        r"ran for (?P<ran_ms>\d+) milliseconds")),
+        r"(?P<sizes>NumelIn\s*[=:]\s*\d+\W+NumelOut\s*[=:]\s*\d+(?=\D)|TensorShape=\[[\d, ]*\])",
+        r"Timeout\(ms\)\s*[=:]\s*(?P<limit_ms>-?\d+)(?=\D)",
+        r"ran for (?P<ran_ms>\d+) milliseconds", until="before timing out")),
     ("Exception (either an error or timeout", "status", _numbers_told),
     ("PG status: last", "status", _numbers_told),
     ("Timeout at NCCL work", "status", _numbers_told),
     ("Received a dump signal", "dump_signal", _numbers_told),
+    ("Stack trace of the failed collective:", "call", _call),
     ("Heartbeat monitor timed out", "heartbeat", _any),
     ("NCCL's watchdog got stuck", "heartbeat", _any),
     ("Could not acquire GIL within", "gil", _any),
@@ -295,6 +351,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Barrier in ", "barrier", _fields(
         r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")),
     ("Barrier, but received errors", "barrier_echo", _any),
+    ("One or more tensors were submitted", "stalled", _stalled),
     # meeting
     ("UniqueId from", "store", _fields(
         r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId"
@@ -304,6 +361,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Timed out initializing process group", "rendezvous", _came),
     ("Waiting in store based barrier", "rendezvous", _came),
     ("RendezvousTimeoutError", "rendezvous", _any),
+    ("ValueError: host not found", "unreachable", _any),
     ("The client socket has", "unreachable", _fields(r"connect to \(?(?P<error>[^)]*)")),
     # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
@@ -327,22 +385,39 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("NVRM: Xid", "xid", _fields(
         r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")),
     ("(pid: ", "exit", _exit_entry),
-    ("ProcessExitedException: process", "exit", _fields(
-        r"process (?P<rank>\d{1,7}) terminated with signal"
-        rf" (?P<code>{'|'.join(signal.Signals.__members__)})\b")),
+    ("ProcessExitedException: process", "exit", _ended(
+        rf"process (?P<rank>\d{{1,7}}) terminated with signal {_SIGNAL}")),
+    ("Child process with PID", "exit", _ended(  # Lightning's: the rank on its node
+        r"(?:\[rank: (?P<group_rank>\d{1,7})\] )?Child process with PID (?P<pid>\d+)"
+        r" terminated with code (?P<code>-?\d+)")),
+    # DeepSpeed, and torch before 1.9, name the command that was started last, whoever died
+    ("ERROR] [launch.py:", "exit", _ended(r"exits with return code = (?P<code>-?\d+)")),
+    ("<Signals.", "exit", _ended(rf"died with <Signals\.{_SIGNAL}")),
+    ("The actor is dead", "exit", _ended(
+        r"(?P<error>its worker process has died). Worker exit type: SYSTEM_ERROR")),
     ("Out Of Memory", "task", _task),
-    ("Segmentation fault", "task", _task),
-    ("Bus error", "task", _task),
+    ("Segmentation fault", "task", _ended_task),
+    ("Bus error", "task", _ended_task),
     ("Exited with exit code", "task", _task),
     ("Killed\n", "task", _task),
+    ("(Killed)", "task", _ended_task),
+    ("(Aborted)", "task", _ended_task),
     ("Killed process", "kill", _fields(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
-    ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+ (?P<error>DUE TO [A-Z ]+)")),
+    ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
+    ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
+    ("Received 1 death signal", "cancelled", _asked_to_end),
+    ("Received 2 death signal", "cancelled", _asked_to_end),
+    ("Received 15 death signal", "cancelled", _asked_to_end),
+    ("Received Signals.", "cancelled", _asked_to_end),
     ("Traceback (most recent call last)", "exception", _exception),
     ("CUDA out of memory", "memory", _any),
     ("HIP out of memory", "memory", _any),
-    ("CUDA error:", "cuda_error", _fields(r"(?P<error>CUDA error: .*)")),
+    ("CUDA error:", "own_error", _fields(r"(?P<error>CUDA error: .*)")),
+    ("Cuda failure", "own_error", _fields(
+        r"(?P<error>Cuda failure (?:\d+ )?'(?!driver shutting down|context is destroyed)[^']*')")),
+    ("DataLoader worker (pid", "own_error", _fields(r"(?P<error>DataLoader worker \(pid.*)")),
     # what the job was at
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),

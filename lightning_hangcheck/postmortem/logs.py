@@ -179,6 +179,7 @@ class _Reader:
         self.own_words: dict[int | None, LogFact] = {}
         self.trails: dict[int | str, Trail] = {}
         self.labelled = False
+        self.tagged: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
         self.contradicted = False
@@ -329,13 +330,11 @@ class _Reader:
         newest: dict[bytes, int] = {}
         match, first = _QUICK.match, _RANK_FIRST.match
         for number, line in enumerate(lines):
-            if (
-                line[:1] in _BEGINS_PREFIX
-                and (found := match(line))
-                and b"ProcessGroup" not in line
-                and b"frame #" not in line
-            ):
-                newest[found[1]] = number
+            if line[:1] in _BEGINS_PREFIX and (found := match(line)):
+                if b"ProcessGroup" not in line and b"frame #" not in line:
+                    newest[found[1]] = number
+                elif tagged := _TAG.match(found[1].decode() + ":"):
+                    self.tagged.add(int(tagged[1]))
             elif (
                 (b"ank" in line[:80] or b"ANK" in line[:80])
                 and (found := first(line))
@@ -380,7 +379,7 @@ class _Reader:
         kept = [*kept, *(fact for fact in raised if fact.line > began)]
         kept.sort(key=lambda fact: fact.line)
         words = tuple(fact for fact in self.words.values() if fact.rank is not None)
-        ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None}
+        ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None} | self.tagged
         return LogReading(
             file=self.path,
             facts=tuple(kept),

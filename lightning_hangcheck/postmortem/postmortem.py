@@ -169,6 +169,7 @@ def case_of(left: Left, run_id: str) -> Case:
     told = find_in_logs(book)
     named = {*dumps, *(rank for log in logs for rank in log.ranks)}
     named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
+    named |= {rank for fact in book.of("fingerprint", "stalled") for rank in fact.ranks}
     took = [dump for text in left.texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]

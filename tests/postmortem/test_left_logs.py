@@ -74,6 +74,10 @@ AFTER_SAVE = timeout(7, 1_512, numel=306_176, limit=1_200_000, at="E218 10:48:25
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.35 GiB. GPU 3 has"
 KILLED_WORKER = "RuntimeError: DataLoader worker (pid 1562937) is killed by signal: Killed."
 ALL_INSIDE = [timeout(rank, 70, numel=BIG) for rank in range(3)]
+AT_ONCE = (
+    "E0325 20:57:27.620000 2606 site-packages/torch/distributed/elastic/multiprocessing/api.py:869]"
+    " failed (exitcode: -9) local_rank: 5 (pid: 2630) of binary: /usr/bin/python"
+)
 NOBODY: dict[str, Any] = {"culprits": (), "guessed": ()}
 
 TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
@@ -88,6 +92,39 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a signal before anybody waited names the rank": (
         [summary((2, -11, AT))],
         {"cause": "process_dead", "culprits": (2,), "certainty": "proven"},
+    ),
+    "torchrun's line at once tells a rank on its node, which is no global one": (
+        [AT_ONCE],
+        {"verdict": "crashed", "cause": "process_dead", "culprits": (), "guessed": (5,)},
+    ),
+    "its summary tells the global one": (
+        [AT_ONCE, summary((13, -9, AT))],
+        {"cause": "process_dead", "culprits": (13,), "certainty": "proven"},
+    ),
+    "so does Lightning's line of a child": (
+        ["[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating all"
+         " other processes to avoid zombies"],
+        {"cause": "process_dead", "culprits": (), "guessed": (1,), "says": "local rank 1"},
+    ),
+    "DeepSpeed names the command that it started last, whoever died": (
+        ["[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['python', '-u',"
+         " 'train.py', '--local_rank=1'] exits with return code = -11"],
+        {"verdict": "crashed", "cause": "process_dead", **NOBODY, "says": "SIGSEGV"},
+    ),
+    "so does torch before 1.9": (
+        ["subprocess.CalledProcessError: Command '['python', 'train.py', '--local_rank=7']' died"
+         " with <Signals.SIGBUS: 7>."],
+        {"cause": "process_dead", **NOBODY, "says": "SIGBUS"},
+    ),
+    "mpirun names the rank": (
+        ["mpirun noticed that process rank 7 with PID 311 on node gpu4 exited on signal 9"
+         " (Killed)."],
+        {"cause": "process_dead", "culprits": (7,), "certainty": "proven"},
+    ),
+    "an actor of Ray that died without a word": (
+        ["The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+         " Worker exit detail: Worker unexpectedly exits with a connection error code 2."],
+        {"verdict": "crashed", "cause": "process_dead", **NOBODY},
     ),
     "a kill of torchrun itself names nobody": ([summary((0, 1, AT), (2, -9, LATER))], NOBODY),
     "a silent rank is unknown, not guilty": (
@@ -201,6 +238,10 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [raised(3, "KeyError: 'label'"), *ALL_INSIDE],
         {"verdict": "dead", "cause": "process_dead", "culprits": (3,), "says": "KeyError: 'label'"},
     ),
+    "one of a rank that is not named is told and proves nothing": (
+        [raised(None, OUT_OF_MEMORY), timeout(3, 70, numel=BIG)],
+        {"verdict": "hang", **NOBODY, "says": "before that a rank that is not named wrote: torch"},
+    ),
     "an exception that its rank outlived is not the cause": (
         [raised(1, "KeyError: 'label'"), timeout(0, 70), timeout(1, 70)],
         {"verdict": "hang", **NOBODY},
@@ -216,6 +257,24 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "an exception of the only rank that was kept may be everybody's": (
         [raised(0, "ImportError: no module named flash_attn")],
         {"verdict": "crashed", "culprits": (), "guessed": (0,)},
+    ),
+    "a full GPU explains the connections that it broke": (
+        ["ng3:3063025:3066048 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by"
+         " remote peer ng3-ib<51159>",
+         "ng3:3063028:3066152 [3] include/alloc.h:178 NCCL WARN Cuda failure 'out of memory'"],
+        {"verdict": "crashed", "cause": "memory_pressure", **NOBODY},
+    ),
+    "a GPU's fault in the words of torch 2.1": (
+        ["RuntimeError: CUDA error: uncorrectable ECC error encountered",
+         "[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception:"
+         " CUDA error: uncorrectable ECC error encountered"],
+        {"cause": "process_dead", "culprits": (1,), "certainty": "proven"},
+    ),
+    "a dead DataLoader worker where the end of the traceback is missing": (
+        ["Traceback (most recent call last):", '  File "signal_handling.py", line 66, in handler',
+         KILLED_WORKER, "", "The above exception was the direct cause of the following exception:",
+         "", "Traceback (most recent call last):", '  File "train.py", line 131, in <module>'],
+        {"cause": "dataloader_worker", **NOBODY},
     ),
     "a dead DataLoader worker": ([raised(2, KILLED_WORKER)], {"cause": "dataloader_worker"}),
     "a SLURM task that crashed after the time-out is a consequence": (
@@ -276,6 +335,10 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " 1/3 clients joined."],
         {"cause": "rendezvous", "world_size": 3, **NOBODY, "says": "1 of 3 processes"},
     ),
+    "a meeting point whose name is not known": (
+        [raised(None, "ValueError: host not found: Name or service not known")],
+        {"cause": "rendezvous", **NOBODY},
+    ),
     "processes that never came to the store's barrier": (
         ["RuntimeError: Timed out initializing process group in store based barrier on rank: 0, for"
          " key: store_based_barrier_key:1 (world_size=3, worker_count=1, timeout=0:30:00)"],
@@ -299,6 +362,24 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [SAVES.format("07:28:25"), AFTER_SAVE],
         {"cause": "unknown"},
     ),
+    "a line that a terminal broke in the middle of a number": (
+        [line.replace("NumelOut=", f"NumelOut={'4501'[:cut]}\n").replace("\n4501504",
+         f"\n{'4501504'[cut:]}") for cut, line in enumerate(ALL_INSIDE, 1)],
+        {"verdict": "hang", "cause": "unknown", **NOBODY},
+    ),
+    "torch's stack of what timed out": (
+        ["[rank3]:[E508 07:35:59.440171617 ProcessGroupNCCL.cpp:733] Stack trace of the failed"
+         " collective: ",
+         "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
+         "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
+        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
+    ),
+    "Horovod's stall check is a warning": (
+        ["[1,0]<stderr>:[2020-12-30 16:35:15.1: W stall_inspector.cc:105] One or more tensors were"
+         " submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for"
+         " remainder of ranks for more than 60 seconds.", "Missing ranks:", "1: [allreduce.conv1]"],
+        {"verdict": "suspect", **NOBODY, "says": "rank 1 had not brought"},
+    ),
     "a stuck watchdog does not tell who is behind": (
         ["[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process"
          " will be terminated after dumping debug info. workMetaList_.size()=3"],
@@ -308,6 +389,21 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["slurmstepd: error: *** JOB 91 ON node1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME"
          " LIMIT ***"],
         {"verdict": "crashed", "says": "The job was ended from outside: due to time limit"},
+    ),
+    "one that was cancelled without a reason, and what broke then": (
+        ["slurmstepd: error: *** STEP 6053.0 ON node1 CANCELLED AT 2024-04-23T12:18:08 ***",
+         "srun: error: node1: task 0: Terminated", raised(1, "RuntimeError: Broken pipe"),
+         "RuntimeError: [gloo/transport/tcp/pair.cc:534] Connection closed by peer [10.0.0.2]"],
+        {"verdict": "crashed", "cause": "unknown", **NOBODY, "says": "ended from outside"},
+    ),
+    "torchrun that was asked to end, where the log ends there": (
+        ["W1130 12:13:49.388000 124326 torch/distributed/elastic/agent/server/api.py:723] Received"
+         " 15 death signal, shutting down workers"],
+        {"verdict": "crashed", **NOBODY, "says": "SIGTERM"},
+    ),
+    "torchrun whose terminal was closed": (
+        ["torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 1"],
+        {"verdict": "crashed", **NOBODY, "says": "SIGHUP (its terminal was closed)"},
     ),
     "a job that ended well": (
         ["`Trainer.fit` stopped: `max_epochs=3` reached."],
@@ -340,6 +436,26 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", TOLD)
 def test_what_logs_prove(name: str) -> None:
     agrees(*TOLD[name])
+
+
+@pytest.mark.parametrize(
+    ("line", "helps"),
+    [
+        (summary((2, -11, AT)), "PYTHONFAULTHANDLER"),
+        (summary((2, -9, AT)), "dmesg"),
+        (raised(1, "RuntimeError: CUDA error: uncorrectable ECC error"), "out of use"),
+        (raised(1, "RuntimeError: CUDA error: an illegal memory access"), "CUDA_LAUNCH_BLOCKING"),
+        (raised(1, OUT_OF_MEMORY), "Reduce batch size"),
+        (raised(1, KILLED_WORKER), "num_workers"),
+        (FALLEN.format(79), "out of use"),
+        (UNIQUE_ID.format("wait timeout after 600000ms, keys: /default_pg/0"), "what rank 0 did"),
+        (odd_length(0, 400, 1, 900), "pad before the call"),
+        ("x [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<54862>", "nccl-tests"),
+    ],
+)
+def test_the_first_remedy_fits_what_the_log_tells(line: str, helps: str) -> None:
+    first = judged(line).remedies[0]
+    assert helps in f"{first.text} {first.command}"
 
 
 def test_last_words_tell_which_of_two_ranks_is_late() -> None:
