@@ -231,9 +231,16 @@ class Patience:
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
-            return Enders(("inside" if alone else "outside",), helpers)
+            heard = [
+                self._of_target(process, target)
+                for target in own.heard
+                if any(holder.pid != process[1] for holder in target.holders)
+            ]
+            itself = Enders(("inside" if alone else "outside",), helpers)
+            return Enders.any_of([itself, *heard])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
+        unseen = Enders(("outside",)) if own.runs_out else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
@@ -277,17 +284,18 @@ class Patience:
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
-        if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
+        if target.kind == "lock":  # whoever started it: idle with a lock, at nothing else's behest
             known = [
                 one
                 for one in known
-                if looks[one].role != "child" or read_process(looks[one]).asks_anew
+                if looks[one].role != "child"
+                or read_process(looks[one]).asks_anew
+                or read_process(looks[one]).targets
             ]
-        # one that holds it alone has only its own threads left, and the free ones are asked
-        complete = len(known) == len(could - {waiter}) and target.kind != "shared"
+        complete = len(known) == len(could - {waiter})
         # a process that nobody has looked at may do anything, or anybody may write to its path
         commanded = target.kind == "fifo" and target.call in processes.READS and not known
-        if commanded or (target.kind in FED - {"shared"} and not complete):
+        if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
         if target.kind in FED and any(read_process(look).called_back for _, look in holders):
@@ -297,7 +305,9 @@ class Patience:
             for one, look in holders
             for thread in read_process(look).free_threads
         )
-        return Enders(() if complete else ("inside",), (*known, *helpers))
+        # one that holds it alone has only its own threads left, and the free ones are asked
+        alone = complete and target.kind != "shared"
+        return Enders(() if alone else ("inside",), (*known, *helpers))
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
@@ -360,7 +370,9 @@ def computation(reading: RankReading) -> EndedBy:
     pace, for_gpu = reading.view.pace, gpu_works(reading.own.look)
     if not reading.circling and not for_gpu:
         return "unknown_pace"
-    paced = pace is not None and pace.known and not reading.livelocked
+    # whoever naps between his questions computes nothing: he asks for what others bring
+    asks = reading.livelocked or (reading.own.only_sleeps and reading.own.limited)
+    paced = pace is not None and pace.known and not asks
     return "known_pace" if paced else "circles"
 
 

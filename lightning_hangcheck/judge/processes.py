@@ -197,11 +197,22 @@ class ProcessReading:
         return len(until) == 2 and not until[0].isdisjoint(until[1])
 
     @cached_property
+    def heard(self) -> tuple[WaitTarget, ...]:
+        """Where threads of libraries hear of what its main thread may wait for as news."""
+        newest = next(iter(self._telling[-1:]), None)
+        if newest is None or not newest.threads or in_lock(newest.threads[0].stack):
+            return ()
+        return tuple(target for thread in newest.helpers for target in thread.heard)
+
+    @property
+    def runs_out(self) -> bool:
+        """Whether a timer ends its wait, if nothing else does before."""
+        return any(end.runs_out for end in self._ends)
+
+    @cached_property
     def _at_own_memory(self) -> bool:
-        for newest in self._telling[-1:]:
-            for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
-            if for_news and any(thread.hears_from_outside for thread in newest.helpers):
-                return False
+        if any(target.kind == "socket" for target in self.heard):
+            return False
         return any(
             end.words
             or (
@@ -430,8 +441,9 @@ class ProcessReading:
     def free_threads(self) -> tuple[Thread, ...]:
         """The threads that may act whatever the main thread waits for, by the newest sample.
 
-        No circle through such a process is closed. None is a library's own, of which nearly every
-        process has some, nor one that waits without a time limit for news of its own process.
+        No circle through such a process is closed. None is a library's own that rests or ticks, of
+        which nearly every process has some, nor one that waits without a time limit for news of its
+        own process.
         """
         return tuple(
             thread
@@ -441,7 +453,7 @@ class ProcessReading:
             for thread in newest.helpers
             if thread.state is not None
             and thread.tid not in along
-            and thread.acts_for_user
+            and (thread.acts_for_user or thread.acts_for_library)
             and {target.kind for target in thread.targets} != {"futex"}
         )
 

@@ -413,11 +413,28 @@ WAKES = frozenset(
     {
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
         *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
-        *("send", "sendall", "send_bytes", "call_soon_threadsafe", "interrupt_main", "stop"),
+        *("send", "sendall", "sendto", "sendmsg", "sendfile", "send_bytes"),
+        *("call_soon_threadsafe", "interrupt_main", "stop"),
         *("get", "get_nowait", "start"),
     }
 )
 """What gives back a lock, or brings what another thread waits for: room in a queue, too."""
+CALLS_THAT_WAKE = frozenset(
+    {"os.write", "os.writev", "os.eventfd_write", "os.kill", "os.killpg"}
+    | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
+)
+"""The same by descriptors, and by a handler of a signal."""
+BEHIND: dict[type[ast.AST], tuple[str, ...]] = {
+    ast.Subscript: ("__getitem__", "__setitem__", "__delitem__"),
+    ast.For: ("__iter__", "__next__"),
+    ast.comprehension: ("__iter__", "__next__"),
+    ast.BinOp: ("__lshift__", "__rshift__", "__or__", "__add__", "__matmul__"),
+    ast.AugAssign: ("__iadd__", "__ior__", "__ilshift__"),
+    ast.With: ("__enter__", "__exit__"),
+    ast.AsyncWith: ("__aenter__", "__aexit__"),
+}
+"""Methods that run where no call is seen, as a property's do."""
+PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
 BARRIER = "barrier"
 """Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
 MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
@@ -430,12 +447,15 @@ class CallsAhead:
         self._tree = tree
         self._functions: dict[str, list[Function]] = {}
         self._imported: dict[str, str] = {}
+        self._properties: set[str] = set()
         self._has_barriers = False
         for node in ast.walk(tree):
             if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
                 self._has_barriers = True
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._functions.setdefault(node.name, []).append(node)
+                if any(last_name(one) in PROPERTIES for one in node.decorator_list):
+                    self._properties.add(node.name)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     known = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -467,7 +487,9 @@ class CallsAhead:
         def wakes(path: str) -> bool:
             owner, _, name = path.rpartition(".")
             at_barrier = (self._has_barriers and "." in path) or BARRIER in owner.lower()
-            return name in WAKES or (name == "wait" and at_barrier)
+            fed = name == "write" and owner.endswith("stdin")
+            known = name in WAKES or path in CALLS_THAT_WAKE
+            return known or fed or (name == "wait" and at_barrier)
 
         function = self._function(line)
         if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
@@ -485,6 +507,10 @@ class CallsAhead:
 
         def of_calls(nodes: Iterable[ast.AST]) -> Iterator[Answer]:
             for call in nodes:
+                if isinstance(call, ast.Attribute) and call.attr in self._properties:
+                    yield from of_own(call.attr)
+                for hidden in BEHIND.get(type(call), ()):
+                    yield from of_own(hidden)
                 if not isinstance(call, ast.Call):
                     continue
                 names = _chain(call.func)
