@@ -370,9 +370,7 @@ def computation(reading: RankReading) -> EndedBy:
     pace, for_gpu = reading.view.pace, gpu_works(reading.own.look)
     if not reading.circling and not for_gpu:
         return "unknown_pace"
-    # whoever naps between his questions computes nothing: he asks for what others bring
-    asks = reading.livelocked or (reading.own.only_sleeps and reading.own.limited)
-    paced = pace is not None and pace.known and not asks
+    paced = pace is not None and pace.known and not reading.livelocked
     return "known_pace" if paced else "circles"
 
 

@@ -39,6 +39,7 @@ from lightning_hangcheck.look.syntax import (
     last_name,
     span,
     spans,
+    walk,
 )
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
@@ -243,7 +244,7 @@ class Parsed:
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
-        awaits = False
+        awaits, retried = False, list[str]()
         for decorator in getattr(function, "decorator_list", ()):
             text = _shown(decorator)
             if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
@@ -284,6 +285,8 @@ class Parsed:
                 branches.append((span(inner), f"except{caught}"))
             elif isinstance(inner, ast.Call):
                 awaits = awaits or _called(inner) in AWAITS
+            if isinstance(inner, LOOPS):
+                retried += _caught_in(inner, line)
         of_function = function.body if isinstance(function, scopes) else []
         return CodeNote(
             file=file,
@@ -295,6 +298,7 @@ class Parsed:
             loops=tuple(span(loop) for loop in loops if _is_of_work(loop)),
             branches=tuple(place for place, _ in branches),
             branch_tests=tuple(text for _, text in branches),
+            caught=tuple(dict.fromkeys(retried)),
             awaits=awaits or any(_calls(loop, ENDS) for loop in loops),
             after_backward=self._after_backward(of_function, line, ALWAYS_RUN)
             or any(
@@ -347,6 +351,19 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
             return False, []  # who stands at this line stands in a call beside it
         inside = inside and _calls(inner.body)
     return inside, body if inside else otherwise
+
+
+def _caught_in(loop: ast.AST, line: int) -> list[str]:
+    """What a loop catches, elsewhere than around a line, and goes on after it: it tries again."""
+    tries = (node for node in walk(*ast.iter_child_nodes(loop), into=False))
+    handlers = [handler for node in tries if isinstance(node, ast.Try) for handler in node.handlers]
+    found = []
+    for handler in handlers:
+        leaves = isinstance(handler.body[-1], (ast.Raise, ast.Return, ast.Break))
+        if handler.type is not None and not leaves and not spans(handler, line):
+            types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            found += list(filter(None, map(last_name, types)))
+    return found
 
 
 def _calls(node: ast.AST, names: Collection[str] | None = None) -> bool:
@@ -424,17 +441,8 @@ CALLS_THAT_WAKE = frozenset(
     | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
 )
 """The same by descriptors, and by a handler of a signal."""
-BEHIND: dict[type[ast.AST], tuple[str, ...]] = {
-    ast.Subscript: ("__getitem__", "__setitem__", "__delitem__"),
-    ast.For: ("__iter__", "__next__"),
-    ast.comprehension: ("__iter__", "__next__"),
-    ast.BinOp: ("__lshift__", "__rshift__", "__or__", "__add__", "__matmul__"),
-    ast.AugAssign: ("__iadd__", "__ior__", "__ilshift__"),
-    ast.With: ("__enter__", "__exit__"),
-    ast.AsyncWith: ("__aenter__", "__aexit__"),
-}
-"""Methods that run where no call is seen, as a property's do."""
 PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
+"""Decorators of what runs where no call is seen."""
 BARRIER = "barrier"
 """Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
 MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
@@ -509,8 +517,6 @@ class CallsAhead:
             for call in nodes:
                 if isinstance(call, ast.Attribute) and call.attr in self._properties:
                     yield from of_own(call.attr)
-                for hidden in BEHIND.get(type(call), ()):
-                    yield from of_own(hidden)
                 if not isinstance(call, ast.Call):
                     continue
                 names = _chain(call.func)
