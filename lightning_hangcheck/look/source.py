@@ -286,7 +286,7 @@ class Parsed:
             elif isinstance(inner, ast.Call):
                 awaits = awaits or _called(inner) in AWAITS
             if isinstance(inner, LOOPS):
-                retried += _caught_in(inner, line)
+                retried = _caught_in(inner, line)
         of_function = function.body if isinstance(function, scopes) else []
         return CodeNote(
             file=file,

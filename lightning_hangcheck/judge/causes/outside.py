@@ -37,7 +37,7 @@ OF_REMOTE = (
     *("ConnectError", "ConnectTimeout", "RequestException", "RequestError", "RpcError"),
     *("ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"),
 )
-"""Names of those of urllib, urllib3, requests, httpx, grpc, aiohttp and botocore, as code has them."""
+"""Names of those of urllib, urllib3, requests, httpx, grpc, aiohttp and botocore."""
 HUB = "huggingface_hub"
 """Has time limits of its own: what calls it, as from_pretrained does, takes none."""
 REFUSED = ("Connection", "gaierror")
