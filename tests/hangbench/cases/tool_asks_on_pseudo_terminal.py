@@ -31,7 +31,9 @@ def convert():
     master, slave = pty.openpty()
     tool = subprocess.Popen([sys.executable, "-c", TOOL], stdin=slave, stdout=slave, stderr=slave)
     os.close(slave)
-    return tool.wait()
+    code = tool.wait()
+    os.close(master)
+    return code
 
 
 def main():

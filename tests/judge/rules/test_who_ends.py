@@ -69,6 +69,7 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("fifo", "read", "/data/fifo", 101), "outside"),
         (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
+        (waiting_for("shared", "futex", "memory:[00:1c:8]", 100, 4711), "outside"),  # a launcher
         (waiting_for("shared", "futex", ""), "outside"),
         (waiting_for("other", "read", "anon_inode:inotify"), "outside"),
         (waiting_for("other", "rt_sigtimedwait", ""), "outside"),
@@ -125,6 +126,8 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     holder = look(IN_LOAD, pid=700, role="child", **holds)
     waits = waiting_for("lock", "flock", "/l", 700)
     assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+    fetches = look(IN_LOAD, pid=700, role="child", **ASKS_REMOTE)
+    assert ended_by(rank(1, IN_LOAD, children=[fetches], **waits)) == "outside"
 
 
 @pytest.mark.parametrize(
