@@ -214,7 +214,8 @@ class Patience:
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
-            return Enders(("inside",), (*peers, *helpers))
+            called_by = Enders(("inside",), (*peers, *helpers))
+            return Enders.any_of([called_by, *self._heard_by((host, own.look.pid), own)])
         return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
     def _of_wait(
@@ -231,17 +232,16 @@ class Patience:
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
-            heard = [
-                self._of_target(process, target)
-                for target in own.heard
-                if any(holder.pid != process[1] for holder in target.holders)
-            ]
             itself = Enders(("inside" if alone else "outside",), helpers)
-            return Enders.any_of([itself, *heard])
+            return Enders.any_of([itself, *self._heard_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.runs_out else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
+
+    def _heard_by(self, process: Process, own: ProcessReading) -> list[Enders]:
+        """What threads of libraries hear may be what the main thread waits for."""
+        return [self._of_target(process, target) for target in own.heard]
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
         """Return what the graph shows of a wait: nothing, if any end of it has no name."""

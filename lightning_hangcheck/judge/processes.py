@@ -202,7 +202,12 @@ class ProcessReading:
         newest = next(iter(self._telling[-1:]), None)
         if newest is None or not newest.threads or in_lock(newest.threads[0].stack):
             return ()
-        return tuple(target for thread in newest.helpers for target in thread.heard)
+        return tuple(
+            target
+            for thread in newest.helpers
+            for target in thread.heard
+            if target.kind == "socket" or set(pids_here(target)) - {self.look.pid}
+        )
 
     @property
     def runs_out(self) -> bool:
