@@ -551,7 +551,7 @@ class Holders:
         if state is None or state.threads_left_out:
             return False
         waits = [target for thread in state.threads for target in thread.waits_for]
-        ends = [target for target in waits if target.kind != "futex"]
+        ends = [target for target in waits if target.call != "futex"]  # one of its own threads
         # a pipe of which a child has the other end tells its parent when that is gone
         return bool(ends) and all(
             target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
