@@ -548,7 +548,11 @@ class Holders:
     def _only_joins(self, pid: int) -> bool:
         """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
         state, _ = kernel_state(pid, None, STAT_LIMIT_S)
-        if state is None or state.threads_left_out:
+        if (
+            state is None
+            or state.threads_left_out
+            or not all(thread.waits_for for thread in state.threads)
+        ):
             return False
         waits = [target for thread in state.threads for target in thread.waits_for]
         ends = [target for target in waits if target.call != "futex"]  # one of its own threads
