@@ -280,7 +280,13 @@ class Patience:
                 return Enders()
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and bool(target.name) and of_python
-            return Enders(("inside" if alone else "outside",))
+            owner = self._processes.owners.get(waiter)
+            started = [
+                one
+                for one, rank in self._processes.owners.items()
+                if alone and rank == owner and looks[one].role != "rank" and one != waiter
+            ]
+            return Enders(("inside" if alone else "outside",), tuple(started))
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started

@@ -551,8 +551,11 @@ def pids_here(target: WaitTarget) -> list[int]:
 
 
 def shows_who(target: WaitTarget) -> bool:
-    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
-    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own.
+
+    A semaphore that nobody else has may be on its way to a child that has just been started.
+    """
+    known = target.kind not in ("lock", "shared") or bool(target.holders) or target.abandoned
     return known and bool(target.name)
 
 
