@@ -239,3 +239,13 @@ def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
     child = look(IN_LOAD, pid=700, role="child", **of_child)
     semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
     assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
+
+
+def test_a_semaphore_may_be_on_its_way_to_a_child_that_starts() -> None:
+    """A spawned one maps it once it has imported what it needs."""
+    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
+    frames = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349))
+    starts = look(pid=700, role="worker", waits_for=())
+    assert ended_by(rank(1, frames, children=[starts], **word)) == "outside"
+    waits = look(IN_LOAD, pid=700, role="worker", waits_for=FUTEX)
+    assert ended_by(rank(1, frames, children=[waits], **word)) == "inside"
