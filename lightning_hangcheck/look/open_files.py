@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
+WORKER_SERVER = "pt_workerserver"
+"""Threads of torch's worker server, which a launcher has, too."""
 MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
 """Names of the end of a pseudo-terminal that a program has (pts(4))."""
 
@@ -548,18 +550,19 @@ class Holders:
     def _only_joins(self, pid: int) -> bool:
         """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
         state, _ = kernel_state(pid, None, STAT_LIMIT_S)
-        if (
-            state is None
-            or state.threads_left_out
-            or not all(thread.waits_for for thread in state.threads)
-        ):
+        if state is None or state.threads_left_out:
             return False
-        waits = [target for thread in state.threads for target in thread.waits_for]
+        threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
+        waits = [target for thread in threads for target in thread.waits_for]
         ends = [target for target in waits if target.call != "futex"]  # one of its own threads
         # a pipe of which a child has the other end tells its parent when that is gone
-        return bool(ends) and all(
-            target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
-            for target in ends
+        return (
+            all(thread.waits_for for thread in threads)
+            and bool(ends)
+            and all(
+                target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
+                for target in ends
+            )
         )
 
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
