@@ -354,6 +354,13 @@ def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool
     return True if True in found else None if None in found else False
 
 
+def caught_around(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[str]:
+    """Return the exceptions after which loops around a thread's calls try again, inner first."""
+    notes = _at(code)
+    found = (notes.get((frame.file, frame.line)) for frame in reversed(frames))
+    return [name for note in found if note is not None for name in note.caught]
+
+
 def parked_in(frames: Sequence[Frame]) -> str:
     """Say where a framework parks a rank that does nothing special; empty where it does not."""
     users = users_frames(frames)

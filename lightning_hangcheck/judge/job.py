@@ -548,6 +548,7 @@ def _of_thread(thread: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]
         thread.runs,
         thread.ticks,
         thread.timer,
+        thread.scheduled,
         thread.limited,
         thread.for_ranks,
         _of_targets(targets),

@@ -214,7 +214,8 @@ class Patience:
         if called or reading.wait_kind in ("call", "last_calls"):
             peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
-            return Enders(("inside",), (*peers, *helpers))
+            called_by = Enders(("inside",), (*peers, *helpers))
+            return Enders.any_of([called_by, *self._heard_by((host, own.look.pid), own)])
         return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
     def _of_wait(
@@ -231,10 +232,16 @@ class Patience:
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
-            return Enders(("inside" if alone else "outside",), helpers)
+            itself = Enders(("inside" if alone else "outside",), helpers)
+            return Enders.any_of([itself, *self._heard_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
+        unseen = Enders(("outside",)) if own.runs_out else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
+
+    def _heard_by(self, process: Process, own: ProcessReading) -> list[Enders]:
+        """What threads of libraries hear may be what the main thread waits for."""
+        return [self._of_target(process, target) for target in own.heard]
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
         """Return what the graph shows of a wait: nothing, if any end of it has no name."""
@@ -278,17 +285,18 @@ class Patience:
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
-        if target.kind == "lock":  # whoever started it: idle with a lock, unless it goes round
+        if target.kind == "lock":  # whoever started it: idle with a lock, at nothing else's behest
             known = [
                 one
                 for one in known
-                if looks[one].role != "child" or read_process(looks[one]).asks_anew
+                if looks[one].role != "child"
+                or read_process(looks[one]).asks_anew
+                or read_process(looks[one]).targets
             ]
-        # one that holds it alone has only its own threads left, and the free ones are asked
-        complete = len(known) == len(could - {waiter}) and target.kind != "shared"
+        complete = len(known) == len(could - {waiter})
         # a process that nobody has looked at may do anything, or anybody may write to its path
         commanded = target.kind == "fifo" and target.call in processes.READS and not known
-        if commanded or (target.kind in FED - {"shared"} and not complete):
+        if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
         if target.kind in FED and any(read_process(look).called_back for _, look in holders):
@@ -298,7 +306,9 @@ class Patience:
             for one, look in holders
             for thread in read_process(look).free_threads
         )
-        return Enders(() if complete else ("inside",), (*known, *helpers))
+        # one that holds it alone has only its own threads left, and the free ones are asked
+        alone = complete and target.kind != "shared"
+        return Enders(() if alone else ("inside",), (*known, *helpers))
 
     def _being_started(self, waiter: Process) -> tuple[Process, ...]:
         """Return the processes of its rank that may yet map a word that none but it has mapped."""

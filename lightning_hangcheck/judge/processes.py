@@ -197,11 +197,27 @@ class ProcessReading:
         return len(until) == 2 and not until[0].isdisjoint(until[1])
 
     @cached_property
+    def heard(self) -> tuple[WaitTarget, ...]:
+        """Where threads of libraries hear of what its main thread may wait for as news."""
+        newest = next(iter(self._telling[-1:]), None)
+        if newest is None or not newest.threads or in_lock(newest.threads[0].stack):
+            return ()
+        return tuple(
+            target
+            for thread in newest.helpers
+            for target in thread.heard
+            if target.kind == "socket" or set(pids_here(target)) - {self.look.pid}
+        )
+
+    @property
+    def runs_out(self) -> bool:
+        """Whether a timer ends its wait, if nothing else does before."""
+        return any(end.runs_out for end in self._ends)
+
+    @cached_property
     def _at_own_memory(self) -> bool:
-        for newest in self._telling[-1:]:
-            for_news = bool(newest.threads) and not in_lock(newest.threads[0].stack)
-            if for_news and any(thread.hears_from_outside for thread in newest.helpers):
-                return False
+        if any(target.kind == "socket" for target in self.heard):
+            return False
         return any(
             end.words
             or (
@@ -430,8 +446,9 @@ class ProcessReading:
     def free_threads(self) -> tuple[Thread, ...]:
         """The threads that may act whatever the main thread waits for, by the newest sample.
 
-        No circle through such a process is closed. None is a library's own, of which nearly every
-        process has some, nor one that waits without a time limit for news of its own process.
+        No circle through such a process is closed. None is a library's own that rests or ticks, of
+        which nearly every process has some, nor one that waits without a time limit for news of its
+        own process.
         """
         return tuple(
             thread
@@ -441,7 +458,7 @@ class ProcessReading:
             for thread in newest.helpers
             if thread.state is not None
             and thread.tid not in along
-            and thread.acts_for_user
+            and (thread.acts_for_user or thread.acts_for_library)
             and {target.kind for target in thread.targets} != {"futex"}
         )
 
@@ -534,8 +551,11 @@ def pids_here(target: WaitTarget) -> list[int]:
 
 
 def shows_who(target: WaitTarget) -> bool:
-    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own."""
-    known = target.kind != "lock" or bool(target.holders) or target.abandoned
+    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own.
+
+    A semaphore that nobody else has may be on its way to a child that has just been started.
+    """
+    known = target.kind not in ("lock", "shared") or bool(target.holders) or target.abandoned
     return known and bool(target.name)
 
 

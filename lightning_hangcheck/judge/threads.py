@@ -180,6 +180,33 @@ class Thread:
         return self.limited and (of_python or self.pythons_loop)
 
     @property
+    def runs_out(self) -> bool:
+        """Whether it surely acts at a time, whatever else comes before."""
+        return (self.timer and not self.looping) or self.scheduled
+
+    @cached_property
+    def packages(self) -> frozenset[str]:
+        """Installed packages whose code it runs, where none of it is the user's; else none.
+
+        None either of those whose threads look only after `OWN_BUSINESS`.
+        """
+        owners = {owner for frame in self.frames if (owner := owner_of(frame.file)).package}
+        found = frozenset(owner.package for owner in owners)
+        own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
+        return frozenset() if own_business else found
+
+    @cached_property
+    def scheduled(self) -> bool:
+        """Whether it is a library's that waits for news until a time, as a scheduler of jobs."""
+        return bool(self.packages) and self.limited and self.for_threads and not self.ticks
+
+    @property
+    def acts_for_library(self) -> bool:
+        """Whether it may bring what users of its library wait for: it does more than rest."""
+        acts = self.scheduled or not self.rests
+        return bool(self.packages) and acts and not self.ticks
+
+    @property
     def sleeps(self) -> bool:
         """Whether it waits for nothing but a time, and was not seen to do so again and again.
 
@@ -221,14 +248,17 @@ class Thread:
         return (reads or self.for_threads) and not self.pythons_loop
 
     @property
-    def hears_from_outside(self) -> bool:
-        """Whether it may call the user back: a server's, or that of a broker's client."""
-        at_connection = any(target.kind == "socket" for target in self.named)
-        own_business = any(
-            "/multiprocessing/" in frame.file or owner_of(frame.file).package in OWN_BUSINESS
-            for frame in self.frames
+    def heard(self) -> tuple[WaitTarget, ...]:
+        """Connections and pipes of a thread that may call the user back by what comes there.
+
+        A server's, or that of a broker's client, or of a library's pool of processes.
+        """
+        of_python = all(is_standard(frame.file) for frame in self.frames) and not any(
+            "/multiprocessing/" in frame.file for frame in self.frames
         )
-        return at_connection and self.rests and self.place is None and not own_business
+        calls_back = self.rests and self.place is None and (of_python or bool(self.packages))
+        named = self.named if calls_back else ()
+        return tuple(target for target in named if target.kind in ("socket", "pipe"))
 
     @cached_property
     def owners(self) -> frozenset[object]:
@@ -321,8 +351,9 @@ class Moment:
             followed += new
         # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
         unasked = bool(ends) and all(end.looping for end in ends) and not given_away(first.stack)
-        timers = [one for one in followed if unasked and one.timer and not one.looping]
-        ends = timers or ends or [one for one in followed if one.limited]
+        late = [one for one in followed if one is not first and one.runs_out]
+        ends = late or ends if unasked else ends + late
+        ends = ends or [one for one in followed if one.limited]
         return WaitChain(tuple(followed), tuple(ends))
 
     def _enders(self, thread: Thread) -> Sequence[Thread]:
@@ -354,7 +385,11 @@ class Moment:
         return [
             helper
             for helper in self.helpers
-            if (owner in helper.owners or not helper.rests or (news and helper.timer))
+            if (
+                owner in helper.owners
+                or not helper.rests
+                or (news and (helper.timer or helper.scheduled))
+            )
             and (by_their_end or not helper.stack.bystander)
         ]
 

@@ -274,8 +274,13 @@ MILLISECONDS_AT = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
 TIME_AT = {"ppoll": 2, "select": 4, "pselect6": 4, "rt_sigtimedwait": 2}
 """Position of the address of a time limit, none if 0."""
 EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
+TERMINAL = re.compile(r"/dev/(console|tty\d*|pts/\d+)")
+"""Where a person may be; behind ``/dev/ttyUSB0`` and the like there is a device."""
 PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
 EVENT = "eventfd:"
+TIMERFD = "anon_inode:[timerfd]"
+RUNNING_OUT = re.compile(rb"^it_value: \((?!0, 0\)).*\nit_interval: \(0, 0\)", re.MULTILINE)
+"""Of a timer that is set, and ends a wait but once: others tick all their lives."""
 OF_PROCESS = re.compile(rb"^Pid:\s*([1-9]\d*)$", re.MULTILINE)
 OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.2
 
@@ -370,12 +375,14 @@ def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
         return "pipe", name
     if name.startswith("socket:["):
         return "socket", name
-    if name.startswith(("/dev/pts/", "/dev/tty")):
+    if TERMINAL.fullmatch(name):
         return "terminal", name
     if name == PIDFD and (found := OF_PROCESS.search(descriptor_facts(pid, descriptor))):
         return "process", found[1].decode()
     if name == EVENTFD:
         return "other", event_behind(pid, descriptor) or name
+    if name == TIMERFD and RUNNING_OUT.search(descriptor_facts(pid, descriptor)):
+        return "time", ""
     is_file = name.startswith("/") and not name.startswith(("/dev/", "/proc/"))
     return ("file", name) if is_file else ("other", name)
 

@@ -31,6 +31,7 @@ from lightning_hangcheck.look.kernel import (
     RESTART,
     descriptor_facts,
     event_behind,
+    kernel_state,
 )
 from lightning_hangcheck.look.proc import (
     io_bytes,
@@ -57,6 +58,10 @@ if TYPE_CHECKING:
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
+WORKER_SERVER = "pt_workerserver"
+"""Threads of torch's worker server, which a launcher has, too."""
+MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
+"""Names of the end of a pseudo-terminal that a program has (pts(4))."""
 
 
 class Opened(NamedTuple):
@@ -401,6 +406,12 @@ class Holders:
             return self._with_who_shares(target, pid)
         if target.kind == "socket":
             return self._with_remote_end(target, pid)
+        if target.kind == "terminal":
+            # one that a process of the job made (a pseudo-terminal) is a pipe to that process
+            number = f"tty-index:\t{target.name.rpartition('/')[2]}\n".encode()
+            owners = [owner for name in MASTERS for owner in self._owners(name, number)]
+            if target.name.startswith("/dev/pts/") and owners:
+                return replace(target, kind="pipe", holders=_holders(owners))
         if target.name.startswith(EVENT):
             # one that other processes have, too, is one end of a pipe to them; all have both
             events = self._by_name.get(EVENTFD, ())
@@ -528,9 +539,31 @@ class Holders:
             ancestor for each in self._pids for ancestor in (each, *ancestors(each))
         )
         others = [
-            one for one in family if one != pid and any(name == file for _, _, name in mapped(one))
+            one
+            for one in family
+            if one != pid
+            and any(name == file for _, _, name in mapped(one))
+            and (one in self._of_pid or not self._only_joins(one))
         ]
         return replace(target, name=f"memory:[{file}]", holders=_holders(others))
+
+    def _only_joins(self, pid: int) -> bool:
+        """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
+        state, _ = kernel_state(pid, None, STAT_LIMIT_S)
+        if state is None or state.threads_left_out:
+            return False
+        threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
+        waits = [target for thread in threads for target in thread.waits_for]
+        ends = [target for target in waits if target.call != "futex"]  # one of its own threads
+        # a pipe of which a child has the other end tells its parent when that is gone
+        return (
+            all(thread.waits_for for thread in threads)
+            and bool(ends)
+            and all(
+                target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
+                for target in ends
+            )
+        )
 
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
         """Name both ends, and who has the other one, also where it has not accepted it yet."""

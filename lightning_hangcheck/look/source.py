@@ -39,6 +39,7 @@ from lightning_hangcheck.look.syntax import (
     last_name,
     span,
     spans,
+    walk,
 )
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users, owner_of
@@ -243,7 +244,7 @@ class Parsed:
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
-        awaits = False
+        awaits, retried = False, list[str]()
         for decorator in getattr(function, "decorator_list", ()):
             text = _shown(decorator)
             if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
@@ -284,6 +285,8 @@ class Parsed:
                 branches.append((span(inner), f"except{caught}"))
             elif isinstance(inner, ast.Call):
                 awaits = awaits or _called(inner) in AWAITS
+            if isinstance(inner, LOOPS):
+                retried = _caught_in(inner, line)
         of_function = function.body if isinstance(function, scopes) else []
         return CodeNote(
             file=file,
@@ -295,6 +298,7 @@ class Parsed:
             loops=tuple(span(loop) for loop in loops if _is_of_work(loop)),
             branches=tuple(place for place, _ in branches),
             branch_tests=tuple(text for _, text in branches),
+            caught=tuple(dict.fromkeys(retried)),
             awaits=awaits or any(_calls(loop, ENDS) for loop in loops),
             after_backward=self._after_backward(of_function, line, ALWAYS_RUN)
             or any(
@@ -347,6 +351,19 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
             return False, []  # who stands at this line stands in a call beside it
         inside = inside and _calls(inner.body)
     return inside, body if inside else otherwise
+
+
+def _caught_in(loop: ast.AST, line: int) -> list[str]:
+    """What a loop catches, elsewhere than around a line, and goes on after it: it tries again."""
+    tries = (node for node in walk(*ast.iter_child_nodes(loop), into=False))
+    handlers = [handler for node in tries if isinstance(node, ast.Try) for handler in node.handlers]
+    found = []
+    for handler in handlers:
+        leaves = isinstance(handler.body[-1], (ast.Raise, ast.Return, ast.Break))
+        if handler.type is not None and not leaves and not spans(handler, line):
+            types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+            found += list(filter(None, map(last_name, types)))
+    return found
 
 
 def _calls(node: ast.AST, names: Collection[str] | None = None) -> bool:
@@ -413,11 +430,19 @@ WAKES = frozenset(
     {
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
         *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
-        *("send", "sendall", "send_bytes", "call_soon_threadsafe", "interrupt_main", "stop"),
+        *("send", "sendall", "sendto", "sendmsg", "sendfile", "send_bytes"),
+        *("call_soon_threadsafe", "interrupt_main", "stop"),
         *("get", "get_nowait", "start"),
     }
 )
 """What gives back a lock, or brings what another thread waits for: room in a queue, too."""
+CALLS_THAT_WAKE = frozenset(
+    {"os.write", "os.writev", "os.eventfd_write", "os.kill", "os.killpg"}
+    | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
+)
+"""The same by descriptors, and by a handler of a signal."""
+PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
+"""Decorators of what runs where no call is seen."""
 BARRIER = "barrier"
 """Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
 MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
@@ -430,12 +455,15 @@ class CallsAhead:
         self._tree = tree
         self._functions: dict[str, list[Function]] = {}
         self._imported: dict[str, str] = {}
+        self._properties: set[str] = set()
         self._has_barriers = False
         for node in ast.walk(tree):
             if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
                 self._has_barriers = True
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._functions.setdefault(node.name, []).append(node)
+                if any(last_name(one) in PROPERTIES for one in node.decorator_list):
+                    self._properties.add(node.name)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
                     known = alias.name if alias.asname else alias.name.partition(".")[0]
@@ -467,7 +495,9 @@ class CallsAhead:
         def wakes(path: str) -> bool:
             owner, _, name = path.rpartition(".")
             at_barrier = (self._has_barriers and "." in path) or BARRIER in owner.lower()
-            return name in WAKES or (name == "wait" and at_barrier)
+            fed = name == "write" and owner.endswith("stdin")
+            known = name in WAKES or path in CALLS_THAT_WAKE
+            return known or fed or (name == "wait" and at_barrier)
 
         function = self._function(line)
         if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
@@ -485,6 +515,8 @@ class CallsAhead:
 
         def of_calls(nodes: Iterable[ast.AST]) -> Iterator[Answer]:
             for call in nodes:
+                if isinstance(call, ast.Attribute) and call.attr in self._properties:
+                    yield from of_own(call.attr)
                 if not isinstance(call, ast.Call):
                     continue
                 names = _chain(call.func)

@@ -439,6 +439,21 @@ def test_a_program_is_not_followed_to_its_end() -> None:
     assert ahead(f"def work():\n    time.sleep(9)  # HERE\n    step_0()\n{steps}{last}") is None
 
 
+SETTER = """
+class Stager:
+    @property
+    def state(self):
+        return 0
+    @state.setter
+    def state(self, value):
+        if True:
+{}
+    def tick(self):
+        time.sleep(9)  # HERE
+        self.state = "ready"
+"""
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -450,6 +465,11 @@ def test_a_program_is_not_followed_to_its_end() -> None:
         ("all = Barrier(2)\ndef tick():\n    time.sleep(9)  # HERE\n    all.wait()", True),
         ("def tick():\n    time.sleep(9)  # HERE\n    jobs.get()", True),
         ("def tick():\n    with lock:\n        time.sleep(9)  # HERE", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    os.write(waker, b'.')", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    tool.stdin.write('go')", True),
+        ("def tick():\n    time.sleep(9)  # HERE\n    log.write('alive')", False),
+        (SETTER.format("            changed.notify_all()\n"), True),
+        (SETTER.format("            self._state = value\n"), False),
         ("def tick():\n    time.sleep(9)  # HERE\n    end()\ndef end():\n    done.set()", True),
         ("def tick(call):\n    time.sleep(9)  # HERE\n    call()", None),
         ("def tick():\n    time.sleep(9)  # HERE\n    publish(results)", None),

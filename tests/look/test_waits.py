@@ -138,6 +138,35 @@ def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: Star
     assert {one.pid for one in shared.holders} == {running.pid, child}
 
 
+def test_a_pseudo_terminal_is_a_pipe_to_the_process_that_made_it(program: StartProgram) -> None:
+    """One that nobody of the job made may be a person's."""
+    running = program(PROGRAM, "read_pseudo_terminal")
+    child = int(running.first_words)
+    alone = target_of(child, kind="terminal")
+    assert alone.name.startswith("/dev/pts/")
+    answers = target_of(child, running.pid, kind="pipe")
+    assert [one.pid for one in answers.holders] == [running.pid]
+
+
+@pytest.mark.parametrize(("once", "told"), [("once", ["time"]), ("again", ["other"])])
+def test_a_timer_of_the_kernel_is_a_time_if_it_ends_but_once(
+    program: StartProgram, once: str, told: list[str]
+) -> None:
+    running = program(PROGRAM, "read_timer", once)
+    until(lambda: state_of(running.pid).threads[0].waits_for, "it to read its timer")
+    assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == told
+
+
+def test_a_launcher_that_waits_for_its_processes_shares_nothing_with_them(
+    program: StartProgram,
+) -> None:
+    """It gives no semaphore back, that it has started one of them with."""
+    running = program(PROGRAM, "take_semaphore", "joined child")
+    child = int(running.first_words)
+    target = target_of(child, kind="shared")
+    assert target.holders == ()
+
+
 @pytest.mark.parametrize("waiter", ["parent", "child"])
 def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
     program: StartProgram, waiter: str

@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import pty
 import select
 import signal
 import socket
@@ -123,12 +124,28 @@ def take_semaphore(who):
     semaphore = context.Semaphore(0)
 
     def take(name):
-        semaphore.acquire() if name == who else time.sleep(1000)
+        semaphore.acquire() if name in who else time.sleep(1000)
 
     child = context.Process(target=take, args=("child",))
     child.start()
     announce(child.pid)
-    take("parent")
+    child.join() if who == "joined child" else take("parent")
+
+
+def read_pseudo_terminal():
+    _, slave = pty.openpty()
+    child = subprocess.Popen(["cat"], stdin=slave, stdout=slave)
+    announce(child.pid)
+    child.wait()
+
+
+def read_timer(how):
+    library = ctypes.CDLL(None)
+    timer = library.timerfd_create(time.CLOCK_MONOTONIC, 0)
+    again_s = 500 if how == "again" else 0
+    library.timerfd_settime(timer, 0, (ctypes.c_long * 4)(again_s, 0, 500, 0), None)
+    announce()
+    os.read(timer, 8)
 
 
 def join_natively():

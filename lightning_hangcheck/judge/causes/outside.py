@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.exits import CAME_FROM
-from lightning_hangcheck.judge.frames import RENDEZVOUS
+from lightning_hangcheck.judge.frames import RENDEZVOUS, caught_around
 from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
@@ -32,6 +32,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RunFacts
     from lightning_hangcheck.model.evidence import WaitTarget
 
+OF_REMOTE = (
+    *("URLError", "HTTPError", "MaxRetryError", "NewConnectionError", "ReadTimeout"),
+    *("ConnectError", "ConnectTimeout", "RequestException", "RequestError", "RpcError"),
+    *("ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"),
+)
+"""Names of those of urllib, urllib3, requests, httpx, grpc, aiohttp and botocore."""
 HUB = "huggingface_hub"
 """Has time limits of its own: what calls it, as from_pretrained does, takes none."""
 REFUSED = ("Connection", "gaierror")
@@ -194,7 +200,7 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     """It waits for a remote end, unless that is a rank or the ranks' store; or asks one in vain.
 
     Such a rank has its own state, and that is the cause; of the store a rank waits for a key. Who
-    asks in vain sleeps between its tries, and handles the error of the last one.
+    asks in vain sleeps between its tries, and handles the error of the last one, or has caught it.
     """
     ends = [
         target
@@ -204,10 +210,15 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
         if not reading.keeps_store(target)
     ]
     error = reading.handling.partition(CAME_FROM)[2] or reading.handling
-    if not ends and reading.own.only_sleeps and error.startswith(REFUSED):
+    told, vain = reading.handling, "in vain"
+    if not error:  # it sleeps behind the handler, in the loop that tries again
+        caught = caught_around(job.case.code, (*reading.frames, *reading.stuck_frames))
+        error = next((one for one in caught if one.startswith(REFUSED) or one in OF_REMOTE), "")
+        told, vain = f"{error} is caught there", "again and again"
+    if not ends and reading.own.only_sleeps and error.startswith((*REFUSED, *OF_REMOTE)):
         return Seen(
-            text="{who} [has|have] asked a remote end in vain for {since} {at} : {error}",
-            words={"error": reading.handling},
+            text="{who} [has|have] asked a remote end {vain} for {since} {at} : {error}",
+            words={"error": told, "vain": vain},
             aspect="refused",
             alike=(reading.place, error.partition(":")[0]),
         )

@@ -278,15 +278,16 @@ def _at_target(
 ) -> tuple[str | None, str] | None:
     kind, held_by = target.kind, [process_name(holder) for holder in target.holders[:MOST_SHOWN]]
     looks = reading.view.processes
+    pids = {holder.pid for holder in target.holders}
+    pids |= {int(target.name or 0)} if kind == "process" else set()
+    still = any(
+        read_process_activity(look).activity == "stopped"
+        for look in looks
+        if look.role != "rank" and look.pid in pids
+    )
+    stopped = ", which is stopped by a signal" if still else ""
     if kind == "process":
         child = ", ".join(map(process_name, target.holders)) or f"pid {target.name}"
-        pids = {holder.pid for holder in target.holders} | {int(target.name or 0)}
-        still = any(
-            read_process_activity(look).activity == "stopped"
-            for look in looks
-            if look.role != "rank" and look.pid in pids
-        )
-        stopped = ", which is stopped by a signal" if still else ""
         return "child", f", waiting for the end of its child {child}{stopped}"
     if kind == "terminal" or (kind == "pipe" and target.call in processes.READS):
         writers = [holder for holder in target.holders if holder.pid != reading.view.pid]
@@ -294,7 +295,8 @@ def _at_target(
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
             started = {look.pid for look in looks if look.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
-            return aspect, f", {which}reading from {process_name(writers[0])}, which writes nothing"
+            silent = stopped or ", which writes nothing"
+            return aspect, f", {which}reading from {process_name(writers[0])}{silent}"
         if target.holders and reading.own.free_threads:
             return None, ", reading a pipe to which none of its threads has written"
         # a queue has both ends in each process that uses it

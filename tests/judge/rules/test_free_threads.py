@@ -121,6 +121,61 @@ def test_a_loop_at_connections_may_answer_whoever_asks_its_process(
     assert told(beside(rank(0, IN_BARRIER), LOOP, waits_for=at), 200.0) == verdict
 
 
+SCHEDULER = (Frame("_main_loop", f"{SITE}/apscheduler/schedulers/blocking.py", 30), EVENT_WAIT)
+TIMED: dict[str, Any] = {"waits_for": (WaitTarget(call="futex", kind="time"),), "syscall": 202}
+
+
+def waits_for_news(*beside_it: ProcessLook) -> RankView:
+    stands: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202}
+    frames = (MAIN, user("next_request", 9), EVENT_WAIT)
+    return rank(0, frames, silent=200.0, children=list(beside_it), **stands)
+
+
+@pytest.mark.parametrize(
+    ("frames", "wakes", "verdict"),
+    [
+        (SCHEDULER, (9, 9, 9), "suspect"),
+        (SCHEDULER, (1, 2, 3), "hang"),
+        ((Frame("run", f"{SITE}/wandb/sdk/lib/timed.py", 5), EVENT_WAIT), (9, 9, 9), "hang"),
+    ],
+)
+def test_a_librarys_scheduler_may_bring_news_later(
+    frames: tuple[Frame, ...], wakes: tuple[int, ...], verdict: str
+) -> None:
+    """One that ticks has brought none, and a tracker's serves that alone."""
+    waits = with_thread(waits_for_news(), frames, wakes, **TIMED)
+    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == verdict
+
+
+def test_a_timer_ends_a_wait_that_another_thread_may_not() -> None:
+    child = look(IN_LOAD, pid=700, role="child", waits_for=FUTEX)
+    reads = waiting_for("pipe", "read", "pipe:[9]", 700)
+    listening = with_thread(waits_for_news(child), (user("listen", 3),), **reads)
+    assert judge(job(listening, rank(1, IN_BARRIER, silent=200.0))).verdict == "hang"
+    timed = with_thread(listening, TIMER, (9, 9, 9), tid=301, **TIMED)
+    assert judge(job(timed, rank(1, IN_BARRIER, silent=200.0))).verdict == "suspect"
+
+
+@pytest.mark.parametrize(("of_child", "verdict"), [((SLEEP,), "suspect"), (FUTEX, "hang")])
+def test_a_librarys_pool_has_the_patience_of_its_processes(
+    of_child: tuple[WaitTarget, ...], verdict: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", waits_for=of_child)
+    manager = (
+        Frame("wait_result", f"{SITE}/loky/process_executor.py", 640),
+        Frame("wait", f"{STDLIB}/multiprocessing/connection.py", 947),
+    )
+    reads = waiting_for("pipe", "poll", "pipe:[9]", 700)
+    waits = with_thread(waits_for_news(child), manager, **reads)
+    assert judge(job(waits, rank(1, IN_BARRIER, silent=200.0))).verdict == verdict
+
+
+def test_a_librarys_server_that_sleeps_may_answer_other_ranks() -> None:
+    serves = (Frame("_fetch", f"{SITE}/weightsync/server.py", 12),)
+    assert told(beside(rank(0, IN_BARRIER), serves, (9, 9, 9)), 200.0) == "suspect"
+    assert told(beside(rank(0, IN_BARRIER), serves, (1, 2, 3)), 6.0) == "hang"
+
+
 IN_POOL = (
     Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),
     Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),

@@ -69,6 +69,7 @@ def ended_by(culprit: RankView) -> str:
         (waiting_for("fifo", "read", "/data/fifo", 101), "outside"),
         (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
+        (waiting_for("shared", "futex", "memory:[00:1c:8]", 100, 4711), "outside"),  # a launcher
         (waiting_for("shared", "futex", ""), "outside"),
         (waiting_for("other", "read", "anon_inode:inotify"), "outside"),
         (waiting_for("other", "rt_sigtimedwait", ""), "outside"),
@@ -125,6 +126,8 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     holder = look(IN_LOAD, pid=700, role="child", **holds)
     waits = waiting_for("lock", "flock", "/l", 700)
     assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+    fetches = look(IN_LOAD, pid=700, role="child", **ASKS_REMOTE)
+    assert ended_by(rank(1, IN_LOAD, children=[fetches], **waits)) == "outside"
 
 
 @pytest.mark.parametrize(
@@ -256,3 +259,13 @@ def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
     child = look(IN_LOAD, pid=700, role="child", **of_child)
     semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
     assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
+
+
+def test_a_semaphore_may_be_on_its_way_to_a_child_that_starts() -> None:
+    """A spawned one maps it once it has imported what it needs."""
+    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
+    frames = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349))
+    starts = look(pid=700, role="worker", waits_for=())
+    assert ended_by(rank(1, frames, children=[starts], **word)) == "unknown_pace"
+    waits = look(IN_LOAD, pid=700, role="worker", waits_for=FUTEX)
+    assert ended_by(rank(1, frames, children=[waits], **word)) == "inside"
