@@ -8,8 +8,8 @@ its answer goes to the graph, the rules and the tables.
 Who left, the majority tells. Without one, other groups that came the same way so far tell, then, in
 this order: an exception that only one rank handles, code under a test that only one rank passes,
 the sequence of operations that earlier steps followed, code under any test of the rank, a loop that
-the others are still in, an operation that was never seen before, and where Lightning parks a rank
-that does nothing special. The test comes before the sequence: an evaluation on one rank begins with
+the others are still in, the sequence without what only came early, an operation that was never seen
+before, and where Lightning parks a rank that does nothing special. The test comes before the sequence: an evaluation on one rank begins with
 what any step begins with, so the others seem to diverge.
 """
 
@@ -558,9 +558,14 @@ def find_diverged(
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))
 
-    def unexpected(at: int, shortest_context: int, fewest: int = FEWEST_TIMES) -> bool:
+    def unexpected(
+        at: int, shortest_context: int, fewest: int = FEWEST_TIMES, *, settled: bool = False
+    ) -> bool:
         before, now = ways[at] or ((), None)
         candidates = [way[1] for way in ways if way is not None]
+        if settled:
+            rhythm = {*candidates, *before[len(before) // 2 :]}
+            before = [one for one in before if one in rhythm]
         return expected_next(before, candidates, shortest_context, fewest) not in (None, now)
 
     def out_of_loop(at: int) -> bool:
@@ -574,6 +579,8 @@ def find_diverged(
         ("condition", lambda at: under_test(at, code)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
         ("loop", out_of_loop),
+        # without what came only as the job began, such as how DDP settles its buckets
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1, settled=True)),
         ("novelty", lambda at: unexpected(at, 0)),
         ("parked", lambda at: not any(map(parked_in, stacks[at]))),
     )

@@ -250,7 +250,40 @@ def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
         if (theirs := _counts(ranks.get(peer))) is not None
         and of_theirs(theirs, waiter.rank) < often
     }
-    return tuple(sorted(late))
+    return tuple(sorted(late)) or _queued_behind(ranks, waiter, name)
+
+
+def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other end of a rank's oldest open message that its device has not come to.
+
+    A device does what was posted in order, and ranks post ahead of it: the other end may have been
+    posted, too, behind something that does not end there.
+    """
+    first = _oldest_message(waiter)
+    if first is None or ("recv" if first.sends else "send") in name:
+        return ()
+    peer = ranks.get(waiter.rank + first.away)
+    oldest = _oldest_message(peer) if peer is not None else None
+    if peer is None or oldest is None:
+        return ()
+    operation = open_operation(peer)
+    begun = [oldest.created_ns, *([operation[1].created_ns] if operation is not None else [])]
+    answers = (
+        one.created_ns
+        for one in _open_messages(peer)
+        if one.away == -first.away and one.sends != first.sends
+    )
+    answered = min(answers, default=None)
+    return (peer.rank,) if answered is not None and min(begun) < answered else ()
+
+
+def _open_messages(view: RankView) -> Iterator[Message]:
+    return (one for record in groups_of(view) for one in record.messages if not one.retired)
+
+
+def _oldest_message(view: RankView) -> Message | None:
+    """Return the oldest message that a rank's device has open, as far as torch's record tells."""
+    return min(_open_messages(view), key=lambda one: one.created_ns, default=None)
 
 
 def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
@@ -274,8 +307,10 @@ def _counts(view: RankView | None) -> MessageCounts | None:
 
 
 def _open_message(ranks: Views, view: RankView) -> str:
-    """Name a send or receive that waits for its other end; empty where none does."""
-    return next((kind for kind in MESSAGES if awaited_peers(ranks, view, kind)), "")
+    """Name a send or receive that waits for its other end, the oldest; empty where none does."""
+    oldest = _oldest_message(view)
+    kinds = MESSAGES if oldest is None or oldest.sends else reversed(MESSAGES)
+    return next((kind for kind in kinds if awaited_peers(ranks, view, kind)), "")
 
 
 # Operations that no frame of torch shows.

@@ -195,10 +195,12 @@ class Patience:
         return self._of_wait(actor, read_process(look), read_process(look).targets)
 
     def _of_rank(self, reading: RankReading) -> Enders:
-        if reading.activity in ("busy", "moving") or reading.kept_by_message:
+        members = self.circles.get(reading.rank, ())
+        if reading.activity in ("busy", "moving") or (reading.kept_by_message and not members):
             return Enders((computation(reading),))
+        if reading.kept_by_message:  # its device may work yet, but all that it waits for stand still
+            return Enders(("inside",))
         if reading.activity == "waiting":
-            members = self.circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
             others = tuple(member for member in members if member != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))

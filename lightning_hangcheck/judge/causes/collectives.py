@@ -95,10 +95,9 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     """
     job, every = situation.job, parted.pending_collectives
     pending = [collective.reading for collective in every]
-    kept = [reading for reading in pending if reading.kept_by_message]
-    helpers_end = Patience(job).helpers_end(pending)
-    ended_by: EndedBy = "nobody" if parted.proven else "inside"
-    ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
+    kept = any(reading.kept_by_message for reading in pending)
+    ended_by: EndedBy = "nobody" if parted.proven and not kept else "inside"
+    ended_by = Patience(job).helpers_end(pending) or ended_by
     representatives = {
         reading.representative: reading for reading in pending
     }  # a hundred thousand ranks have a few

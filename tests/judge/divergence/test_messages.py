@@ -5,16 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import MAIN, job, rank, torch, user
-from flights import on_device, posting, spinning
+from cases import MAIN, NOW_NS, job, rank, torch, user
+from flights import AT_ITEM, on_device, posting, spinning
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.flight import Message
 
 if TYPE_CHECKING:
+    from cases import Frames
+
     from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.verdict import Verdict
 
 IN_RECV = (MAIN, user("forward", 20), torch("recv"))
 IN_SEND = (MAIN, user("backward", 25), torch("send"))
@@ -54,15 +58,79 @@ def test_two_stages_whose_messages_differ_are_told_and_the_stages_beside_them_wa
 def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() -> None:
     """Rank 1 asks its GPU for a number behind a receive for which rank 0 never sends.
 
-    The GPU may as well work beside a receive that was posted early: that has a computation's time.
+    The GPU may as well work beside a receive that was posted early: nothing is proven at once.
     """
     receives = posting(on_device(spinning(1), first=41), received={0: 1})
     goes_on = posting(on_device(spinning(0), "barrier", first=41))
-    assert judge(job(goes_on, receives)).verdict == "healthy"
-    ranks = [replace(one, silent_for_s=300.0) for one in (goes_on, receives)]
-    verdict = judge(job(*ranks))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (0, 1), "rank_diverged")
+
+    def after(seconds: float) -> Verdict:
+        return judge(job(*(replace(one, silent_for_s=seconds) for one in (goes_on, receives))))
+
+    assert [after(seconds).verdict for seconds in (4.0, 29.0, 31.0)] == [
+        "healthy",
+        "suspect",
+        "hang",
+    ]
+    verdict = after(31.0)
+    assert (verdict.culprits, verdict.cause) == ((0, 1), "rank_diverged")
     assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
+
+
+def _queued(number: int, *messages: str, frames: Frames = AT_ITEM, ended: int = 0) -> RankView:
+    """A rank that has posted these to its GPU, oldest first, of which some have ended there.
+
+    As NCCL's record has them, and as ranks count them.
+    """
+    told = tuple(
+        Message(
+            seq=at,
+            away=int(peer) - number,
+            sends=kind == "send",
+            retired=at <= ended,
+            created_ns=NOW_NS + at,
+        )
+        for at, one in enumerate(messages, start=1)
+        for kind, peer in [one.split()]
+    )
+    view = on_device(spinning(number, frames))
+    assert view.flight is not None
+    group = replace(view.flight.groups[0], messages=told)
+    return posting(replace(view, flight=replace(view.flight, groups=(group,))), order=messages)
+
+
+@pytest.mark.parametrize("frames", [AT_ITEM, (*AT_ITEM, torch("synchronize", "cuda/__init__.py"))])
+def test_stages_whose_gpus_hold_messages_behind_one_that_never_comes_wait_in_a_circle(
+    frames: Frames,
+) -> None:
+    """Stage 2 asks for a third micro-batch; the gradients are posted on all GPUs, behind that."""
+    first = _queued(0, *2 * ["send 1"], *2 * ["recv 1"], frames=frames, ended=2)
+    middle = _queued(
+        1,
+        *2 * ["recv 0", "send 2"],
+        *2 * ["recv 2", "send 0"],
+        frames=frames,
+        ended=4,
+    )
+    last = _queued(2, *3 * ["recv 1"], *3 * ["send 1"], frames=frames, ended=2)
+
+    def after(seconds: float) -> Verdict:
+        ranks = (replace(one, silent_for_s=seconds) for one in (first, middle, last))
+        return judge(job(*ranks))
+
+    assert after(6.0).verdict == "suspect"
+    verdict = after(31.0)
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1, 2), (0,))
+    assert {(edge.source, edge.target) for edge in verdict.wait_for} == {
+        ("rank:0", "rank:1"),
+        ("rank:1", "rank:2"),
+        ("rank:2", "rank:1"),
+    }
+
+
+def test_a_gpu_that_has_come_to_a_message_is_not_behind_in_it() -> None:
+    """Both ends are at it: nothing shows that either stands before it."""
+    ends = (_queued(0, "send 1", "send 2"), _queued(1, "recv 0"), _queued(2, "recv 0"))
+    assert judge(job(*ends)).verdict == "healthy"
 
 
 HALO = [7, -7, 9, -9]
