@@ -8,9 +8,10 @@ its answer goes to the graph, the rules and the tables.
 Who left, the majority tells. Without one, other groups that came the same way so far tell, then, in
 this order: an exception that only one rank handles, code under a test that only one rank passes,
 the sequence of operations that earlier steps followed, code under any test of the rank, a loop that
-the others are still in, the sequence without what only came early, an operation that was never seen
-before, and where Lightning parks a rank that does nothing special. The test comes before the sequence: an evaluation on one rank begins with
-what any step begins with, so the others seem to diverge.
+the others are still in, that sequence without what only came early, an operation that was never
+seen before, and where Lightning parks a rank that does nothing special. The test comes before the
+sequence: an evaluation on one rank begins with what any step begins with, so the others seem to
+diverge.
 """
 
 from __future__ import annotations

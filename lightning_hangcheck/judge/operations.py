@@ -371,7 +371,10 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     name = _open_message(ranks, view) if line is not None else ""
     if line is None or not name:
         return None
-    found, messages = open_operation(view), unmatched_messages(ranks, view)
+    found, messages = open_operation(view), [*unmatched_messages(ranks, view)]
+    oldest = _oldest_message(view)
+    if oldest is not None and view.rank + oldest.away in awaited_peers(ranks, view, name):
+        messages.append(oldest)
     if found is not None and not any(
         message.created_ns < found[1].created_ns for message in messages
     ):

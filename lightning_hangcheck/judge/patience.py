@@ -198,10 +198,10 @@ class Patience:
         members = self.circles.get(reading.rank, ())
         if reading.activity in ("busy", "moving") or (reading.kept_by_message and not members):
             return Enders((computation(reading),))
-        if reading.kept_by_message:  # its device may work yet, but all that it waits for stand still
-            return Enders(("inside",))
         if reading.activity == "waiting":
-            closed = members and reading.process_activity.activity != "moving"
+            # a device that waits for a message may work yet: a circle with it is not proven
+            still = reading.process_activity.activity != "moving" and not reading.kept_by_message
+            closed = members and still
             others = tuple(member for member in members if member != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))
         if reading.activity != "idle":
