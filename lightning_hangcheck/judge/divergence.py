@@ -156,13 +156,16 @@ def find_divergence(
             known[key] = _parting_number(different.values()) if len(different) > 1 else None
         if (seq := known[key]) is not None:
             return _at_number(job, group, seq, column)
-    circle = solve(waiting_together(awaited)).helpless
+    solved = solve(waiting_together(awaited))
+    circle = solved.helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = [collective for collective in recorded if collective.rank in circle]
     if len(waiting) < 2:
         return None
-    if {collective.operation.name for collective in waiting} <= PAIRED:
-        return _by_messages(job, awaited, circle, waiting)
+    # the others may wait for those whose messages do not meet
+    closed = [collective for collective in waiting if collective.rank in solved.circles] or waiting
+    if {collective.operation.name for collective in closed} <= PAIRED:
+        return _by_messages(job, awaited, circle, closed)
     if len(recorded) >= len(waiting):
         # not in a function of torch whose operation ended, or began, while the job was looked at
         inside = [

@@ -453,10 +453,11 @@ def awaited_ranks(
 ) -> dict[int, tuple[int, ...]]:
     """Return for each rank that waits in a collective the ranks that it waits for, ascending.
 
-    These are the members of the group that have not entered its operation, by their numbers; for a
-    message its other end, by how many each has posted. Where neither is recorded, all ranks that
-    stand in no collective and are in a group with which it has called one, from this line or, where
-    there is none, from any. Equal ones are one and the same tuple.
+    These are the members of the group that have not entered its operation, by their numbers, or
+    whose devices have not come to it; for a message its other end, by how many each has posted.
+    Where neither is recorded, all ranks that stand in no collective and are in a group with which
+    it has called one, from this line or, where there is none, from any. Equal ones are one and the
+    same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
@@ -476,11 +477,18 @@ def awaited_ranks(
                 return own.newest < seq
             return rank in away or (views[rank].flight is not None and rank in named)
 
+        def is_before(rank: int) -> bool:
+            """Whether a device has it open, behind something else for which its rank waits."""
+            own, other = record_of(job.ranks[rank], group), pending.get(rank)
+            if other is None or other.numbered == (group, seq) or own is None or not own.on_device:
+                return False
+            return any(entry.seq == seq and not entry.retired for entry in own.entries)
+
         members = sorted((named or set(job.ranks)) & job.ranks.keys())
         owing = tuple(filter(owes, members))
         if collective.source in owing:
             return (collective.source,)
-        return owing or tuple(rank for rank in members if rank in away)
+        return owing or tuple(rank for rank in members if rank in away or is_before(rank))
 
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}
