@@ -161,12 +161,18 @@ class ProcessReading:
 
     @property
     def may_wait_for_device(self) -> bool:
-        """Whether its wait may end in one for a device: in memory or the driver."""
+        """Whether its wait may end in one for a device: in memory or the driver.
+
+        A thread of autograd's that rests has no frames, and waits in memory for work: where the
+        main thread waits for other threads, that is none for a device.
+        """
         elsewhere = {*OUTSIDE, "pipe", "shared"}
+        for_threads = any(newest.threads[0].for_threads for newest in self.complete[-1:])
         return not self._ends or any(
             not (
                 end.for_threads
                 or end.sleeps
+                or (for_threads and not end.frames and end.words)
                 or any(target.kind in elsewhere for target in end.targets)
             )
             for end in self._ends
