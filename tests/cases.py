@@ -207,8 +207,10 @@ def with_threads(
 ) -> RankView:
     """The rank with these further threads, all of them in endless futexes or none."""
     waits: dict[str, Any] = {"waits_for": FUTEX, "syscall": 202} if futex else {}
-    tids = [view.processes[0].pid, *(one.tid or 0 for one in others)]
-    states = tuple(ThreadState(tid=tid, state="S", cpu_s=0.0, **waits) for tid in tids)
+    named = [(view.processes[0].pid, ""), *((one.tid or 0, one.name) for one in others)]
+    states = tuple(
+        ThreadState(tid=tid, state="S", cpu_s=0.0, name=name, **waits) for tid, name in named
+    )
 
     def change(_: int, __: States, stacks: Stacks) -> tuple[States, Stacks]:
         main = msgspec.structs.replace(stacks[0], takes_lock=takes_lock)

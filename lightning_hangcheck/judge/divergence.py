@@ -8,9 +8,10 @@ its answer goes to the graph, the rules and the tables.
 Who left, the majority tells. Without one, other groups that came the same way so far tell, then, in
 this order: an exception that only one rank handles, code under a test that only one rank passes,
 the sequence of operations that earlier steps followed, code under any test of the rank, a loop that
-the others are still in, an operation that was never seen before, and where Lightning parks a rank
-that does nothing special. The test comes before the sequence: an evaluation on one rank begins with
-what any step begins with, so the others seem to diverge.
+the others are still in, that sequence without what only came early, an operation that was never
+seen before, and where Lightning parks a rank that does nothing special. The test comes before the
+sequence: an evaluation on one rank begins with what any step begins with, so the others seem to
+diverge.
 """
 
 from __future__ import annotations
@@ -161,13 +162,16 @@ def find_divergence(
             known[key] = _parting_number(different.values()) if len(different) > 1 else None
         if (seq := known[key]) is not None:
             return _at_number(job, group, seq, column)
-    circle = solve(waiting_together(awaited)).helpless
+    solved = solve(waiting_together(awaited))
+    circle = solved.helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
         waiting = [collective for collective in recorded if collective.rank in circle]
     if len(waiting) < 2:
         return None
-    if {collective.operation.name for collective in waiting} <= PAIRED:
-        return _by_messages(job, awaited, circle, waiting)
+    # the others may wait for those whose messages do not meet
+    closed = [collective for collective in waiting if collective.rank in solved.circles] or waiting
+    if {collective.operation.name for collective in closed} <= PAIRED:
+        return _by_messages(job, awaited, circle, closed)
     if len(recorded) >= len(waiting):
         # not in a function of torch whose operation ended, or began, while the job was looked at
         inside = [
@@ -595,9 +599,14 @@ def find_diverged(
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))
 
-    def unexpected(at: int, shortest_context: int, fewest: int = FEWEST_TIMES) -> bool:
+    def unexpected(
+        at: int, shortest_context: int, fewest: int = FEWEST_TIMES, *, settled: bool = False
+    ) -> bool:
         before, now = ways[at] or ((), None)
         candidates = [way[1] for way in ways if way is not None]
+        if settled:
+            rhythm = {*candidates, *before[len(before) // 2 :]}
+            before = [one for one in before if one in rhythm]
         return expected_next(before, candidates, shortest_context, fewest) not in (None, now)
 
     def out_of_loop(at: int) -> bool:
@@ -611,6 +620,8 @@ def find_diverged(
         ("condition", lambda at: under_test(at, code)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
         ("loop", out_of_loop),
+        # without what came only as the job began, such as how DDP settles its buckets
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1, settled=True)),
         ("novelty", lambda at: unexpected(at, 0)),
         ("parked", lambda at: not any(map(parked_in, stacks[at]))),
     )

@@ -442,12 +442,14 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
     """Read a rank that waits, without a frame of torch, for an operation that it started before."""
-    at_device, wait = reading.wait_kind == "device", None
-    if reading.activity in ("idle", "busy") and reading.wait is None:
+    unknown, wait = reading.wait is None, None
+    at_device = reading.wait_kind == "device" or (unknown and reading.activity == "busy")
+    if at_device:
+        wait = device_message(every, reading.view)
+    if wait is None and unknown and reading.activity in ("idle", "busy"):
         wait = asked_end(case.code, every, reading.view, reading.frames)
-        at_device = reading.activity == "busy"
     if wait is None and at_device:
-        wait = device_message(every, reading.view) or behind_helper(every, reading.view)
+        wait = behind_helper(every, reading.view)
     if wait is None:
         return reading
     return replace(reading, activity="waiting", wait=wait, targets=())

@@ -250,7 +250,40 @@ def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
         if (theirs := _counts(ranks.get(peer))) is not None
         and of_theirs(theirs, waiter.rank) < often
     }
-    return tuple(sorted(late))
+    return tuple(sorted(late)) or _queued_behind(ranks, waiter, name)
+
+
+def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
+    """Return the other end of a rank's oldest open message that its device has not come to.
+
+    A device does what was posted in order, and ranks post ahead of it: the other end may have been
+    posted, too, behind something that does not end there.
+    """
+    first = _oldest_message(waiter)
+    if first is None or ("recv" if first.sends else "send") in name:
+        return ()
+    peer = ranks.get(waiter.rank + first.away)
+    oldest = _oldest_message(peer) if peer is not None else None
+    if peer is None or oldest is None:
+        return ()
+    operation = open_operation(peer)
+    begun = [oldest.created_ns, *([operation[1].created_ns] if operation is not None else [])]
+    answers = (
+        one.created_ns
+        for one in _open_messages(peer)
+        if one.away == -first.away and one.sends != first.sends
+    )
+    answered = min(answers, default=None)
+    return (peer.rank,) if answered is not None and min(begun) < answered else ()
+
+
+def _open_messages(view: RankView) -> Iterator[Message]:
+    return (one for record in groups_of(view) for one in record.messages if not one.retired)
+
+
+def _oldest_message(view: RankView) -> Message | None:
+    """Return the oldest message that a rank's device has open, as far as torch's record tells."""
+    return min(_open_messages(view), key=lambda one: one.created_ns, default=None)
 
 
 def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
@@ -274,8 +307,10 @@ def _counts(view: RankView | None) -> MessageCounts | None:
 
 
 def _open_message(ranks: Views, view: RankView) -> str:
-    """Name a send or receive that waits for its other end; empty where none does."""
-    return next((kind for kind in MESSAGES if awaited_peers(ranks, view, kind)), "")
+    """Name a send or receive that waits for its other end, the oldest; empty where none does."""
+    oldest = _oldest_message(view)
+    kinds = MESSAGES if oldest is None or oldest.sends else reversed(MESSAGES)
+    return next((kind for kind in kinds if awaited_peers(ranks, view, kind)), "")
 
 
 # Operations that no frame of torch shows.
@@ -372,7 +407,10 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     name = _open_message(ranks, view) if line is not None else ""
     if line is None or not name or _helper_waits(view):
         return None
-    found, messages = open_operation(view), unmatched_messages(ranks, view)
+    found, messages = open_operation(view), [*unmatched_messages(ranks, view)]
+    oldest = _oldest_message(view)
+    if oldest is not None and view.rank + oldest.away in awaited_peers(ranks, view, name):
+        messages.append(oldest)
     if found is not None and not any(
         message.created_ns < found[1].created_ns for message in messages
     ):
@@ -451,10 +489,11 @@ def awaited_ranks(
 ) -> dict[int, tuple[int, ...]]:
     """Return for each rank that waits in a collective the ranks that it waits for, ascending.
 
-    These are the members of the group that have not entered its operation, by their numbers; for a
-    message its other end, by how many each has posted. Where neither is recorded, all ranks that
-    stand in no collective and are in a group with which it has called one, from this line or, where
-    there is none, from any. Equal ones are one and the same tuple.
+    These are the members of the group that have not entered its operation, by their numbers, or
+    whose devices have not come to it; for a message its other end, by how many each has posted.
+    Where neither is recorded, all ranks that stand in no collective and are in a group with which
+    it has called one, from this line or, where there is none, from any. Equal ones are one and the
+    same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
@@ -474,11 +513,18 @@ def awaited_ranks(
                 return own.newest < seq
             return rank in away or (views[rank].flight is not None and rank in named)
 
+        def is_before(rank: int) -> bool:
+            """Whether a device has it open, behind something else for which its rank waits."""
+            own, other = record_of(job.ranks[rank], group), pending.get(rank)
+            if other is None or other.numbered == (group, seq) or own is None or not own.on_device:
+                return False
+            return any(entry.seq == seq and not entry.retired for entry in own.entries)
+
         members = sorted((named or set(job.ranks)) & job.ranks.keys())
         owing = tuple(filter(owes, members))
         if collective.source in owing:
             return (collective.source,)
-        return owing or tuple(rank for rank in members if rank in away)
+        return owing or tuple(rank for rank in members if rank in away or is_before(rank))
 
     called: dict[int, list[int]] = {}
     found: dict[int, tuple[int, ...]] = {}

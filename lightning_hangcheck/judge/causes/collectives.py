@@ -97,7 +97,9 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     pending = [collective.reading for collective in every]
     kept = [reading for reading in pending if reading.kept_by_message]
     helpers_end = Patience(job).helpers_end(pending)
-    ended_by: EndedBy = "nobody" if parted.proven else "inside"
+    # in which order a device does what lies in several of its streams, no record tells
+    proven = parted.proven and not (parted.reordered and parted.group is None)
+    ended_by: EndedBy = "nobody" if proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
     representatives = {
         reading.representative: reading for reading in pending

@@ -259,6 +259,20 @@ def test_what_came_once_tells_who_left(
     assert judge(case).culprits == left
 
 
+def test_what_came_only_as_the_job_began_is_no_part_of_the_rhythm() -> None:
+    """DDP settles its buckets between the first two steps; every tenth step is reported.
+
+    Rank 1 skipped a step: it reports where the step before had a tenth all-reduce first.
+    """
+    first = ["broadcast 9", "all_reduce 4", "all_gather 1", "broadcast 2", "broadcast 1"]
+    common = [*first, *["all_reduce 4"] * 10, "all_gather 1", *["all_reduce 4"] * 9]
+    whole = flying(rank(0, IN_BARRIER), *common, "all_reduce 4", "all_gather 1", open_ops=2)
+    verdict = judge(job(whole, flying(rank(1, IN_BARRIER), *common, "all_gather 1")))
+    assert verdict.culprits == (1,)
+    said = [item.text for item in verdict.evidence if item.kind == "departed"]
+    assert said == ["rank 1: earlier steps followed another sequence of operations"]
+
+
 def test_a_rank_that_alone_handles_an_exception_has_left() -> None:
     """A ``finally`` behind the loop looks as the end of its data does."""
     error = "ValueError: no such split in check (demo/train.py:12)"

@@ -19,6 +19,7 @@ from cases import (
     user,
     waiting_for,
     with_kernel,
+    with_threads,
 )
 from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
@@ -130,6 +131,15 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
         in verdict.summary
     )
     assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].in_words
+
+
+def test_a_rank_that_waits_for_its_own_threads_does_not_wait_for_a_gpu_that_others_use() -> None:
+    """Its prefetcher has died; what is left beside it is autograd's thread, which rests."""
+    in_queue = (MAIN, user("batches", 35), Frame("Condition.wait", f"{STDLIB}/threading.py", 355))
+    autograd = ThreadStack(tid=300, name="pt_autograd_0", frames=())
+    alone = with_threads(rank(1, in_queue), autograd)
+    verdict = judge(job(WAITS, with_gpu(alone, busy_percent=100)))
+    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
 
 
 def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() -> None:
