@@ -66,8 +66,7 @@ def test_a_rank_whose_device_keeps_it_for_a_message_waits_for_the_other_end() ->
     def after(seconds: float) -> Verdict:
         return judge(job(*(replace(one, silent_for_s=seconds) for one in (goes_on, receives))))
 
-    told = [after(seconds).verdict for seconds in (9.0, 299.0, 300.0)]
-    assert told == ["healthy", "suspect", "hang"]
+    assert [after(seconds).verdict for seconds in (299.0, 300.0)] == ["healthy", "hang"]
     verdict = after(300.0)
     assert (verdict.culprits, verdict.cause) == ((0, 1), "rank_diverged")
     assert ("rank:1", "rank:0") in {(edge.source, edge.target) for edge in verdict.wait_for}
@@ -114,8 +113,8 @@ def test_stages_whose_gpus_hold_messages_behind_one_that_never_comes_wait_in_a_c
         ranks = (replace(one, silent_for_s=seconds) for one in (first, middle, last))
         return judge(job(*ranks))
 
-    assert after(6.0).verdict == "suspect"
-    verdict = after(31.0)
+    assert after(299.0).verdict != "hang"  # a GPU may compute beside a message
+    verdict = after(300.0)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1, 2), (0,))
     assert {(edge.source, edge.target) for edge in verdict.wait_for} == {
         ("rank:0", "rank:1"),
@@ -146,7 +145,7 @@ def test_who_waits_behind_a_message_keeps_up_the_collective_that_it_has_posted()
         _averaging(one, str(1 + one.rank % 2), (one.rank % 2, 2 + one.rank % 2), done=False)
         for one in stages
     ]
-    verdict = judge(job(*ranks))
+    verdict = judge(job(*(replace(one, silent_for_s=300.0) for one in ranks)))
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (0, 1), (2, 3))
     edges = {(edge.source, edge.target) for edge in verdict.wait_for}
     assert {("rank:2", "rank:0"), ("rank:3", "rank:1")} <= edges
