@@ -766,7 +766,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
                 break
             dist.all_reduce(gradient)
     """
-    flags = _flags_of_handlers(code)
+    flags = _flags_of_handlers(code) if code.makes_any else set()
     for loop in code.nodes if flags else ():
         if not isinstance(loop, LOOPS):
             continue
@@ -876,29 +876,30 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that are done shadow the others
-    for node in code.nodes:
-        if isinstance(node, ast.IfExp):
-            values = [_whole_number(expression) for expression in (node.body, node.orelse)]
-            differ = None not in values and values[0] != values[1]
-            if differ and min(v or 0 for v in values) > 1 and _asks_rank(node.test, code):
-                counts = any(map(COUNT.fullmatch, _goes_to(node, code)))
-                yield Found(
-                    node,
-                    f"`{ast.unparse(node)}` differs between the ranks",
-                    "error" if counts else "note",
-                )
-        elif isinstance(node, (ast.For, ast.AsyncFor)) and _length_by_rank(node.iter, code):
-            made = code.made_in(node.body)
-            messages = [call for call in code.calls_of(node.body) if called_name(call) in ANSWERS]
-            if made or messages:
-                what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
-                yield Found(
-                    node.iter,
-                    f"`{ast.unparse(node.iter)}` has another length on each rank, and each pass "
-                    f"calls {what}",
-                    "note" if made and made[0].group else "error",
-                    made[0] if made else None,
-                )
+    for loop in (*code.function.each(ast.For), *code.function.each(ast.AsyncFor)):
+        if not _length_by_rank(loop.iter, code):
+            continue
+        made = code.made_in(loop.body)
+        messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
+        if made or messages:
+            what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
+            yield Found(
+                loop.iter,
+                f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
+                f"calls {what}",
+                "note" if made and made[0].group else "error",
+                made[0] if made else None,
+            )
+    for choice in code.function.each(ast.IfExp):
+        values = [_whole_number(expression) for expression in (choice.body, choice.orelse)]
+        differ = None not in values and values[0] != values[1]
+        if differ and min(v or 0 for v in values) > 1 and _asks_rank(choice.test, code):
+            counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
+            yield Found(
+                choice,
+                f"`{ast.unparse(choice)}` differs between the ranks",
+                "error" if counts else "note",
+            )
 
 
 COUNT = re.compile(
@@ -1121,7 +1122,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
     place = {"signal": 1, "atexit": 0}[registrar]
-    for call in code.calls:
+    for call in code.calls if registrar.encode() in code.function.module.text else ():
         path = names_of(call.func)
         if (
             path[:1] == [registrar]
@@ -1218,36 +1219,36 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
         for name in sorted(metrics):
             dist.all_reduce(metrics[name])
     """
-    for node in code.nodes:
-        if isinstance(node, ast.IfExp) and isinstance(node.body, (ast.List, ast.Tuple)):
-            orders = [
-                [ast.unparse(one) for one in getattr(part, "elts", [])]
-                for part in (node.body, node.orelse)
-            ]
-            if (
-                orders[0] != orders[1]
-                and sorted(orders[0]) == sorted(orders[1])
-                and _asks_rank(node.test, code)
-            ):
-                yield Found(
-                    node,
-                    f"`{ast.unparse(node)}` has another order on each side",
-                    "error" if _gone_through(node, code) else "note",
-                )
-        if not isinstance(node, ast.For):
-            continue
-        if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in (
+    for loop in code.function.each(ast.For):
+        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called_name(loop.iter) in (
             "set",
             "frozenset",
         ):
-            for event in code.made_in(node.body)[:1]:
+            for event in code.made_in(loop.body)[:1]:
                 yield Found(
-                    node.iter,
+                    loop.iter,
                     f"each process has its own order here, and each pass calls {event.shown}"
                     f"{_via(event)}",
                     "note",
                     event,
                 )
+    for choice in code.function.each(ast.IfExp):
+        if not isinstance(choice.body, (ast.List, ast.Tuple)):
+            continue
+        orders = [
+            [ast.unparse(one) for one in getattr(part, "elts", [])]
+            for part in (choice.body, choice.orelse)
+        ]
+        if (
+            orders[0] != orders[1]
+            and sorted(orders[0]) == sorted(orders[1])
+            and _asks_rank(choice.test, code)
+        ):
+            yield Found(
+                choice,
+                f"`{ast.unparse(choice)}` has another order on each side",
+                "error" if _gone_through(choice, code) else "note",
+            )
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
