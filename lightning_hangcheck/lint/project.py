@@ -98,9 +98,14 @@ class Function:
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in it."""
+        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = [
+            *self.each(ast.Assign),
+            *self.each(ast.AnnAssign),
+            *self.each(ast.NamedExpr),
+        ]
         return [
             node.value
-            for node in (*self.each(ast.Assign), *self.each(ast.AnnAssign), *self.each(ast.NamedExpr))
+            for node in assigned
             if node.value is not None
             and [name]
             in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])

@@ -876,7 +876,11 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that are done shadow the others
-    for loop in (*code.function.each(ast.For), *code.function.each(ast.AsyncFor)):
+    loops: list[ast.For | ast.AsyncFor] = [
+        *code.function.each(ast.For),
+        *code.function.each(ast.AsyncFor),
+    ]
+    for loop in loops:
         if not _length_by_rank(loop.iter, code):
             continue
         made = code.made_in(loop.body)
@@ -1062,7 +1066,11 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             download()
         dist.barrier()
     """
-    for node in (*code.function.each(ast.With), *code.function.each(ast.AsyncWith)):
+    managed: list[ast.With | ast.AsyncWith] = [
+        *code.function.each(ast.With),
+        *code.function.each(ast.AsyncWith),
+    ]
+    for node in managed:
         locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
         for event in code.made_in(node.body)[:1] if locks else ():
             yield Found(

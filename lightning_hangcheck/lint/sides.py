@@ -379,15 +379,19 @@ class Tests:
         """Whether it is set under a test for one rank, else to what is false, and never shared."""
         by_one = False
         for function in functions:
+            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = [
+                *function.each(ast.Assign),
+                *function.each(ast.AnnAssign),
+                *function.each(ast.AugAssign),
+            ]
             assigned = {
                 node: node.value
-                for kind in (ast.Assign, ast.AnnAssign, ast.AugAssign)
-                for node in function.each(kind)
+                for node in statements
                 if path
                 in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
             }
-            named = function.each(ast.Name if len(path) == 1 else ast.Attribute)
-            stored = (one for one in named if isinstance(one.ctx, ast.Store))
+            named = (*function.each(ast.Name), *function.each(ast.Attribute))
+            stored = (one for one in named if isinstance(getattr(one, "ctx", None), ast.Store))
             if sum(names_of(one) == path for one in stored) != len(assigned):
                 return False  # by a loop, a ``with`` or as one of several
             if assigned and path[-1] in _given_to_all(function):
@@ -659,11 +663,10 @@ class Reach:
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
         guards: frozenset[str] = frozenset()
-        reached = list(_until_left(block))
-        if not any([self.statement(statement, function) for statement in reached]):
+        reached = [(one, self.statement(one, function)) for one in _until_left(block)]
+        if not any(made for _, made in reached):
             return ()
-        for statement in reached:
-            made = self.statement(statement, function)
+        for statement, made in reached:
             if needed or guards:
                 made = tuple(
                     replace(event, needs=event.needs | needed, guards=event.guards | guards)

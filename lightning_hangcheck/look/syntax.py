@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
         kind = type(node)
         if kind in _CLOSED and not into:
             continue
-        for name in _fields_backwards(kind):
+        for name in _FIELDS_BACKWARDS[kind]:
             value = getattr(node, name, None)
             if type(value) is not list:
                 if isinstance(value, ast.AST):
@@ -87,11 +86,9 @@ _WITHOUT_NODES = frozenset(
 """Fields of text and numbers, and those whose nodes have nothing below: Load, Store, operators."""
 _MIXED = frozenset({"keys", "kw_defaults", "names", "kwd_attrs", "type_ignores"})
 """Lists in which text or None may stand, too."""
-
-
-@cache
-def _fields_backwards(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Return the fields of a kind of node below which there may be others, the last first."""
-    if kind is ast.Constant:
-        return ()
-    return tuple(name for name in reversed(kind._fields) if name not in _WITHOUT_NODES)
+_FIELDS_BACKWARDS = {
+    kind: tuple(name for name in reversed(kind._fields) if name not in _WITHOUT_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+"""Of each kind of node the fields below which there may be others, the last first."""
