@@ -112,13 +112,12 @@ class _Visit:
         self._slept: dict[int, float | None] = {}
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
-        targets: list[Target] = []
         for found in job.ranks:
             self._round.take_in(found, self._began_ns)
             self._slept[found.pid] = slept_s(found.pid)
             self.exit_watcher.watch(found.pid)
-            targets += tree.targets(found.rank, found.pid, job.pids)
-        self._targets, left_out = with_room(targets)
+        ranks = [(found.rank, found.pid) for found in job.ranks]
+        self._targets, left_out = with_room(tree.targets(ranks))
         self._note((*recorded.gaps, *left_out))
 
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
