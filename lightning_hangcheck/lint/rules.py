@@ -785,17 +785,19 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
-    module = code.function.module
-    functions = module.all_functions if b"signal.signal" in module.text else []
-    return {
-        name
-        for function in functions
-        for handler, _ in _handlers(Code(function, code.reach), "signal")
-        for node in walk(handler.node)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for name in names_of(target)[-1:]
-    }
+    module, known = code.function.module, code.reach.flags_of_handlers
+    if module not in known:
+        functions = module.all_functions if b"signal.signal" in module.text else []
+        known[module] = {
+            name
+            for function in functions
+            for handler, _ in _handlers(Code(function, code.reach), "signal")
+            for node in walk(handler.node)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            for name in names_of(target)[-1:]
+        }
+    return known[module]
 
 
 STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")

@@ -577,6 +577,8 @@ class Reach:
 
     def __init__(self, own: frozenset[str] = frozenset()) -> None:
         self.tests = Tests()
+        self.flags_of_handlers: dict[Module, set[str]] = {}
+        """What the signal handlers of a file set, once somebody asked."""
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}

@@ -296,9 +296,15 @@ def read_environment(pid: int) -> dict[str, str] | Gap:
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
     """Read the environments of many processes, in a fraction of the time."""
     found: dict[int, dict[str, str] | Gap] = {}
+    met: dict[bytes | Exception, dict[str, str]] = {}  # forks have that of their parent
     for pid, data in _read_each(pids, "environ"):
-        text = _texts_of(pid, "environ", f"environment of pid {pid}", data)
-        found[pid] = text if isinstance(text, Gap) else _by_name(text)
+        if data not in met:
+            text = _texts_of(pid, "environ", f"environment of pid {pid}", data)
+            if isinstance(text, Gap):
+                found[pid] = text
+                continue
+            met[data] = _by_name(text)
+        found[pid] = met[data]
     return found
 
 
