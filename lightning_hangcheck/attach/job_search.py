@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -14,12 +14,14 @@ from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.look.proc import (
+    ProcessRef,
     born_ns,
     command_line,
+    command_lines,
+    environments,
     has_loaded,
     present_environment,
     process_ref,
-    read_environment,
     why_unreadable,
 )
 from lightning_hangcheck.look.programs import processes_of_job
@@ -139,17 +141,20 @@ def look_around() -> Machine:
     One that has loaded torch and was not numbered at its start takes 5 ms.
     """
     processes, closed = {}, set()
-    for pid in process_ids():
-        candidate = _read(pid) if pid != os.getpid() else None
-        if candidate is None:
+    programs = {pid: _program_of(pid) for pid in process_ids() if pid != os.getpid()}
+    of_python = [pid for pid, program in programs.items() if program and program.python]
+    told, lines = environments(of_python), command_lines(of_python)
+    for pid, program in programs.items():
+        if program is None:
             closed.add(pid)
             continue
+        candidate = _candidate(program, told.get(pid, {}))
         # `hangcheck run` and sidecars may carry the variables of a launcher
-        line = command_line(pid) if candidate.python else []
+        line = lines.get(pid, [])
         words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
         if not any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
             processes[pid] = candidate
-    return Machine(processes, frozenset(closed - {os.getpid()}))
+    return Machine(processes, frozenset(closed))
 
 
 def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...]:
@@ -207,8 +212,16 @@ def command_of(job: FoundJob) -> str:
     return show_command(line)
 
 
-def _read(pid: int) -> Candidate | None:
-    """Read one process; None where it may not be read or is gone."""
+class _Program(NamedTuple):
+    """What a process runs."""
+
+    ref: ProcessRef
+    python: bool
+    namespace: str
+
+
+def _program_of(pid: int) -> _Program | None:
+    """Read what one process runs; None where it may not be read or is gone."""
     ref = process_ref(pid)
     if ref is None:
         return None
@@ -219,7 +232,13 @@ def _read(pid: int) -> Candidate | None:
         return None
     except OSError:
         python, namespace = False, ""  # a kernel thread, or one that is ending
-    told = read_environment(pid) if python else {}
+    return _Program(ref, python, namespace)
+
+
+def _candidate(program: _Program, told: dict[str, str] | Gap) -> Candidate:
+    """Tell what a process may be, by the environment of its start and the one that it has now."""
+    ref, python, namespace = program
+    pid = ref.pid
     environment, unseen = {} if isinstance(told, Gap) else told, None
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
     if python and not numbered and has_loaded(pid, TORCH):

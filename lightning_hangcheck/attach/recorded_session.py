@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, Fact, decode, read_owned
-from lightning_hangcheck.look.proc import GONE, born_ns, read_environment
+from lightning_hangcheck.look.proc import GONE, born_ns, environments
 from lightning_hangcheck.machine import is_alive, read_stat
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
@@ -73,16 +73,21 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
 
     def find() -> RecordedSession:
         folder, newest_s = None, 0.0
-        for pid in pids:
-            environment = read_environment(pid)
-            told = "" if isinstance(environment, Gap) else environment.get(SESSION_VARIABLE, "")
-            if told:
-                folder = Path(told)
+        told = environments(pids)
+        for environment in told.values():
+            if not isinstance(environment, Gap) and environment.get(SESSION_VARIABLE):
+                folder = Path(environment[SESSION_VARIABLE])
                 break
-            with suppress(OSError):  # else that session of this user with the newest page of any
-                user_id = os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116 - no real path
-                for page in sessions_folder(user_id).glob(f"*/pages/{pid}.page"):
-                    if (changed_s := page.stat().st_mtime) >= newest_s:
+        users: set[int] = set()
+        for pid in told if folder is None else ():
+            with suppress(OSError):
+                users.add(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116 - no real path
+        wanted = {f"{pid}.page" for pid in told}
+        for user_id in users:  # else that session of this user with the newest page of any
+            for page in sessions_folder(user_id).glob("*/pages/*.page"):
+                with suppress(OSError):
+                    changed_s = page.stat().st_mtime if page.name in wanted else -1.0
+                    if changed_s >= newest_s:
                         folder, newest_s = page.parent.parent, changed_s
         if folder is None:
             return RecordedSession()

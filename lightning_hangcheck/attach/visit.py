@@ -24,7 +24,7 @@ from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
-from lightning_hangcheck.look.sample import AT_ONCE, Look, Target, look_at
+from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
 from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
@@ -103,7 +103,7 @@ class _Visit:
         self._job, self._recorded, self._local_values = job, recorded, local_values
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
-        self._round = WatchedRound(0)
+        self._round, self._kept = WatchedRound(0), KeptStacks()
         self._faults = Faults()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
@@ -112,13 +112,12 @@ class _Visit:
         self._slept: dict[int, float | None] = {}
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
-        targets: list[Target] = []
         for found in job.ranks:
             self._round.take_in(found, self._began_ns)
             self._slept[found.pid] = slept_s(found.pid)
             self.exit_watcher.watch(found.pid)
-            targets += tree.targets(found.rank, found.pid, job.pids)
-        self._targets, left_out = with_room(targets)
+        ranks = [(found.rank, found.pid) for found in job.ranks]
+        self._targets, left_out = with_room(tree.targets(ranks))
         self._note((*recorded.gaps, *left_out))
 
     def take_evidence(self, limits: Limits, run_id: str) -> Case:
@@ -165,6 +164,7 @@ class _Visit:
             time.time() - max(self._ages_s(), default=0.0),
             with_values=alive if last and self._local_values else (),
             given_up=lambda: time.monotonic() > began_s + left_s,
+            kept=self._kept,
         )
         samples = tuple(
             (target, sample) for target, (_, sample) in zip(present, look.samples, strict=True)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.rank_tests import RankTests
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
+Node = TypeVar("Node", bound=ast.AST)
 LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
 """Imports from one file to the next, and aliases of aliases, that are followed."""
@@ -84,13 +85,28 @@ class Function:
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
         return found | {argument.arg: value for argument, value in pairs if value is not None}
 
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in self.nodes:
+            found.setdefault(type(node), []).append(node)
+        return found
+
+    def each(self, kind: type[Node]) -> list[Node]:
+        """Return its nodes of one kind, in the order of the source."""
+        return cast("list[Node]", self._by_kind.get(kind, []))
+
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in it."""
+        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = [
+            *self.each(ast.Assign),
+            *self.each(ast.AnnAssign),
+            *self.each(ast.NamedExpr),
+        ]
         return [
             node.value
-            for node in self.nodes
-            if isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
-            and node.value is not None
+            for node in assigned
+            if node.value is not None
             and [name]
             in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])
         ]
@@ -161,8 +177,11 @@ class Module:
 
     def imports_from(self, prefixes: tuple[str, ...]) -> bool:
         """Whether any module is imported whose name begins so."""
-        roots = {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
-        return any(root.startswith(prefixes) for root in roots)
+        return any(root.startswith(prefixes) for root in self._roots)
+
+    @cached_property
+    def _roots(self) -> set[str]:
+        return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
 
     def with_imported(self) -> list[Module]:
         """Return this file, and those of the project that it imports, directly or through them."""
@@ -411,9 +430,8 @@ class Project:
         if not self._calls:
             for module in filter(None, list(self._modules.values())):
                 for caller in module.all_functions:
-                    for node in caller.nodes:
-                        if isinstance(node, ast.Call):
-                            self._calls.setdefault(called_name(node), []).append((node, caller))
+                    for call in caller.each(ast.Call):
+                        self._calls.setdefault(called_name(call), []).append((call, caller))
         if function not in self._callers:
             owner, _, name = function.name.rpartition(".")
             named = self._calls.get(owner if name == "__init__" else name, ())
@@ -591,9 +609,9 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            for node in known.nodes:
-                if isinstance(node, ast.Return) and isinstance(node.value, ast.Call):
-                    inner = tuple(names_of(node.value.func))
+            for returned in known.each(ast.Return):
+                if isinstance(returned.value, ast.Call):
+                    inner = tuple(names_of(returned.value.func))
                     kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))

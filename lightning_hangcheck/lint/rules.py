@@ -98,6 +98,8 @@ class Code:
     @cached_property
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
+        if not self.makes_any:
+            return []
         local = is_local if self.notes else is_own_data
         found = Partings(self.reach, self.function, local).found
         owner, name = self.function.owner, self.function.name.rpartition(".")[2]
@@ -116,19 +118,32 @@ class Code:
     @cached_property
     def calls(self) -> list[ast.Call]:
         """All calls in it."""
-        return [call for call in self.nodes if isinstance(call, ast.Call)]
+        return self.function.each(ast.Call)
+
+    @cached_property
+    def blocks(self) -> list[list[ast.stmt]]:
+        """Its body, and all blocks in it."""
+        return list(_blocks(self))
+
+    @cached_property
+    def makes_any(self) -> bool:
+        """Whether any of its statements makes a collective, reached or not; most make none."""
+        return any(
+            self.reach.statement(node, self.function)
+            for node in (*self.function.body, *self.nodes)
+            if isinstance(node, ast.stmt)
+        )
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return the calls of some statements, and of the project's functions that they call."""
         calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
         below = [each for call in calls for each in callee(call.func, self.function).functions]
-        return [
-            *calls,
-            *(call for each in below for call in each.nodes if isinstance(call, ast.Call)),
-        ]
+        return [*calls, *(call for function in below for call in function.each(ast.Call))]
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return the collectives of some statements that are so for every model."""
+        if not self.makes_any:
+            return []
         return [
             event
             for event in self.reach.block(block, self.function)
@@ -333,8 +348,7 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
         for part in (node.args or [getattr(node.func, "value", node.func)])
     }
     return any(
-        isinstance(node, ast.If)
-        and parting.under.lineno < node.lineno < event.node.lineno
+        parting.under.lineno < node.lineno < event.node.lineno
         and code.reach.tests.of(node.test, code.function).side is True
         and any(
             ast.unparse(given) in looked_for
@@ -342,8 +356,7 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
             if isinstance(call, ast.Call)
             for given in (*call.args, getattr(call.func, "value", call.func))
         )
-        for node in code.nodes
-        if looked_for
+        for node in (code.function.each(ast.If) if looked_for else ())
     )
 
 
@@ -367,6 +380,8 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         leaves: Whether the other side leaves before the collective, or passes by.
         makers: Whether it is a group that is made.
     """
+    if not code.partings:
+        return
     around = code.function.around  # the others may come to it there, before they call this one
     met_outside = {one.name for one in code.reach.function(around)} if around else set()
     for parting in code.partings:
@@ -533,7 +548,9 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
         requests = dist.batch_isend_irecv([receive, send])
     """
-    for block in _blocks(code):
+    if b"%" not in code.function.module.text:
+        return
+    for block in code.blocks:
         calls = [
             expr.value
             for expr in block
@@ -662,7 +679,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 loss = torch.zeros(())
             dist.all_reduce(loss)
     """
-    for block in _blocks(code):
+    for block in code.blocks if code.function.each(ast.Try) else ():
         for place, node in enumerate(block):
             if not isinstance(node, ast.Try):
                 continue
@@ -749,9 +766,9 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
                 break
             dist.all_reduce(gradient)
     """
-    flags = _flags_of_handlers(code)
-    for loop in code.nodes:
-        if not flags or not isinstance(loop, LOOPS):
+    flags = _flags_of_handlers(code) if code.makes_any else set()
+    for loop in code.nodes if flags else ():
+        if not isinstance(loop, LOOPS):
             continue
         for node in loop.body:
             if isinstance(node, ast.If) and leaving(node.body) and last_names(node.test) & flags:
@@ -768,17 +785,19 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
-    module = code.function.module
-    functions = module.all_functions if b"signal.signal" in module.text else []
-    return {
-        name
-        for function in functions
-        for handler, _ in _handlers(Code(function, code.reach), "signal")
-        for node in walk(handler.node)
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        for name in names_of(target)[-1:]
-    }
+    module, known = code.function.module, code.reach.flags_of_handlers
+    if module not in known:
+        functions = module.all_functions if b"signal.signal" in module.text else []
+        known[module] = {
+            name
+            for function in functions
+            for handler, _ in _handlers(Code(function, code.reach), "signal")
+            for node in walk(handler.node)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
+            for name in names_of(target)[-1:]
+        }
+    return known[module]
 
 
 STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")
@@ -806,26 +825,25 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
+    if not hook and b"should_" not in code.function.module.text:
+        return
     if any(
         AGREES.search(called_name(call)) and "should_stop" in last_names(call)
         for call in code.calls
     ):
         return
-    for node in code.nodes:
-        if not isinstance(node, ast.If):
-            continue
-        if code.reach.tests.of(node.test, code.function).side is None:
-            continue
+    for node in code.function.each(ast.If):
         for one in walk(*node.body, into=False):
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
-            if flag or (
+            ends = flag or (
                 hook
                 and isinstance(one, ast.Return)
                 and one.value is not None
                 and ast.unparse(one.value) == "-1"
-            ):
+            )
+            if ends and code.reach.tests.of(node.test, code.function).side is not None:
                 yield Found(
                     one,
                     f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
@@ -857,30 +875,37 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
-    if re.search(rb"\bwith .*\bJoin\(", code.function.module.text):
+    text = code.function.module.text
+    if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that are done shadow the others
-    for node in code.nodes:
-        if isinstance(node, ast.IfExp) and _asks_rank(node.test, code):
-            values = [_whole_number(expression) for expression in (node.body, node.orelse)]
-            if None not in values and values[0] != values[1] and min(v or 0 for v in values) > 1:
-                counts = any(map(COUNT.fullmatch, _goes_to(node, code)))
-                yield Found(
-                    node,
-                    f"`{ast.unparse(node)}` differs between the ranks",
-                    "error" if counts else "note",
-                )
-        elif isinstance(node, (ast.For, ast.AsyncFor)):
-            made = code.made_in(node.body)
-            messages = [call for call in code.calls_of(node.body) if called_name(call) in ANSWERS]
-            if (made or messages) and _length_by_rank(node.iter, code):
-                what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
-                yield Found(
-                    node.iter,
-                    f"`{ast.unparse(node.iter)}` has another length on each rank, and each pass "
-                    f"calls {what}",
-                    "note" if made and made[0].group else "error",
-                    made[0] if made else None,
-                )
+    loops: list[ast.For | ast.AsyncFor] = [
+        *code.function.each(ast.For),
+        *code.function.each(ast.AsyncFor),
+    ]
+    for loop in loops:
+        if not _length_by_rank(loop.iter, code):
+            continue
+        made = code.made_in(loop.body)
+        messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
+        if made or messages:
+            what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
+            yield Found(
+                loop.iter,
+                f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
+                f"calls {what}",
+                "note" if made and made[0].group else "error",
+                made[0] if made else None,
+            )
+    for choice in code.function.each(ast.IfExp):
+        values = [_whole_number(expression) for expression in (choice.body, choice.orelse)]
+        differ = None not in values and values[0] != values[1]
+        if differ and min(v or 0 for v in values) > 1 and _asks_rank(choice.test, code):
+            counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
+            yield Found(
+                choice,
+                f"`{ast.unparse(choice)}` differs between the ranks",
+                "error" if counts else "note",
+            )
 
 
 COUNT = re.compile(
@@ -893,16 +918,13 @@ COUNT = re.compile(
 def _goes_to(node: ast.expr, code: Code) -> list[str]:
     """Return the names that a value is assigned to, or given for."""
     found: list[str] = []
-    for one in code.nodes:
-        if isinstance(one, ast.Assign) and one.value is node:
-            found += [name for target in one.targets for name in names_of(target)[-1:]]
-        elif isinstance(one, ast.Call) and node in [
-            *one.args,
-            *(word.value for word in one.keywords),
-        ]:
-            found += [word.arg for word in one.keywords if word.value is node and word.arg]
-            for function in callee(one.func, code.function).functions if node in one.args else ():
-                found += function.parameters[one.args.index(node) :][:1]
+    for assign in code.function.each(ast.Assign):
+        if assign.value is node:
+            found += [name for target in assign.targets for name in names_of(target)[-1:]]
+    for call in code.calls:
+        found += [word.arg for word in call.keywords if word.value is node and word.arg]
+        for function in callee(call.func, code.function).functions if node in call.args else ():
+            found += function.parameters[call.args.index(node) :][:1]
     return found
 
 
@@ -928,10 +950,10 @@ def _changed_by_rank(code: Code) -> set[str]:
     """Names of numbers that are made larger or smaller under a test of the rank."""
     return {
         statement.target.id
-        for node in code.nodes
-        if isinstance(node, ast.If) and _asks_rank(node.test, code)
+        for node in code.function.each(ast.If)
         for statement in node.body
         if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
+        if _asks_rank(node.test, code)
     }
 
 
@@ -1046,9 +1068,11 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             download()
         dist.barrier()
     """
-    for node in code.nodes:
-        if not isinstance(node, (ast.With, ast.AsyncWith)):
-            continue
+    managed: list[ast.With | ast.AsyncWith] = [
+        *code.function.each(ast.With),
+        *code.function.each(ast.AsyncWith),
+    ]
+    for node in managed:
         locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
         for event in code.made_in(node.body)[:1] if locks else ():
             yield Found(
@@ -1108,7 +1132,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
     place = {"signal": 1, "atexit": 0}[registrar]
-    for call in code.calls:
+    for call in code.calls if registrar.encode() in code.function.module.text else ():
         path = names_of(call.func)
         if (
             path[:1] == [registrar]
@@ -1168,8 +1192,8 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
         r"(get_)?(tensor|pipeline|data|expert|context|model|sequence)\w*_rank|is_pipeline\w*stage\w*"
         r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
     )
-    for node in code.nodes:
-        if not isinstance(node, ast.If) or not any(map(test_name.fullmatch, last_names(node.test))):
+    for node in code.function.each(ast.If) if code.makes_any else ():
+        if not any(map(test_name.fullmatch, last_names(node.test))):
             continue
         other = {one.name for one in code.reach.block(node.orelse, code.function)}
         for event in code.made_in(node.body):
@@ -1205,36 +1229,36 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
         for name in sorted(metrics):
             dist.all_reduce(metrics[name])
     """
-    for node in code.nodes:
-        if isinstance(node, ast.IfExp) and isinstance(node.body, (ast.List, ast.Tuple)):
-            orders = [
-                [ast.unparse(one) for one in getattr(part, "elts", [])]
-                for part in (node.body, node.orelse)
-            ]
-            if (
-                orders[0] != orders[1]
-                and sorted(orders[0]) == sorted(orders[1])
-                and _asks_rank(node.test, code)
-            ):
-                yield Found(
-                    node,
-                    f"`{ast.unparse(node)}` has another order on each side",
-                    "error" if _gone_through(node, code) else "note",
-                )
-        if not isinstance(node, ast.For):
-            continue
-        if isinstance(node.iter, (ast.Set, ast.SetComp)) or called_name(node.iter) in (
+    for loop in code.function.each(ast.For):
+        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called_name(loop.iter) in (
             "set",
             "frozenset",
         ):
-            for event in code.made_in(node.body)[:1]:
+            for event in code.made_in(loop.body)[:1]:
                 yield Found(
-                    node.iter,
+                    loop.iter,
                     f"each process has its own order here, and each pass calls {event.shown}"
                     f"{_via(event)}",
                     "note",
                     event,
                 )
+    for choice in code.function.each(ast.IfExp):
+        if not isinstance(choice.body, (ast.List, ast.Tuple)):
+            continue
+        orders = [
+            [ast.unparse(one) for one in getattr(part, "elts", [])]
+            for part in (choice.body, choice.orelse)
+        ]
+        if (
+            orders[0] != orders[1]
+            and sorted(orders[0]) == sorted(orders[1])
+            and _asks_rank(choice.test, code)
+        ):
+            yield Found(
+                choice,
+                f"`{ast.unparse(choice)}` has another order on each side",
+                "error" if _gone_through(choice, code) else "note",
+            )
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
@@ -1323,7 +1347,7 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
             wandb.init(project="demo", settings=wandb.Settings(init_timeout=30))
         dist.barrier()
     """
-    for block in _blocks(code):
+    for block in code.blocks if code.makes_any else ():
         for place, node in enumerate(block):
             if (
                 not isinstance(node, ast.If)

@@ -330,7 +330,7 @@ class Tests:
             return Test()
         for found in callee(test.func, function).functions:
             if found.module is not function.module:
-                returned = [node.value for node in found.nodes if isinstance(node, ast.Return)]
+                returned = [node.value for node in found.each(ast.Return)]
                 return _all_alike(
                     self.of(expression, found) for expression in returned if expression is not None
                 )
@@ -379,26 +379,27 @@ class Tests:
         """Whether it is set under a test for one rank, else to what is false, and never shared."""
         by_one = False
         for function in functions:
+            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = [
+                *function.each(ast.Assign),
+                *function.each(ast.AnnAssign),
+                *function.each(ast.AugAssign),
+            ]
             assigned = {
                 node: node.value
-                for node in function.nodes
-                if isinstance(node, (ast.Assign, ast.AnnAssign, ast.AugAssign))
-                and path
+                for node in statements
+                if path
                 in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
             }
-            stored = (
-                one for one in function.nodes if isinstance(getattr(one, "ctx", None), ast.Store)
-            )
+            named = (*function.each(ast.Name), *function.each(ast.Attribute))
+            stored = (one for one in named if isinstance(getattr(one, "ctx", None), ast.Store))
             if sum(names_of(one) == path for one in stored) != len(assigned):
                 return False  # by a loop, a ``with`` or as one of several
             if assigned and path[-1] in _given_to_all(function):
                 return False
             of_one = {
                 below
-                for node in function.nodes
-                if assigned
-                and isinstance(node, ast.If)
-                and self.of(node.test, function).side is True
+                for node in (function.each(ast.If) if assigned else ())
+                if self.of(node.test, function).side is True
                 for below in walk(*node.body, into=False)
             }
             for node, value in assigned.items():
@@ -425,11 +426,10 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Names that a function reduces or broadcasts, and those that these are made from."""
-    calls = (call for call in function.nodes if isinstance(call, ast.Call))
     given = set().union(
         *(
             last_names(part)
-            for call in calls
+            for call in function.each(ast.Call)
             if AGREES.search(called_name(call))
             for part in call.args
         )
@@ -437,8 +437,8 @@ def _given_to_all(function: Function) -> set[str]:
     return given.union(
         *(
             last_names(node.value)
-            for node in function.nodes
-            if isinstance(node, ast.Assign) and given & set().union(*map(last_names, node.targets))
+            for node in function.each(ast.Assign)
+            if given & set().union(*map(last_names, node.targets))
         )
     )
 
@@ -577,6 +577,8 @@ class Reach:
 
     def __init__(self, own: frozenset[str] = frozenset()) -> None:
         self.tests = Tests()
+        self.flags_of_handlers: dict[Module, set[str]] = {}
+        """What the signal handlers of a file set, once somebody asked."""
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
@@ -663,8 +665,10 @@ class Reach:
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
         guards: frozenset[str] = frozenset()
-        for statement in block:
-            made = self.statement(statement, function)
+        reached = [(one, self.statement(one, function)) for one in _until_left(block)]
+        if not any(made for _, made in reached):
+            return ()
+        for statement, made in reached:
             if needed or guards:
                 made = tuple(
                     replace(event, needs=event.needs | needed, guards=event.guards | guards)
@@ -684,8 +688,6 @@ class Reach:
                     passed = isinstance(statement.body[-1], ast.Continue)  # others of the loop come
                     if not (after or passed or test.side is not None or _ordinary(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
-            elif isinstance(statement, LEAVES):
-                break
         return tuple(found)
 
     def statement(self, statement: ast.stmt, function: Function) -> Events:
@@ -731,8 +733,10 @@ class Reach:
     def _of_sides(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], function: Function
     ) -> Iterator[Event]:
-        asked = self.tests.of(test, function)
         yes, no = self.block(body, function), self.block(orelse, function)
+        if not (yes or no):
+            return
+        asked = self.tests.of(test, function)
         alone = _alone(test)
         if alone is not None:
             yes, no = (() if alone else yes), (no if alone else ())
@@ -1015,6 +1019,14 @@ def _of_all(values: list[ast.expr]) -> bool:
     )
 
 
+def _until_left(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield the statements of a block up to the first by which all leave it."""
+    for statement in block:
+        yield statement
+        if isinstance(statement, LEAVES):
+            return
+
+
 def leaving(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which a block leaves a function or loop, at its end."""
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
@@ -1249,28 +1261,28 @@ class Partings:
     @cached_property
     def _end(self) -> int:
         """The line on which the groups are destroyed: from there on each process is alone."""
-        calls = (call for call in self._function.nodes if isinstance(call, ast.Call))
+        calls = self._function.each(ast.Call)
         ends = [call.lineno for call in calls if called_name(call) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
 
     @cached_property
     def _switched(self) -> set[str]:
         """Conditions that the function itself turns off somewhere: perhaps on this way."""
-        constants = (
-            assign
-            for assign in self._function.nodes
-            if isinstance(assign, ast.Assign) and isinstance(assign.value, ast.Constant)
-        )
-        return {ast.unparse(target) for assign in constants for target in assign.targets}
+        assigned = self._function.each(ast.Assign)
+        return {
+            ast.unparse(target)
+            for assign in assigned
+            if isinstance(assign.value, ast.Constant)
+            for target in assign.targets
+        }
 
     def _asked(self, node: ast.If) -> set[str]:
         """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
         return set().union(
             *(
                 last_names(one.test)
-                for one in self._function.nodes
-                if isinstance(one, ast.If)
-                and one.lineno <= node.lineno
+                for one in self._function.each(ast.If)
+                if one.lineno <= node.lineno
                 and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
             )
         )
@@ -1278,7 +1290,7 @@ class Partings:
     @cached_property
     def _sharded(self) -> int:
         """The last line that shards a model: before that its state is the rank's own."""
-        calls = (call for call in self._function.nodes if isinstance(call, ast.Call))
+        calls = self._function.each(ast.Call)
         return max((call.lineno for call in calls if "fully_shard" in called_name(call)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:

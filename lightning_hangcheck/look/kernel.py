@@ -205,6 +205,21 @@ def _schedule(folder: str) -> tuple[float | None, int | None]:
     return (queued_ns / NANOSECONDS, turns) if turns else (None, None)
 
 
+Runs = tuple[bytes, bytes]
+"""For how many nanoseconds a thread has been on a processor, and how often it was put on one."""
+
+
+def runs_of(pid: int, tids: Iterable[int]) -> dict[int, Runs]:
+    """Return that of threads, 8 microseconds each; of none where the kernel does not count."""
+    found = {}
+    for tid in tids:
+        with suppress(OSError, ValueError):
+            on_processor, _, turns = read_proc(f"/proc/{pid}/task/{tid}/schedstat").split()
+            if turns != b"0":
+                found[tid] = on_processor, turns
+    return found
+
+
 # System calls in which threads are found blocked
 
 Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "signal", "time"]

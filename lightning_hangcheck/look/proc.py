@@ -33,7 +33,7 @@ from lightning_hangcheck.machine import (
 )
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import NoAnswer, Unseen, within
+from lightning_hangcheck.time_limit import NoAnswer, Unseen, each_within, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -277,20 +277,47 @@ def has_loaded(pid: int, library: str) -> bool:
 
 def command_line(pid: int) -> list[str] | Gap:
     """Read the command line of a process."""
-    return _read_texts(pid, "cmdline", f"command line of pid {pid}")
+    return command_lines([pid])[pid]
+
+
+def command_lines(pids: Iterable[int]) -> dict[int, list[str] | Gap]:
+    """Read the command lines of many processes, in a fraction of the time."""
+    return {
+        pid: _texts_of(pid, "cmdline", f"command line of pid {pid}", data)
+        for pid, data in _read_each(pids, "cmdline")
+    }
 
 
 def read_environment(pid: int) -> dict[str, str] | Gap:
     """Read the environment that a process was started with; later changes do not show."""
-    text = _read_texts(pid, "environ", f"environment of pid {pid}")
-    return text if isinstance(text, Gap) else _by_name(text)
+    return environments([pid])[pid]
 
 
-def _read_texts(pid: int, name: str, what: str) -> list[str] | Gap:
-    """Read a list of NUL-terminated texts; a zombie and a kernel thread have none."""
+def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
+    """Read the environments of many processes, in a fraction of the time."""
+    found: dict[int, dict[str, str] | Gap] = {}
+    met: dict[bytes | Exception, dict[str, str]] = {}  # forks have that of their parent
+    for pid, data in _read_each(pids, "environ"):
+        if data not in met:
+            text = _texts_of(pid, "environ", f"environment of pid {pid}", data)
+            if isinstance(text, Gap):
+                found[pid] = text
+                continue
+            met[data] = _by_name(text)
+        found[pid] = met[data]
+    return found
+
+
+def _read_each(pids: Iterable[int], name: str) -> Iterable[tuple[int, bytes | Exception]]:
+    return each_within(PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids).items()
+
+
+def _texts_of(pid: int, name: str, what: str, data: bytes | Exception) -> list[str] | Gap:
+    """Take a list of NUL-terminated texts apart; a zombie and a kernel thread have none."""
     remedy = ""
     try:
-        data = within(PRESENT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/{name}"), of=pid)
+        if isinstance(data, Exception):
+            raise data
         if data:
             return data.removesuffix(b"\0").decode(errors="replace").split("\0")
         why = "it shows none: the process is ending, or was started without any"

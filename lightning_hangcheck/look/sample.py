@@ -19,6 +19,7 @@ from lightning_hangcheck.look.kernel import (
     kernel_state,
     led_by,
     memory_use,
+    runs_of,
     with_threads_of,
 )
 from lightning_hangcheck.look.lock_files import polled_locks
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
+    from lightning_hangcheck.look.kernel import Runs
     from lightning_hangcheck.model.evidence import (
         LocalValues,
         ProcessStack,
@@ -94,6 +96,41 @@ class Look(Struct, frozen=True):
         return any(sample.native_calls for _, sample in self.samples)
 
 
+class KeptStacks:
+    """The newest stacks of processes: of one that has not run since they are what it has now.
+
+    The kernel counts how often a thread was put on a processor, and for how long (schedstat). Where
+    neither has changed for any of its Python threads, py-spy need not be started again: of a job
+    that stands still, looks after the first one cost little.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[dict[int, Runs], ProcessStack]] = {}
+
+    def of(
+        self, pid: int, rank: int | None, kernel: ProcessState | None, time_limit_s: float
+    ) -> Looked[ProcessStack]:
+        """Return the stacks of a process, whose state was just read."""
+        threads = () if kernel is None else kernel.threads
+        asleep = [thread.tid for thread in threads if thread.state in "SDTt"]
+        kept = self._kept.pop(pid, None)
+        if kept is not None and kept[0] == runs_of(pid, kept[0].keys() & asleep):
+            self._kept[pid] = kept
+            return kept[1], ()
+        before = runs_of(pid, asleep)
+        stack, gaps = python_stacks(pid, rank, time_limit_s)
+        if stack is not None:
+            tids = [thread.tid for thread in stack.threads if thread.tid is not None]
+            runs = {tid: before[tid] for tid in tids if tid in before}
+            if len(runs) == len(stack.threads):
+                self._kept[pid] = runs, stack
+        return stack, gaps
+
+    def forget_others(self, pids: Collection[int]) -> None:
+        """Keep those of these processes alone."""
+        self._kept = {pid: kept for pid, kept in self._kept.items() if pid in pids}
+
+
 class Looker:
     """Takes one look at a time in a thread of its own; arguments as of `look_at`.
 
@@ -103,7 +140,7 @@ class Looker:
 
     def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
         self._time_limit_s, self._torch_servers = time_limit_s, torch_servers
-        self._began_s = time.time()
+        self._began_s, self._kept = time.time(), KeptStacks()
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="look")
         self._pending: Future[Look] | None = None
         self._given_up = threading.Event()
@@ -132,6 +169,7 @@ class Looker:
                 with_values=with_values,
                 closer=closer,
                 given_up=self._given_up.is_set,
+                kept=self._kept,
             )
             return replace(look, gaps=look.gaps + gaps)
 
@@ -161,6 +199,7 @@ def look_at(
     with_values: Collection[int] = (),
     closer: Collection[int] = (),
     given_up: Callable[[], bool] = lambda: False,
+    kept: KeptStacks | None = None,
 ) -> Look:
     """Look once at all processes of a job: samples, flight records, and the code around them.
 
@@ -173,11 +212,17 @@ def look_at(
         closer: Ranks of which native calls are read too, where the kernel does not tell what they
             wait for. That alone pauses a process.
         given_up: What has not begun once it says so is left out.
+        kept: Of earlier looks at the same job.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
         asked = beside.submit(_flights_of, targets, servers, time_limit_s)
         taken = sample_all(
-            targets, time_limit_s, with_values=with_values, closer=closer, given_up=given_up
+            targets,
+            time_limit_s,
+            with_values=with_values,
+            closer=closer,
+            given_up=given_up,
+            kept=kept,
         )
         flights, gaps = asked.result()
     stand = [
@@ -238,6 +283,7 @@ def sample_all(
     with_values: Collection[int] = (),
     closer: Collection[int] = (),
     given_up: Callable[[], bool] = lambda: False,
+    kept: KeptStacks | None = None,
 ) -> list[tuple[Sample, tuple[Gap, ...]]]:
     """Take a sample of each process, 16 at once, in their order; arguments as of `look_at`.
 
@@ -246,6 +292,8 @@ def sample_all(
     """
     of_ranks = any(target.role == "rank" for target in targets)
     subjects = [_Subject(target, not of_ranks or target.role == "rank") for target in targets]
+    stacks = kept or KeptStacks()
+    stacks.forget_others({target.pid for target in targets})
 
     def take(subject: _Subject) -> None:
         subject.taken_ns = time.monotonic_ns()
@@ -264,7 +312,7 @@ def sample_all(
         def read() -> None:
             if given_up():
                 raise Unseen("no time was left to ask for it")
-            subject.read_stacks(time_limit_s, with_values, closer)
+            subject.read_stacks(time_limit_s, stacks, with_values, closer)
 
         _, gaps = guarded("stack", f"stack of pid {subject.target.pid}", subject.target.rank, read)
         subject.gaps += gaps
@@ -331,10 +379,12 @@ class _Subject:
             self.completed = found or kernel
             self.gaps += tuple(gap for gap in gaps if gap not in self.gaps)
 
-    def read_stacks(self, time_limit_s: float, with_values: bool, closer: bool) -> None:
+    def read_stacks(
+        self, time_limit_s: float, stacks: KeptStacks, with_values: bool, closer: bool
+    ) -> None:
         """Read them, and what only they show of the process."""
         deadline, pid, rank = time.monotonic() + time_limit_s, self.target.pid, self.target.rank
-        stack, gaps = python_stacks(pid, rank, time_limit_s)
+        stack, gaps = stacks.of(pid, rank, self.kernel, time_limit_s)
         if stack is None:
             stack, gaps = signalled_stacks(pid, rank, deadline - time.monotonic(), gaps)
         self.stack, self.gaps = stack, self.gaps + gaps

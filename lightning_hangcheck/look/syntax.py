@@ -60,19 +60,35 @@ def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
         nodes: Where to begin.
         into: Whether to go on into functions and classes, which are yielded in any case.
     """
-    pending = list(reversed(nodes))
-    stops = () if into else (*FUNCTIONS, ast.ClassDef)
+    pending = list(nodes[::-1])
     while pending:
         node = pending.pop()
         yield node
-        if stops and isinstance(node, stops):
+        kind = type(node)
+        if kind in _CLOSED and not into:
             continue
-        below: list[ast.AST] = []
-        for name in node._fields:
+        for name in _FIELDS_BACKWARDS[kind]:
             value = getattr(node, name, None)
-            if isinstance(value, list):
-                below += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.AST) and value._fields:  # Load, Store, operators have none
-                below.append(value)
-        below.reverse()
-        pending += below
+            if type(value) is not list:
+                if isinstance(value, ast.AST):
+                    pending.append(value)
+            elif name in _MIXED:
+                pending += [part for part in reversed(value) if isinstance(part, ast.AST)]
+            elif value:
+                pending += value[::-1]
+
+
+_CLOSED = frozenset({*FUNCTIONS, ast.ClassDef})
+_WITHOUT_NODES = frozenset(
+    {"ctx", "op", "id", "attr", "arg", "kind", "level", "module", "asname", "simple", "conversion"}
+    | {"is_async", "type_comment", "rest", "tag", "lineno"}
+)
+"""Fields of text and numbers, and those whose nodes have nothing below: Load, Store, operators."""
+_MIXED = frozenset({"keys", "kw_defaults", "names", "kwd_attrs", "type_ignores"})
+"""Lists in which text or None may stand, too."""
+_FIELDS_BACKWARDS = {
+    kind: tuple(name for name in reversed(kind._fields) if name not in _WITHOUT_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST)
+}
+"""Of each kind of node the fields below which there may be others, the last first."""

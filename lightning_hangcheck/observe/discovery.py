@@ -16,12 +16,12 @@ from lightning_hangcheck.files.apart import is_apart
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity, identify
 from lightning_hangcheck.look.proc import (
     ProcessRef,
-    command_line,
+    command_lines,
     descendants,
+    environments,
     has_ended,
     has_loaded,
     process_ref,
-    read_environment,
 )
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.machine import (
@@ -368,7 +368,7 @@ class ProcessTree:
             pids |= {ref.pid for ref in descendants(*pids)}
             left = filter(None, map(process_ref, sorted(pids)))
             present = _without_our_own(left, self._root_pids)
-        self._known = {ref: self._read(ref, now_ns) for ref in present}
+        self._known = self._read(present, now_ns)
         there = {(ref.pid, ref.started_ticks) for ref in present}
         self._roles = {name: role for name, role in self._roles.items() if name in there}
         children = Counter(ref.parent_pid for ref in present)
@@ -386,28 +386,40 @@ class ProcessTree:
             found.append(process)
         return tuple(found)
 
-    def targets(self, rank: int, pid: int, ranks: Collection[int]) -> list[Target]:
-        """Return the processes to look at for a rank: itself, then its children.
+    def targets(self, ranks: Sequence[tuple[int, int]]) -> list[Target]:
+        """Return the processes to look at for ranks and their ids: each, then its children.
 
-        A rank below another one, by the process ids of all ranks, is no child of it.
+        A rank below another one is no child of it.
         """
-        targets = [Target(rank=rank, pid=pid, role="rank")]
-        inside, below = {pid}, []
+        top = {pid: pid for _, pid in ranks}  # of each process the rank that it is below
+        below: dict[int, list[SeenProcess]] = {pid: [] for pid in top}
         for process, _ in self._known.values():
-            if process.parent_pid in inside and process.pid not in ranks:
-                inside.add(process.pid)
-                below.append(process)
-        below.sort(key=lambda process: (process.started_ticks, process.pid))
-        own_line = command_line(pid) if below else []
-        for process in below[:MOST_CHILDREN]:
-            role = self._role(process, own_line)
-            index = sum(target.role == role for target in targets)
-            targets.append(
-                Target(rank=rank, pid=process.pid, role=role, index=index, python=process.python)
-            )
+            rank_pid = top.get(process.parent_pid)
+            if rank_pid is not None and process.pid not in below:
+                top[process.pid] = rank_pid
+                below[rank_pid].append(process)
+        for pid, processes in below.items():
+            processes.sort(key=lambda process: (process.started_ticks, process.pid))
+            below[pid] = processes[:MOST_CHILDREN]
+        new = {
+            process.pid: pid
+            for pid, processes in below.items()
+            for process in processes
+            if (process.pid, process.started_ticks) not in self._roles
+        }
+        lines = command_lines([*new.values(), *new])
+        targets = []
+        for rank, pid in ranks:
+            targets.append(Target(rank=rank, pid=pid, role="rank"))
+            counts: Counter[Role] = Counter()
+            for process in below[pid]:
+                role = self._role(process, lines.get(process.pid, []), lines.get(pid, []))
+                child = Target(rank=rank, pid=process.pid, role=role, index=counts[role])
+                targets.append(replace(child, python=process.python))
+                counts[role] += 1
         return targets
 
-    def _role(self, process: SeenProcess, of_rank: list[str] | Gap) -> Role:
+    def _role(self, process: SeenProcess, line: list[str] | Gap, of_rank: list[str] | Gap) -> Role:
         """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it.
 
         It is read once, when it stays as it is.
@@ -415,7 +427,7 @@ class ProcessTree:
         name = process.pid, process.started_ticks
         role = self._roles.get(name)
         if role is None:
-            role, line = "child", command_line(process.pid)
+            role = "child"
             if process.python and not isinstance(line, Gap):
                 text = " ".join(line)
                 spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
@@ -424,24 +436,35 @@ class ProcessTree:
                 self._roles[name] = role
         return role
 
-    def _read(self, ref: ProcessRef, now_ns: int) -> tuple[SeenProcess, int]:
-        known, since_ns = self._known.get(ref, (None, now_ns))
-        settled = now_ns - since_ns > SETTLED_AFTER_S * NANOSECONDS
-        if known is not None and (settled or known.identity.rank is not None):
-            return known, since_ns
-        executable = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
-        if known is not None and not executable:
-            return known, since_ns  # its memory and its executable go before it does
-        environment = read_environment(ref.pid)
-        process = SeenProcess(
-            pid=ref.pid,
-            parent_pid=ref.parent_pid,
-            started_ticks=ref.started_ticks,
-            python=executable.startswith("python"),
-            trains=False,
-            identity=identify({} if isinstance(environment, Gap) else environment),
-        )
-        return process, since_ns
+    def _read(
+        self, present: Sequence[ProcessRef], now_ns: int
+    ) -> dict[ProcessRef, tuple[SeenProcess, int]]:
+        """Return what is known of the processes; environments are read until they have settled."""
+        found: dict[ProcessRef, tuple[SeenProcess, int] | None] = {}
+        programs: dict[int, str] = {}
+        for ref in present:
+            known = found[ref] = self._known.get(ref)
+            if known is not None:
+                settled = now_ns - known[1] > SETTLED_AFTER_S * NANOSECONDS
+                if settled or known[0].identity.rank is not None:
+                    continue
+            program = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
+            if known is None or program:  # its memory and its executable go before it does
+                programs[ref.pid] = program
+        told = environments(programs)
+        for ref, known in found.items():
+            if ref.pid in programs:
+                environment = told[ref.pid]
+                process = SeenProcess(
+                    pid=ref.pid,
+                    parent_pid=ref.parent_pid,
+                    started_ticks=ref.started_ticks,
+                    python=programs[ref.pid].startswith("python"),
+                    trains=False,
+                    identity=identify({} if isinstance(environment, Gap) else environment),
+                )
+                found[ref] = process, now_ns if known is None else known[1]
+        return {ref: known for ref, known in found.items() if known is not None}
 
 
 def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
-from lightning_hangcheck.look.proc import born_ns, command_line, descendants, has_ended
+from lightning_hangcheck.look.proc import born_ns, command_lines, descendants, has_ended
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe.discovery import (
@@ -156,10 +156,10 @@ class Scout:
                 for found_rank in found
                 if found_rank.guessed or found_rank.pid not in known
             ]
-            words = {pid: command_line(pid) for pid in new}
             silent = [found_rank.pid for found_rank in found if found_rank.pid not in ranked]
-            lines = ((pid, words.get(pid) or command_line(pid)) for pid in silent)
-            ignoring = {pid: _ignoring_option(line) for pid, line in lines}
+            lines = command_lines([*new, *silent])
+            words = {pid: lines[pid] for pid in new}
+            ignoring = {pid: _ignoring_option(lines[pid]) for pid in silent}
             # a rank that came and went between two scans is known by the page that it left. One
             # that never learnt its number is rank 0 where nobody else has left a page. A process
             # that its parent has not waited for yet is gone, too
@@ -197,10 +197,7 @@ class Scout:
             if now_ns - self._taken_ns > FRESH_NS:
                 self._tree.take(now_ns, self._beats)
                 self._taken_ns = now_ns
-            pids = {pid for _, pid in ranks}
-            return with_room(
-                [target for rank, pid in ranks for target in self._tree.targets(rank, pid, pids)]
-            )
+            return with_room(self._tree.targets(ranks))
 
         return self._thread.submit(find).result()
 
@@ -214,8 +211,10 @@ def srun_in_front(root_pid: int, now_ns: int) -> bool:
 
     Seen from the processes, not from the command: a shell script may start it.
     """
-    for process in descendants(root_pid):
-        words = command_line(process.pid)
+    processes = descendants(root_pid)
+    lines = command_lines(process.pid for process in processes)
+    for process in processes:
+        words = lines[process.pid]
         if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
             continue
         inside = any(PurePath(word).name in OURS for word in words)

@@ -27,7 +27,7 @@ from lightning_hangcheck.look.kernel import (
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import KeptStacks, Target, sample_all
 from lightning_hangcheck.machine import GROUPS
 from lightning_hangcheck.model.evidence import Gap, ProcessState
 
@@ -86,6 +86,41 @@ def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None
         sleeper.wait()
     assert seen.kernel is not None
     assert (seen.stack, gaps) == (None, ())
+
+
+READING_LINES = """
+import sys
+print("reads", flush=True)
+for line in sys.stdin:
+    def goes_on():
+        print(line, end="", flush=True)
+        sys.stdin.readline()
+    goes_on()
+"""
+
+
+def test_a_process_that_has_not_run_since_keeps_its_stacks_and_one_that_ran_is_read_again() -> None:
+    def stands_in() -> str:
+        state, _ = kernel_state(pid, 0, PATIENCE_S)
+        stacks.append(kept.of(pid, 0, state, PATIENCE_S)[0])
+        return stacks[-1].threads[0].frames[-1].function
+
+    kept, stacks = KeptStacks(), []
+    command = [sys.executable, "-c", READING_LINES]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as reader:
+        pid = reader.pid
+        try:
+            assert reader.stdout.readline() == b"reads\n"
+            until(lambda: vitals(pid).state == "S", "it to wait")
+            assert [stands_in(), stands_in()] == ["<module>", "<module>"]
+            assert stacks[0] is stacks[1]
+            reader.stdin.write(b"on\n")
+            reader.stdin.flush()
+            assert reader.stdout.readline() == b"on\n"
+            until(lambda: vitals(pid).state == "S", "it to wait again")
+            assert stands_in() == "goes_on"
+        finally:
+            reader.kill()
 
 
 WAITING_FOR_ANYBODY = """
