@@ -361,7 +361,7 @@ class AmongNodes:
         Of ranks that stand alike, when the last of them did.
         """
         return {
-            rank: peer.received_ns - int(line.told.view.silent_for_s * NANOSECONDS)
+            rank: peer.received_ns - int(line.view.silent_for_s * NANOSECONDS)
             for peer in self.peers.heard.values()
             if not self.peers.silent_s(peer)
             for line in peer.message.lines

@@ -68,7 +68,7 @@ def join_peers(
     known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
     for peer in theirs:
-        alone = [line.told for line in peer.message.lines if line.alone]
+        alone = [line for line in peer.message.lines if line.alone]
         if alone or not peer.message.lines:
             cases.append(
                 _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
@@ -141,7 +141,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
     """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
     quiet_s = (own.taken_ns - peer.received_ns) / NANOSECONDS
-    alone = [line.told.view for line in peer.message.lines if line.alone]
+    alone = [line.view for line in peer.message.lines if line.alone]
     lines = [line for line in peer.message.lines if not line.alone]
     alike = [
         as_view(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
@@ -163,7 +163,7 @@ def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in heard for line in peer.message.lines)
-    silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
+    silent = (line for line in lines if line.view.silent_for_s >= CALM_BELOW_S)
     chosen, _ = odd_and_usual(together(silent))
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
 
@@ -236,7 +236,7 @@ def silent_node(
 
 def views_of(heard: Iterable[PeerState]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    return (line.told.view for peer in heard for line in peer.message.lines)
+    return (line.view for peer in heard for line in peer.message.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
