@@ -6,7 +6,6 @@ silence, which is asked of the kernel, of the pages of ranks, and of a sidecar t
 
 from __future__ import annotations
 
-import socket
 import time
 from importlib import import_module
 from typing import TYPE_CHECKING
@@ -28,7 +27,7 @@ from lightning_hangcheck.look.sample import AT_ONCE, Look, Target, look_at
 from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
-from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
+from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
@@ -91,20 +90,18 @@ def look(
         case = visit.take_evidence(limits, run_id)
     finally:
         visit.exit_watcher.close()
-    return case, tuple(rank_record(found, visit.host) for found in job.ranks)
+    return case, tuple(rank_record(found, visit.round.host) for found in job.ranks)
 
 
 class _Visit:
     def __init__(
         self, job: FoundJob, recorded: RecordedSession, *, local_values: bool, time_limit_s: float
     ) -> None:
-        self.host = socket.gethostname()
         self.exit_watcher = ExitWatcher()
         self._job, self._recorded, self._local_values = job, recorded, local_values
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
-        self._round = WatchedRound(0)
-        self._faults = Faults()
+        self.round = WatchedRound(0)
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._command = command_of(job)
@@ -114,7 +111,7 @@ class _Visit:
         tree.take(self._began_ns)
         targets: list[Target] = []
         for found in job.ranks:
-            self._round.take_in(found, self._began_ns)
+            self.round.take_in(found, self._began_ns)
             self._slept[found.pid] = slept_s(found.pid)
             self.exit_watcher.watch(found.pid)
             targets += tree.targets(found.rank, found.pid, job.pids)
@@ -149,7 +146,7 @@ class _Visit:
 
     def _look(self, *, last: bool) -> Look:
         """Look as the watcher does; of what is left of the time each of three steps gets a part."""
-        alive = [rank.found.rank for rank in self._round.alive]
+        alive = [rank.found.rank for rank in self.round.alive]
         present = [target for target in self._targets if target.rank in alive]
         session, began_s = self._recorded.session, time.monotonic()
         rounds = max(1, -(-len(alive) // AT_ONCE))
@@ -174,7 +171,7 @@ class _Visit:
             self._mute.update(target for target, sample in asked if sample.stack is None)
         look = replace(look, samples=samples)
         self._note(look.gaps)
-        self._round.add(look, self._faults)
+        self.round.add(look)
         return look
 
     def _note(self, gaps: Iterable[Gap]) -> None:
@@ -190,7 +187,7 @@ class _Visit:
         while left_s > 0:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
             for ended in self.exit_watcher.wait(left_s):
-                self._round.note_exit(ended.pid, ended.exit_code)
+                self.round.note_exit(ended.pid, ended.exit_code)
 
     def _refuse_blindness(self, first: Look) -> None:
         """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
@@ -214,17 +211,17 @@ class _Visit:
         self._wait_until(0)
         taken_at, taken_ns, ages_s = utc_now(), time.monotonic_ns(), self._ages_s()
         seen = []
-        for view in self._round.views(self.host, taken_ns, self._faults):
+        for view in self.round.views(taken_ns):
             slept = None if view.pid is None else self._slept[view.pid]
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
         views = silence.with_silences(seen, watched_s, limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
-        facts = self._round.facts(run_id, self._command, started_at)
-        gaps = (*self._gaps.values(), *self._faults.gaps, *unwatched)
+        facts = self.round.facts(run_id, self._command, started_at)
+        gaps = (*self._gaps.values(), *self.round.faults.gaps, *unwatched)
         case = Case(
-            run=replace(facts, world_size=self._round.world_size),
+            run=replace(facts, world_size=self.round.world_size),
             ranks=views,
             gaps=(*gaps, *silence.unknown_sleep(views, watched)),
             code=look.code,
@@ -241,7 +238,7 @@ class _Visit:
         if session is None:
             return {}, ()
         beats = beats_of(session, self._born_ns)
-        for rank in self._round.ranks.values():
+        for rank in self.round.ranks.values():
             rank.beat = beats.get(rank.found.pid)
         watch, now_ns = watch_over(session), time.monotonic_ns()
         if watch is None or watch.notes is None:

@@ -82,10 +82,9 @@ class RunFiles:
 
     def keep(self, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
-        roster = self._roster
         # run.json: if a rank appeared or changed its process since, or a round ended
-        watched = roster.round
-        pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
+        watched = self._roster.round
+        pids = [(rank, one.found.pid) for rank, one in sorted(watched.ranks.items())]
         where = (self.meeting, self.node, self.clocks)
         shown = (watched.number, watched.world_size, pids, earlier, where)
         if shown != self._recorded:
@@ -94,9 +93,9 @@ class RunFiles:
                 number=watched.number,
                 started_at=watched.started_at,
                 world_size=watched.world_size,
-                ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
+                ranks=tuple(RankPlace(rank=rank, host=watched.host, pid=pid) for rank, pid in pids),
             )
-            self._save_record((*earlier, present) if roster.ranks else earlier)
+            self._save_record((*earlier, present) if pids else earlier)
         news = self._writer.told_ns != self._told_ns
         self._told_ns = self._writer.told_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
@@ -116,10 +115,10 @@ class RunFiles:
         ended_by: str,
     ) -> None:
         """Write what the run came to."""
-        roster, now_ns, ended_at = self._roster, time.monotonic_ns(), utc_now()
+        watched, now_ns, ended_at = self._roster.round, time.monotonic_ns(), utc_now()
         self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
-        for rank in roster.ranks.values():
+        for rank in watched.ranks.values():
             for phase in rank.spending.spent().phases:
                 seconds[phase.phase] = seconds.get(phase.phase, 0.0) + phase.seconds
         facts = self._session.facts
@@ -130,8 +129,8 @@ class RunFiles:
             command=facts.command,
             started_at=facts.started_at,
             duration_s=round((now_ns - self._began_ns) / NANOSECONDS, 3),
-            ranks=len(roster.ranks),
-            host=roster.host,
+            ranks=len(watched.ranks),
+            host=watched.host,
             gpus=self._gpus,
             verdict=verdict.verdict,
             exit_code=exit_code,
@@ -145,29 +144,29 @@ class RunFiles:
 
     def _save_record(self, rounds: tuple[Round, ...], **end: object) -> None:
         """Have run.json written with what ranks were started with; who is gone keeps that."""
-        facts, roster, host = self._session.facts, self._roster, self._roster.host
+        facts, watched = self._session.facts, self._roster.round
         record = RunRecord(
             run_id=self._session.run_folder.run_id,
             command=facts.command,
             started_at=facts.started_at,
             job=facts.job,
-            world_size=roster.round.world_size,
-            nodes=(host,),
+            world_size=watched.world_size,
+            nodes=(watched.host,),
             rounds=rounds,
             meeting=self.meeting,
             machine=which_machine(),
             node=self.node,
             clocks=self.clocks,
         )
-        found = [rank.found for rank in roster.ranks.values()]
+        found = [rank.found for rank in watched.ranks.values()]
 
         def write() -> None:
             self._versions = self._versions or versions()
             known = self._records
             self._records = {
-                (found_rank.rank, found_rank.pid): known.get((found_rank.rank, found_rank.pid))
-                or rank_record(found_rank, host)
-                for found_rank in found
+                (rank.rank, rank.pid): known.get((rank.rank, rank.pid))
+                or rank_record(rank, watched.host)
+                for rank in found
             }
             ranks = tuple(one for _, one in sorted(self._records.items()))
             whole = replace(record, versions=self._versions, ranks=ranks, **end)
@@ -191,7 +190,7 @@ class RunFiles:
                     pace=rank.pace(),
                     step_s=rank.steps.median_s,
                 )
-                for rank in self._roster.alive
+                for rank in self._roster.round.alive
             ),
         )
         try:
@@ -217,7 +216,7 @@ class RunFiles:
                 stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
                 progress={
                     number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                    for number, rank in self._roster.ranks.items()
+                    for number, rank in self._roster.round.ranks.items()
                 },
                 written=now_s,
                 watching=verdict is None,
@@ -249,14 +248,9 @@ def rounds_so_far(session: Session) -> tuple[Round, ...]:
         record = decode(data, RunRecord, str(file))
     except (OSError, NoAnswerFromStorage, UnreadableRun):
         return ()
-    ours = record.started_at == session.facts.started_at
-    return (
-        tuple(
-            earlier_round for earlier_round in record.rounds if earlier_round.ended_at is not None
-        )
-        if ours
-        else ()
-    )
+    if record.started_at != session.facts.started_at:
+        return ()
+    return tuple(earlier for earlier in record.rounds if earlier.ended_at is not None)
 
 
 def offloaded(folder: RunFolder) -> tuple[str, ...]:
