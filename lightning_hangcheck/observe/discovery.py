@@ -158,7 +158,7 @@ def find_ranks(
     agents = set(agents_in(tree))
     for pid, beat in beats.items():
         # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
-        for above in _above(pid, tree):
+        for above in starters_of(pid, tree):
             tasks = above.identity.world_size
             if tasks is not None and tasks < (beat.world_size or 0):
                 agents.add(above.pid)
@@ -201,8 +201,8 @@ def find_ranks(
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
 
 
-def _above(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
-    """The process that started one, and so on; numbers that lead round end after all were met."""
+def starters_of(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
+    """Yield the process that started one, and so on; numbers that lead round end after all."""
     process = tree.get(pid)
     for _ in tree:
         process = tree.get(process.parent_pid) if process is not None else None
@@ -212,7 +212,7 @@ def _above(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
 
 
 def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
-    depths = {pid: sum(1 for _ in _above(pid, tree)) for pid in tree}
+    depths = {pid: sum(1 for _ in starters_of(pid, tree)) for pid in tree}
     return sorted(tree.values(), key=lambda process: (depths[process.pid], process.started_ticks))
 
 
@@ -226,7 +226,7 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
         above.pid
         for process in tree.values()
         if process.identity.launcher in LAUNCHED_BELOW
-        for above in _above(process.pid, tree)
+        for above in starters_of(process.pid, tree)
         if above.identity.launcher in LAUNCHED_BELOW[process.identity.launcher]
     )
 

@@ -295,13 +295,13 @@ class Watcher:
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self._shutdown.end_round())
             hang = self._alarm.standing if self._alarm.proven else None
-            self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
+            self._ended.leave(LeftHere(case, left.started_at, hang))
             self._slow.close()
             self._begin_round()
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
-        for case, verdict, ended in self._ended.settled(self._nodes, now_ns, at_once=at_once):
+        for case, verdict, ended in self._ended.settled(now_ns, at_once=at_once):
             if verdict.verdict != "finished":
                 self._writer.publish(case, verdict, "line")
             self._earlier = (*self._earlier, ended)
