@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightning_hangcheck.attach import hosts, job_search, visit
-from lightning_hangcheck.attach.kept_output import kept_output
 from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
+from lightning_hangcheck.attach.silence import kept_output
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
