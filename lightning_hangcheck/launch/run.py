@@ -20,7 +20,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.judge.wording import shell_code
 from lightning_hangcheck.launch.job import (
@@ -326,7 +326,7 @@ def take_run_folder(
         nobody in: a node that was not there then belongs to the next one.
         """
         start = starts_so_far(top)
-        held = _record_in(folder_of_start(top, start))
+        held = read_fact(folder_of_start(top, start).run_file, RunRecord, EVIDENCE_BYTES)
         if start == 1 or (held is not None and held.ended_at is not None):
             start += 1
         while True:
@@ -362,17 +362,10 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
             claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
         except UsedRunFolder:
             # whether it is the same job that took it, which still goes on: on another node, then
-            held = _record_in(taken)
+            held = read_fact(taken.run_file, RunRecord, EVIDENCE_BYTES)
             if not names or held is None or held.ended_at is not None:
                 raise
             if not held.job or held.job != record.job:
                 raise
         else:
             return taken
-
-
-def _record_in(folder: RunFolder) -> RunRecord | None:
-    try:
-        return decode(read_owned(folder.run_file, EVIDENCE_BYTES), RunRecord, str(folder.run_file))
-    except (OSError, UnreadableRun):
-        return None

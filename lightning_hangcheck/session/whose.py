@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
+from lightning_hangcheck.files.safe import read_fact, write_atomically
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine import read_process_stat, which_machine
 from lightning_hangcheck.model.codec import encode
@@ -210,9 +209,8 @@ def place_of(session: Session) -> NodePlace | None:
     in a later round, in which a rank's own store may be another one, on the same place.
     """
     facts, first = session.facts, session.facts.node
-    try:
-        told = decode(read_owned(session.place_file), NodePlace, str(session.place_file))
-    except (OSError, UnreadableRun):
+    told = read_fact(session.place_file, NodePlace)
+    if told is None:
         return first
     if first is None and facts.store[0]:
         host, port = facts.store

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.metrics_text import RunReading, render
-from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
+from lightning_hangcheck.files.safe import read_fact, write_atomically
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.ledger.spending import longest_first
@@ -242,13 +241,12 @@ class RunFiles:
 
 def rounds_so_far(session: Session) -> tuple[Round, ...]:
     """Return the rounds of this run that a sidecar before us saw to their end."""
-    file = session.run_folder.run_file
     try:
-        data = apart(READ_LIMIT_S, partial(read_owned, file))
-        record = decode(data, RunRecord, str(file))
-    except (OSError, NoAnswerFromStorage, UnreadableRun):
+        read = partial(read_fact, session.run_folder.run_file, RunRecord)
+        record = apart(READ_LIMIT_S, read)
+    except (OSError, NoAnswerFromStorage):
         return ()
-    if record.started_at != session.facts.started_at:
+    if record is None or record.started_at != session.facts.started_at:
         return ()
     return tuple(earlier for earlier in record.rounds if earlier.ended_at is not None)
 
