@@ -1,4 +1,4 @@
-"""What `hangcheck attach` does: look a few times within two seconds, judge, save.
+"""How `hangcheck attach` takes evidence: it looks a few times within two seconds.
 
 It is the watcher's round (`WatchedRound`), look and judgement. Its own is the start of each
 silence, which is asked of the kernel, of the pages of ranks, and of a sidecar that is there.
@@ -22,13 +22,12 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
 from lightning_hangcheck.look.sample import AT_ONCE, Look, Target, look_at
 from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
-from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
+from lightning_hangcheck.observe.run_record import RankNote, rank_record
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
-    from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
 
 NOTHING = RecordedSession()
 LOOKS_S = (0.0, 1.02, 2.04)
@@ -51,25 +48,6 @@ TIME_LIMIT_S = 30.0
 STEPS = 3
 """Of what is left of that time a step gets a third: what comes after it must have its share."""
 LEAST_S = 0.2
-
-
-def attach(
-    job: FoundJob,
-    limits: Limits,
-    folder: RunFolder,
-    recorded: RecordedSession = NOTHING,
-    *,
-    local_values: bool = False,
-) -> tuple[Case, Verdict]:
-    """Diagnose a job that runs already: `look`, judge, and keep that in a folder.
-
-    A folder that cannot be written costs no verdict: that is said on stderr. UsedRunFolder where it
-    holds another run.
-    """
-    case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
-    verdict = judge(case)
-    save_run(case, verdict, ranks, folder)
-    return case, verdict
 
 
 def look(

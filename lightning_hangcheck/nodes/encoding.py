@@ -32,6 +32,7 @@ from lightning_hangcheck.nodes.message import (
     MOST_OF_A_NODE,
     MOST_RANKS,
     VERSION,
+    BadMessage,
     Judgement,
     Message,
     without_table,
@@ -76,10 +77,6 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 """But for those with which it begins anything but a number from 0 to 127."""
 
 
-class BadMessage(Exception):
-    """These bytes are no message that this version reads; the sentence says why."""
-
-
 Told = TypeVar("Told", Message, Judgement)
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Message, Judgement)
@@ -101,10 +98,7 @@ def read_message(data: bytes) -> tuple[Message, int]:
     with _blaming_its_sender():
         message, memory = _decoded(data, Message)
         _refuse_odd_groups(message)
-        try:
-            message = without_table(message)
-        except ValueError as error:
-            raise BadMessage(str(error)) from error
+        message = without_table(message)
         sizes = [message.world_size, message.local_world_size or 0]
         left, views = message.left, [line.view for line in message.lines]
         if left is not None:

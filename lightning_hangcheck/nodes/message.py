@@ -58,6 +58,10 @@ SET = Meta(max_length=131_072)
 """A first and a last number for every second rank of a job."""
 
 
+class BadMessage(Exception):
+    """What was sent is no message that this version reads; the sentence says why."""
+
+
 class RankClass(Struct, frozen=True, array_like=True):
     """Ranks that stand alike, or one that does not.
 
@@ -407,9 +411,9 @@ def with_table(message: Message) -> Message:
 
 
 def without_table(message: Message) -> Message:
-    """Give the lines of a message their stacks back; ValueError where these are not as is told."""
+    """Give the lines of a message their stacks back; BadMessage where these are not as is told."""
     if any(not 0 <= call < len(message.frames) for stack in message.stacks for call in stack):
-        raise ValueError("a stack has a call that is not there")
+        raise BadMessage("a stack has a call that is not there")
     stacks = [tuple(message.frames[call] for call in stack) for stack in message.stacks]
     lines = []
     for rank_class in message.lines:
@@ -417,12 +421,12 @@ def without_table(message: Message) -> Message:
 
         def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
             if not left or not 0 <= left[-1] < len(stacks):
-                raise ValueError("a rank has a stack that is not there")
+                raise BadMessage("a rank has a stack that is not there")
             return replace(stack, frames=stacks[left.pop()])
 
         view = _with_stacks(rank_class.view, found)
         if left:
-            raise ValueError("a rank has other stacks than are told of it")
+            raise BadMessage("a rank has other stacks than are told of it")
         lines.append(replace(rank_class, view=view, stacks=()))
     return replace(message, lines=tuple(lines), frames=(), stacks=())
 

@@ -35,7 +35,6 @@ from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
-    BadMessage,
     can_be_sent,
     most_memory,
     pack,
@@ -44,6 +43,7 @@ from lightning_hangcheck.nodes.encoding import (
 )
 from lightning_hangcheck.nodes.message import (
     VERSION,
+    BadMessage,
     Judgement,
     Message,
     ReadMessage,
@@ -396,10 +396,8 @@ class Peers:
         now_ns = self.now_ns()
         try:
             message, memory = read_message(data)
-            if message.node != node:
-                return False
             with self._lock:
-                return self._keep(message, memory, now_ns)
+                return message.node == node and self._keep(message, memory, now_ns)
         except (BadMessage, MemoryError) as error:
             log.once(f"message {node}", f"what node {node} tells is not used: {error}")
             self.unused[node] = str(error)

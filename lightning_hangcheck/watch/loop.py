@@ -529,14 +529,13 @@ class Watcher:
             if place is not None and news:
                 self._place = place
                 meeting = meeting_of(place, self._settings)
-                places = meeting.places if meeting else ()
-                self._met = files.meeting = meeting.told if meeting else ""
+                self._met = files.meeting = meeting.told
                 files.node = place.number
                 if self._nodes is not None:
                     self._nodes.close()
-                self._nodes = AmongNodes(place, places) if places else None
+                self._nodes = AmongNodes(place, meeting.places) if meeting.places else None
                 self._ended.meet(self._nodes)
-                if meeting is not None and not places and not self._settings.quiet:
+                if meeting.way_out and not self._settings.quiet:
                     log.once(
                         "nowhere to meet",
                         f"the nodes of this job meet {meeting.told}; each gives a verdict of its "

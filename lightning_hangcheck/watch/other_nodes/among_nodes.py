@@ -55,18 +55,18 @@ class Meeting(NamedTuple):
     ``told``: the place, or why there is none, for run.json; ``way_out``: what would make one.
     """
 
-    places: tuple[NodesPlace, ...]
-    told: str
+    places: tuple[NodesPlace, ...] = ()
+    told: str = ""
     way_out: str = ""
 
 
-def meeting_of(place: NodePlace, settings: Settings) -> Meeting | None:
+def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
     """Choose what was named for it, else a store that is there, else one to be served.
 
-    Else a folder in the run folder; None for a job of one node.
+    Else a folder in the run folder; nothing of it for a job of one node.
     """
     if place.nnodes == 1:
-        return None
+        return Meeting()
     job = place.job or f"{place.host}:{place.port}"
     secret = os.environ.get(SHARED_BY_NODES, "")
     no_store = "no store that outlives the ranks"
