@@ -293,11 +293,8 @@ def _refusal(pid: int, machine: Machine) -> NoJobFound:
 
 def _nothing_found(machine: Machine) -> NoJobFound:
     found = "no process on this machine carries a launcher's variables (RANK, LOCAL_RANK, SLURM)"
-    hidden = {
-        process.pid: process.unseen
-        for process in machine.processes.values()
-        if process.unseen is not None
-    }
+    unseen = {pid: process.unseen for pid, process in machine.processes.items()}
+    hidden = {pid: why for pid, why in unseen.items() if why is not None}
     if hidden:
         why = next(iter(hidden.values()))
         pids = " ".join(f"--pid {pid}" for pid in sorted(hidden))

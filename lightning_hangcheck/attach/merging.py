@@ -93,12 +93,10 @@ def merge_runs(
                 case = replace(case, gaps=(*case.gaps, *gaps))
                 nodes[folder] = NodeCase(str(folder.path), case, clocks.get(node))
                 continue
-            empty, refusal = (
-                True,
-                UnreadableRun(
-                    f"{folder.path} holds no evidence",
-                    "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
-                ),
+            empty = True
+            refusal = UnreadableRun(
+                f"{folder.path} holds no evidence",
+                "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
             )
         except UnreadableRun as error:
             refusal = error
@@ -160,11 +158,7 @@ def _is_before(
     """
     if node.case.run.round >= newest.number:
         return False
-    own = (
-        {earlier_round.number: earlier_round for earlier_round in record.rounds}
-        if record is not None
-        else {}
-    )
+    own = {} if record is None else {seen.number: seen for seen in record.rounds}
     if newest.number in own:
         return node.case.taken_at < own[newest.number].started_at
     if record is not None and record.meeting:

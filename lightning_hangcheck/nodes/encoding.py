@@ -124,13 +124,10 @@ def read_judgement(data: bytes) -> Judgement:
     """Decode what the judging node says, whoever wrote it; BadMessage as for `read_message`."""
     with _blaming_its_sender():
         judgement, _ = _decoded(data, Judgement)
-        texts = [] if judgement.end is None else [judgement.end.round.summary]
-        for verdict in (
-            judgement.verdict,
-            judgement.end.verdict if judgement.end is not None else None,
-        ):
-            if verdict is None:
-                continue
+        end = judgement.end
+        texts = [] if end is None else [end.round.summary]
+        told = (judgement.verdict, None if end is None else end.verdict)
+        for verdict in filter(None, told):
             texts += [verdict.summary, verdict.command, verdict.run_id]
             _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
             _refuse_if(not 0 <= verdict.world_size <= MOST_RANKS, "more ranks")

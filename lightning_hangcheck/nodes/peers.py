@@ -409,10 +409,8 @@ class Peers:
         if before is not None:
             kept, back_ns = kept - before.memory, before.back_ns
             silent = self.quiet_s(message.node) >= SILENT_AFTER_S
-            older = (
-                message.stamp <= before.message.stamp and message.machine == before.message.machine
-            )
-            if older and not silent:
+            older = message.stamp <= before.message.stamp
+            if older and message.machine == before.message.machine and not silent:
                 return False
             back_ns = now_ns if silent else back_ns
         if kept + memory > MOST_TOGETHER:
@@ -431,11 +429,8 @@ class Peers:
         if self._own == message.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
             ahead_s = message.wall_clock_s - time.time() + took_s / 2
             known = self._clocks.get(message.node)
-            if (
-                known is None
-                or took_s <= known.within_s
-                or abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
-            ):
+            further_s = abs(ahead_s - known.ahead_s) - took_s / 2 if known is not None else 0.0
+            if known is None or took_s <= known.within_s or further_s > known.within_s:
                 within_s = round(took_s / 2, 3) + 0.001
                 self._clocks[message.node] = NodeClock(message.node, round(ahead_s, 3), within_s)
         return True
@@ -610,12 +605,8 @@ class Peers:
         told = [way.trouble(self.now_ns()) for way in self._shared]
         if not all(told):
             return ""
-        alone_in = [
-            exchange.where
-            for exchange in self._ways
-            if exchange.opened and exchange not in self._shared
-        ]
-        return "; ".join([*(f"no other node was seen in {one}" for one in alone_in), told[0]])
+        empty = [way for way in self._ways if way.opened and way not in self._shared]
+        return "; ".join([*(f"no other node was seen in {way.where}" for way in empty), told[0]])
 
     @property
     def same_number(self) -> tuple[str, ...] | None:

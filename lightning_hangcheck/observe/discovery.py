@@ -162,11 +162,8 @@ def find_ranks(
             tasks = above.identity.world_size
             if tasks is not None and tasks < (beat.world_size or 0):
                 agents.add(above.pid)
-    told = {
-        pid: beat.rank
-        for pid, beat in beats.items()
-        if beat.rank is not None and pid in tree and pid not in agents
-    }
+    ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
+    told = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
     # what ranks with a page, and launchers, started like themselves is none by its environment
     others = {*told, *agents}
@@ -181,11 +178,8 @@ def find_ranks(
     if 0 not in found:  # a process becomes rank 0 without a launcher having said so
         plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
         if found or numbered:
-            parents = {
-                one.parent_pid
-                for one in tree.values()
-                if one.identity.launcher == "lightning" and one.identity.rank
-            }
+            launched = (one for one in tree.values() if one.identity.launcher == "lightning")
+            parents = {one.parent_pid for one in launched if one.identity.rank}
             plain = [one for one in plain if one.pid in parents]
         else:
             plain = [one for one in plain if one.trains or one.pid in beats]

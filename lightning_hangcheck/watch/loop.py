@@ -591,17 +591,11 @@ class Watcher:
 
         A launcher that starts failed ranks again may still be there, and do so.
         """
-        roster, facts = self._roster, self._session.facts
-        restarts = facts.restarts and self._root_ticks is not None
-        if (
-            self._inbox is not None
-            or roster.anyone_there
-            or (
-                restarts
-                and is_alive(facts.root_pid, self._root_ticks or 0)
-                and roster.round.may_be_followed
-            )
-        ):
+        roster, facts, ticks = self._roster, self._session.facts, self._root_ticks
+        goes_on = self._inbox is not None or roster.anyone_there
+        if not goes_on and facts.restarts and ticks is not None:
+            goes_on = is_alive(facts.root_pid, ticks) and roster.round.may_be_followed
+        if goes_on:
             self._gone_since = None
             return False
         now = time.monotonic()

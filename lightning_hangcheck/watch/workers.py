@@ -151,13 +151,9 @@ class Scout:
             if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
                 self._srun_looked_ns = now_ns
                 self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
-            new = [
-                found_rank.pid
-                for found_rank in found
-                if found_rank.guessed or found_rank.pid not in known
-            ]
+            new = [rank.pid for rank in found if rank.guessed or rank.pid not in known]
             words = {pid: command_line(pid) for pid in new}
-            silent = [found_rank.pid for found_rank in found if found_rank.pid not in ranked]
+            silent = [rank.pid for rank in found if rank.pid not in ranked]
             lines = ((pid, words.get(pid) or command_line(pid)) for pid in silent)
             ignoring = {pid: _ignoring_option(line) for pid, line in lines}
             # a rank that came and went between two scans is known by the page that it left. One

@@ -120,14 +120,12 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
     if lost:
         why = "they stand in too many ways of their own for all of them to be told"
         gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
-    sizes = [
-        message.local_world_size or 0
-        for message in words
-        if message.lines and not any(line.alone for line in message.lines)
-    ]
+    folded = [node for node in words if node.lines and not any(line.alone for line in node.lines)]
     views, alike = zip(*map(as_view, found), strict=True)
     case = Case(
-        run=replace(own.run, local_world_size=sum(sizes), machine=""),
+        run=replace(
+            own.run, local_world_size=sum(node.local_world_size or 0 for node in folded), machine=""
+        ),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
         ranks=views,
