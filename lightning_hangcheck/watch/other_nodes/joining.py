@@ -121,11 +121,10 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
         why = "they stand in too many ways of their own for all of them to be told"
         gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
     folded = [node for node in words if node.lines and not any(line.alone for line in node.lines)]
+    ranks = sum(node.local_world_size or 0 for node in folded)
     views, alike = zip(*map(as_view, found), strict=True)
     case = Case(
-        run=replace(
-            own.run, local_world_size=sum(node.local_world_size or 0 for node in folded), machine=""
-        ),
+        run=replace(own.run, local_world_size=ranks, machine=""),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
         ranks=views,
