@@ -69,11 +69,6 @@ class OpenedSection(msgspec.Struct, eq=False):
     phase_before: Phase | None = None
     spoken: bool = True
 
-    @property
-    def seconds(self) -> float:
-        """How long it has lasted."""
-        return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
-
 
 def harmless(
     method: Callable[Concatenate[Recorder, Arguments], Result],
@@ -390,7 +385,8 @@ class Recorder:
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
         """Say how a critical section ended; nothing in a child that was forked within it."""
-        name, seconds = opened.shown.name, opened.seconds
+        name = opened.shown.name
+        seconds = (time.monotonic_ns() - opened.shown.since_ns) / NANOSECONDS
         with self._lock:
             if opened not in self._open:  # it was opened before a fork, by the parent
                 return

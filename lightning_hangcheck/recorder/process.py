@@ -35,6 +35,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.announcer import attempt, last_words
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.session.session import read_sidecar, withhold
+from lightning_hangcheck.session.whose import spawned_as
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
@@ -103,9 +104,7 @@ class ProcessHooks:
 
 def is_multiprocessing_child() -> bool:
     """Whether the multiprocessing module started this process, by fork, spawn or forkserver."""
-    # such a child has imported it already; importing it here would cost every other process 10 ms
-    process = sys.modules.get("multiprocessing.process")
-    return process is not None and process.parent_process() is not None
+    return spawned_as() is not None
 
 
 def is_helper(pages: Path, identity: Identity) -> bool:

@@ -64,7 +64,7 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
         return f"{named}{node}-{which_machine()}"
     # the process from which Lightning starts, or will start, the other ranks
     child = identity.launcher == "lightning" and bool(identity.local_rank)
-    starter = os.getppid() if child or _spawned_as() is not None else os.getpid()
+    starter = os.getppid() if child or spawned_as() is not None else os.getpid()
     return f"pid-{_named_for_ever(starter)}"
 
 
@@ -77,7 +77,7 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return "-".join((key_of_nodes(environment, identity), count, *_attempt(environment)))
     started = node_key(environment, identity)
-    spawned = _spawned_as()
+    spawned = spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
         # children of ddp_spawn number themselves in the order of their start (SpawnProcess-3): the
         # number of the first that was spawned with us tells one `fit` from the next
@@ -131,8 +131,8 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     return os.getppid()
 
 
-def _spawned_as() -> str | None:
-    """Our name among the processes that multiprocessing started; None if it did not start us."""
+def spawned_as() -> str | None:
+    """Return our name among what multiprocessing started; None if it did not start us."""
     # such a child has imported it already; importing it here would cost every other process 10 ms
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
