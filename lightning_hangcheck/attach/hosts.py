@@ -123,9 +123,8 @@ def decode_message(output: bytes) -> HostMessage:
         numbers = (*sizes, *(view.rank for view in case.ranks))
         for moment in (case.taken_at, case.run.started_at):
             read_utc(moment)
-        possible = all(0 <= number < MOST_RANKS for number in numbers) and can_be_reckoned_with(
-            case
-        )
+        possible = all(0 <= number < MOST_RANKS for number in numbers)
+        possible = possible and can_be_reckoned_with(case)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:
@@ -256,9 +255,8 @@ def attach_everywhere(
     )
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)
-    save_run(
-        case, verdict, tuple(rank for message in told.values() for rank in message.ranks), folder
-    )
+    ranks = tuple(rank for message in told.values() for rank in message.ranks)
+    save_run(case, verdict, ranks, folder)
     return Joined(
         case=case,
         verdict=verdict,

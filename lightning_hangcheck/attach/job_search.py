@@ -34,11 +34,12 @@ from lightning_hangcheck.observe.discovery import (
     agents_in,
     find_ranks,
     heirs_of,
+    starters_of,
 )
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 Rendezvous = tuple[str, ...]
@@ -101,12 +102,12 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
         # processes that claim the same rank at one address are two jobs: told by their parents
         tops = {one.pid: one for one in group}
         for member in group:
-            if any(pid in tops for pid in ancestors(member.pid, tree)):
+            if any(pid in tops for pid in upwards(member.pid, tree)[1:]):
                 del tops[member.pid]
         claims = Counter(top.identity.rank for top in tops.values())
         split: dict[int, dict[int, Candidate]] = {}
         for member in group:
-            top = next(pid for pid in (member.pid, *ancestors(member.pid, tree)) if pid in tops)
+            top = next(pid for pid in upwards(member.pid, tree) if pid in tops)
             parent = tops[top].parent_pid if max(claims.values()) > 1 else 0
             split.setdefault(parent, {})[member.pid] = member
         for inside in split.values():
@@ -119,13 +120,9 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
 
 
-def ancestors(pid: int, tree: Mapping[int, Candidate]) -> Iterator[int]:
-    """Walk up from a process, without itself."""
-    seen = {pid}
-    while pid in tree and tree[pid].parent_pid not in seen:
-        pid = tree[pid].parent_pid
-        seen.add(pid)
-        yield pid
+def upwards(pid: int, tree: Mapping[int, Candidate]) -> list[int]:
+    """Return a process and those that started it, the nearest first."""
+    return [pid, *(process.pid for process in starters_of(pid, tree))]
 
 
 class Machine(Struct, frozen=True):
@@ -259,17 +256,16 @@ def _candidate(program: _Program, told: dict[str, str] | Gap) -> Candidate:
 
 def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
     """Whether it is a rank, is below one, or has one below it."""
-    above = {pid, *ancestors(pid, machine.processes)}
-    return not above.isdisjoint(job.pids) or any(
-        pid in ancestors(rank, machine.processes) for rank in job.pids
-    )
+    known = machine.processes
+    below = any(pid in upwards(rank, known) for rank in job.pids)
+    return below or not job.pids.isdisjoint(upwards(pid, known))
 
 
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     """Make a job of processes to which no launcher gave a rank."""
     known = machine.processes
     if len(pids) == 1:
-        below = [pid for pid in known if pids[0] in (pid, *ancestors(pid, known))]
+        below = [pid for pid in known if pids[0] in upwards(pid, known)]
         # spawned ranks are known by what they say of themselves, their pages, alone
         session = find_session(below).session
         told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in below})
@@ -316,11 +312,8 @@ def _refusal(pid: int, machine: Machine) -> NoJobFound:
 
 def _nothing_found(machine: Machine) -> NoJobFound:
     found = "no process on this machine carries a launcher's variables (RANK, LOCAL_RANK, SLURM)"
-    hidden = {
-        process.pid: process.unseen
-        for process in machine.processes.values()
-        if process.unseen is not None
-    }
+    unseen = {pid: process.unseen for pid, process in machine.processes.items()}
+    hidden = {pid: why for pid, why in unseen.items() if why is not None}
     if hidden:
         why = next(iter(hidden.values()))
         pids = " ".join(f"--pid {pid}" for pid in sorted(hidden))

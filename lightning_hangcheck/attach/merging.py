@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, write_atomically
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact, write_atomically
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.evidence import Gap
@@ -69,7 +69,11 @@ def merge_runs(
         with suppress(NoAnswer):  # that it does not answer is said when it is read
             below += within(PART_LIMIT_S, partial(folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
-    told = {folder: _record(folder) for folder in folders}
+    told: dict[RunFolder, RunRecord | None] = dict.fromkeys(folders)
+    for folder in folders:  # who the ranks were; without run.json the verdict still stands
+        with suppress(NoAnswer):
+            file = folder.run_file
+            told[folder] = within(PART_LIMIT_S, partial(read_fact, file, RunRecord, EVIDENCE_BYTES))
     records = [one for one in told.values() if one is not None]
     rounds, clocks = joined_rounds(records), dict[int, float]()
     estimating = [one for one in records if one.clocks]
@@ -89,12 +93,10 @@ def merge_runs(
                 case = replace(case, gaps=(*case.gaps, *gaps))
                 nodes[folder] = NodeCase(str(folder.path), case, clocks.get(node))
                 continue
-            empty, refusal = (
-                True,
-                UnreadableRun(
-                    f"{folder.path} holds no evidence",
-                    "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
-                ),
+            empty = True
+            refusal = UnreadableRun(
+                f"{folder.path} holds no evidence",
+                "name a folder that hangcheck attach wrote, or hangcheck run after a verdict",
             )
         except UnreadableRun as error:
             refusal = error
@@ -165,11 +167,7 @@ def _is_before(
     """
     if node.case.run.round >= newest.number:
         return False
-    own = (
-        {earlier_round.number: earlier_round for earlier_round in record.rounds}
-        if record is not None
-        else {}
-    )
+    own = {} if record is None else {seen.number: seen for seen in record.rounds}
     if newest.number in own:
         return node.case.taken_at < own[newest.number].started_at
     if record is not None and record.meeting:
@@ -179,13 +177,3 @@ def _is_before(
     world_size = max((case.run.world_size for case in later), default=0)
     ours = [view.rank for view in node.case.ranks if view.pid is not None]
     return bool(later) and all(rank in elsewhere or rank >= world_size for rank in ours)
-
-
-def _record(folder: RunFolder) -> RunRecord | None:
-    """Read who the ranks were, in each round; without run.json the verdict still stands."""
-    file = folder.run_file
-    try:
-        data = within(PART_LIMIT_S, lambda: read_owned(file, EVIDENCE_BYTES))
-        return decode(data, RunRecord, str(file))
-    except (OSError, UnreadableRun, NoAnswer):
-        return None

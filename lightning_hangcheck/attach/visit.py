@@ -1,4 +1,4 @@
-"""What `hangcheck attach` does: look a few times within two seconds, judge, save.
+"""How `hangcheck attach` takes evidence: it looks a few times within two seconds.
 
 It is the watcher's round (`WatchedRound`), look and judgement. Its own is the start of each
 silence, which is asked of the kernel, of the pages of ranks, and of a sidecar that is there.
@@ -6,13 +6,14 @@ silence, which is asked of the kernel, of the pages of ranks, and of a sidecar t
 
 from __future__ import annotations
 
-import socket
 import time
+from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.attach import silence
 from lightning_hangcheck.attach.job_search import FoundJob, command_of
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
@@ -21,14 +22,13 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.exits import ExitWatcher
 from lightning_hangcheck.look.proc import born_ns, slept_s
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
 from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
-from lightning_hangcheck.observe.run_record import RankNote, rank_record, save_run
-from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
+from lightning_hangcheck.observe.run_record import RankNote, rank_record
+from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
-    from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.rundir import RunFolder
 
 NOTHING = RecordedSession()
 LOOKS_S = (0.0, 1.02, 2.04)
@@ -50,25 +48,6 @@ TIME_LIMIT_S = 30.0
 STEPS = 3
 """Of what is left of that time a step gets a third: what comes after it must have its share."""
 LEAST_S = 0.2
-
-
-def attach(
-    job: FoundJob,
-    limits: Limits,
-    folder: RunFolder,
-    recorded: RecordedSession = NOTHING,
-    *,
-    local_values: bool = False,
-) -> tuple[Case, Verdict]:
-    """Diagnose a job that runs already: `look`, judge, and keep that in a folder.
-
-    A folder that cannot be written costs no verdict: that is said on stderr. UsedRunFolder where it
-    holds another run.
-    """
-    case, ranks = look(job, limits, folder.run_id, recorded, local_values=local_values)
-    verdict = judge(case)
-    save_run(case, verdict, ranks, folder)
-    return case, verdict
 
 
 def look(
@@ -86,25 +65,26 @@ def look(
     more than a second; ``local_values`` are read in the last look; the time limit is for processes
     and servers that don't answer. NoJobFound where nothing can be seen, and why.
     """
-    visit = _Visit(job, recorded, local_values=local_values, time_limit_s=time_limit_s)
-    try:
-        case = visit.take_evidence(limits, run_id)
-    finally:
-        visit.exit_watcher.close()
-    return case, tuple(rank_record(found, visit.host) for found in job.ranks)
+    with closing(ExitWatcher()) as exits:
+        visit = _Visit(job, limits, recorded, exits, time_limit_s)
+        case = visit.take_evidence(run_id, local_values=local_values)
+    return case, tuple(rank_record(found, visit.round.host) for found in job.ranks)
 
 
 class _Visit:
     def __init__(
-        self, job: FoundJob, recorded: RecordedSession, *, local_values: bool, time_limit_s: float
+        self,
+        job: FoundJob,
+        limits: Limits,
+        recorded: RecordedSession,
+        exits: ExitWatcher,
+        time_limit_s: float,
     ) -> None:
-        self.host = socket.gethostname()
-        self.exit_watcher = ExitWatcher()
-        self._job, self._recorded, self._local_values = job, recorded, local_values
+        self._limits = silence.of_a_visit(limits)
+        self._exits, self._job, self._recorded = exits, job, recorded
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
-        self._round, self._kept = WatchedRound(0), KeptStacks()
-        self._faults = Faults()
+        self.round, self._kept = WatchedRound(0), KeptStacks()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
         self._command = command_of(job)
@@ -113,17 +93,26 @@ class _Visit:
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
         for found in job.ranks:
-            self._round.take_in(found, self._began_ns)
+            self.round.take_in(found, self._began_ns)
             self._slept[found.pid] = slept_s(found.pid)
-            self.exit_watcher.watch(found.pid)
+            exits.watch(found.pid)
         ranks = [(found.rank, found.pid) for found in job.ranks]
         self._targets, left_out = with_room(tree.targets(ranks))
         self._note((*recorded.gaps, *left_out))
 
-    def take_evidence(self, limits: Limits, run_id: str) -> Case:
+    def take_evidence(self, run_id: str, *, local_values: bool) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
-        look = self._look(last=False)
-        self._refuse_blindness(look)
+        look = self._look()
+        # without any stack a healthy job and a hung one look the same
+        own = [sample for target, sample in look.samples if target.role == "rank"]
+        stopped = (sample.kernel is not None and sample.kernel.state == "T" for sample in own)
+        if not (any(sample.stack is not None for sample in own) or any(stopped)):
+            gap = next((gap for gap in self._gaps.values() if gap.kind == "stack"), None)
+            why, remedy = (gap.why, gap.remedy) if gap else ("its processes are gone", "")
+            raise NoJobFound(
+                f"no stack of the job can be read: {why}",
+                remedy or "look for its processes again: hangcheck attach",
+            )
         for target, sample in look.samples:
             # where the main thread only serves others, it counts how long that one slept which
             # trains: the first look tells which that is, and woke nobody
@@ -132,23 +121,20 @@ class _Visit:
                 self._slept[target.pid] = slept_s(target.pid, tid)
         # a tenth of a second, which passes between two looks
         import_module("lightning_hangcheck.judge.verdict")
-        from lightning_hangcheck.attach import silence
-
-        limits = silence.of_a_visit(limits)
         asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
-        if asleep_s >= limits.idle_after:
+        if asleep_s >= self._limits.idle_after:
             self._wait_until(SECOND_GLANCE_S)
-            case = self._case(self._look(last=True), limits, run_id)
+            case = self._case(self._look(with_values=local_values), run_id)
             if silence.stands_still(case.ranks):
                 return case
         for moment_s in LOOKS_S[1:]:
             self._wait_until(moment_s)
-            look = self._look(last=moment_s == LOOKS_S[-1])
-        return self._case(look, limits, run_id)
+            look = self._look(with_values=local_values and moment_s == LOOKS_S[-1])
+        return self._case(look, run_id)
 
-    def _look(self, *, last: bool) -> Look:
+    def _look(self, *, with_values: bool = False) -> Look:
         """Look as the watcher does; of what is left of the time each of three steps gets a part."""
-        alive = [rank.found.rank for rank in self._round.alive]
+        alive = [rank.found.rank for rank in self.round.alive]
         present = [target for target in self._targets if target.rank in alive]
         session, began_s = self._recorded.session, time.monotonic()
         rounds = max(1, -(-len(alive) // AT_ONCE))
@@ -162,7 +148,7 @@ class _Visit:
             limit_s,
             None if session is None else session.torch_servers,
             time.time() - max(self._ages_s(), default=0.0),
-            with_values=alive if last and self._local_values else (),
+            with_values=alive if with_values else (),
             given_up=lambda: time.monotonic() > began_s + left_s,
             kept=self._kept,
         )
@@ -174,7 +160,7 @@ class _Visit:
             self._mute.update(target for target, sample in asked if sample.stack is None)
         look = replace(look, samples=samples)
         self._note(look.gaps)
-        self._round.add(look, self._faults)
+        self.round.add(look)
         return look
 
     def _note(self, gaps: Iterable[Gap]) -> None:
@@ -189,46 +175,32 @@ class _Visit:
         moment_ns, left_s = self._began_ns + int(moment_s * NANOSECONDS), 1.0
         while left_s > 0:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
-            for ended in self.exit_watcher.wait(left_s):
-                self._round.note_exit(ended.pid, ended.exit_code)
+            for ended in self._exits.wait(left_s):
+                self.round.note_exit(ended.pid, ended.exit_code)
 
-    def _refuse_blindness(self, first: Look) -> None:
-        """Without any stack a healthy job and a hung one look the same: say so, and no verdict."""
-        own = [sample for target, sample in first.samples if target.role == "rank"]
-        stopped = (sample.kernel is not None and sample.kernel.state == "T" for sample in own)
-        if any(sample.stack is not None for sample in own) or any(stopped):
-            return
-        gap = next((gap for gap in self._gaps.values() if gap.kind == "stack"), None)
-        why, remedy = (gap.why, gap.remedy) if gap is not None else ("its processes are gone", "")
-        raise NoJobFound(
-            f"no stack of the job can be read: {why}",
-            remedy or "look for its processes again: hangcheck attach",
-        )
-
-    def _case(self, look: Look, limits: Limits, run_id: str) -> Case:
+    def _case(self, look: Look, run_id: str) -> Case:
         """As the watcher's case, with the start of each silence; pages are read last."""
-        from lightning_hangcheck.attach import silence
         from lightning_hangcheck.judge.joining import complete_case
 
         watched, unwatched = self._read_recorded()
         self._wait_until(0)
         taken_at, taken_ns, ages_s = utc_now(), time.monotonic_ns(), self._ages_s()
         seen = []
-        for view in self._round.views(self.host, taken_ns, self._faults):
+        for view in self.round.views(taken_ns):
             slept = None if view.pid is None else self._slept[view.pid]
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
-        views = silence.with_silences(seen, watched_s, limits, taken_ns, watched)
+        views = silence.with_silences(seen, watched_s, self._limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
-        facts = self._round.facts(run_id, self._command, started_at)
-        gaps = (*self._gaps.values(), *self._faults.gaps, *unwatched)
+        facts = self.round.facts(run_id, self._command, started_at)
+        gaps = (*self._gaps.values(), *self.round.faults.gaps, *unwatched)
         case = Case(
-            run=replace(facts, world_size=self._round.world_size),
+            run=replace(facts, world_size=self.round.world_size),
             ranks=views,
             gaps=(*gaps, *silence.unknown_sleep(views, watched)),
             code=look.code,
-            limits=silence.where_nobody_moves(limits, views, watched),
+            limits=silence.where_nobody_moves(self._limits, views, watched),
             taken_at=taken_at,
             taken_ns=taken_ns,
             seen_in="attach",
@@ -241,7 +213,7 @@ class _Visit:
         if session is None:
             return {}, ()
         beats = beats_of(session, self._born_ns)
-        for rank in self._round.ranks.values():
+        for rank in self.round.ranks.values():
             rank.beat = beats.get(rank.found.pid)
         watch, now_ns = watch_over(session), time.monotonic_ns()
         if watch is None or watch.notes is None:

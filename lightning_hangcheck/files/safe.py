@@ -246,6 +246,14 @@ def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
         ) from error
 
 
+def read_fact(file: Path, kind: type[Fact], most: int = FACT_BYTES) -> Fact | None:
+    """Read a fact that another process wrote; None where there is none that can be read."""
+    try:
+        return decode(read_owned(file, most), kind, str(file))
+    except (OSError, UnreadableRun):
+        return None
+
+
 def unreadable(path: Path, error: OSError) -> UnreadableRun:
     """Say why a file of a run cannot be read, and the way out."""
     wrong = isinstance(error, (UnusableFile, IsADirectoryError))

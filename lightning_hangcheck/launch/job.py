@@ -40,7 +40,12 @@ END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 class Job:
-    """The command as our child. We become the reaper of its orphans, so that all stays below us."""
+    """The command as our child. We become the reaper of its orphans, so that all stays below us.
+
+    ``sidecar``: what is below us, and not of the job.
+    """
+
+    sidecar: subprocess.Popen[bytes] | None = None
 
     def __init__(
         self,
@@ -61,15 +66,16 @@ class Job:
         self.pid = self._process.pid
         self.exit_code: int | None = None
 
-    def reap(self, others: Sequence[subprocess.Popen[bytes]]) -> None:
+    def reap(self) -> None:
         """Collect every child that has ended."""
-        for process in others:
-            process.poll()
-        ours = {process.pid for process in others}
+        ours = None
+        if self.sidecar is not None:
+            ours = self.sidecar.pid
+            self.sidecar.poll()
         self.exit_code = self._process.poll() if self.exit_code is None else self.exit_code
         with suppress(ChildProcessError):
             flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid not in ours:
+            while (ended := os.waitid(os.P_ALL, 0, flags)) and ended.si_pid != ours:
                 if ended.si_pid == self.pid:
                     self.exit_code = self._process.wait()
                 else:
@@ -80,14 +86,14 @@ class Job:
         if self.exit_code is None:
             self._process.send_signal(number)
 
-    def hang_up(self, ours: Sequence[int]) -> None:
+    def hang_up(self) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
 
         SIGHUP, and SIGCONT, as a stopped process hears it only then, to its groups of this session.
         """
         session = os.getsid(0)
         groups = set()
-        for pid in self.processes(ours):
+        for pid in self.processes():
             with suppress(ProcessLookupError):
                 if os.getsid(pid) == session:
                     groups.add(os.getpgid(pid))
@@ -96,9 +102,9 @@ class Job:
                 with suppress(ProcessLookupError):
                     os.killpg(group, number)
 
-    def processes(self, ours: Sequence[int]) -> list[int]:
-        """Return the job's processes that are alive, without ours and what these started."""
-        skipped = set(ours)
+    def processes(self) -> list[int]:
+        """Return the job's processes that are alive, without the sidecar and what that started."""
+        skipped = set() if self.sidecar is None else {self.sidecar.pid}
         alive = []
         for ref in descendants(os.getpid()):
             if ref.pid in skipped or ref.parent_pid in skipped:

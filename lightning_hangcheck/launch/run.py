@@ -1,38 +1,51 @@
-"""What `hangcheck run` does: start the sidecar and the command, and stay out of the way."""
+"""What `hangcheck run` does: start the sidecar and the command, and stay out of the way.
+
+Its run folder is as named, on each of a job's nodes, or a temporary one.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import time
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor
-from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun
+from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.judge.wording import shell_code
-from lightning_hangcheck.launch.folder import SCHEDULERS, take_run_folder
 from lightning_hangcheck.launch.job import (
     HELD,
     Job,
     Signals,
-    Taken,
     become,
     end_ranks,
     refuse_unstartable,
 )
 from lightning_hangcheck.machine import NoRoom, require_room
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import NodePlace, RunRecord
-from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.run_folders import Carrier
+from lightning_hangcheck.rundir import (
+    RunFolder,
+    claim_run_folder,
+    folder_of_node,
+    folder_of_start,
+    name_run_folder,
+    prepare_run_folder,
+    starts_so_far,
+)
+from lightning_hangcheck.session.run_folders import Carrier, kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
-    Session,
     SessionFacts,
     new_key,
     open_session,
@@ -54,10 +67,17 @@ from lightning_hangcheck.watch.link import (
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lightning_hangcheck.session.session import Session
 
 NO_ALERTS = AlertsAskedFor()
 ABORTED = 75
 ASKED_BY_US = "hangcheck run ("
+DISK_LIMIT_S = 1.0
+"""The command waits for this; a second is what a user does not notice beside the start of torch."""
+SCHEDULERS = (
+    "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID", "AWS_BATCH_JOB_ID",
+)  # fmt: skip
+"""Set by those who start a job, and start it again with the same words, at night."""
 POLL_S = 0.2
 KILLED_WITHIN_S = 10.0
 MOST_STARTS = 4
@@ -96,14 +116,32 @@ def run_command(
     mask, session = set(signal.pthread_sigmask(signal.SIG_BLOCK, HELD)), None
     log.start_writer()
     try:
-        session = _open_session(command, settings, node, job, store)
+        shown, started_at = show_command(command), utc_now()
+        record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
+        # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
+        number = identify(os.environ).node_rank if node is None else node.number
+        scheduled = any(name in os.environ for name in SCHEDULERS)
+        folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
+        facts = SessionFacts(
+            run_dir=str(folder.path),
+            command=shown,
+            started_at=started_at,
+            root_pid=os.getpid(),
+            launched=True,
+            job=job,
+            node=node,
+            store=store,
+        )
         environment = environment_with(os.environ, settings)
-        if session is not None:
-            environment.update(extra_environment)
-            environment[SESSION_VARIABLE] = str(session.path)
+        try:
+            session = open_session(session_folder(new_key()), facts)
+        except (OSError, UnreadableRun) as error:
+            unusable = f"shared memory cannot be used ({error}); the command runs, but unwatched"
+            log.once("session", unusable)
+        else:
+            environment |= {**extra_environment, SESSION_VARIABLE: str(session.path)}
             if not settings.quiet:
-                facts = session.facts
-                log.once("start", f"watching {facts.command}; run folder {facts.run_dir}")
+                log.once("start", f"watching {shown}; run folder {folder.path}")
         signals = Signals(HELD)
         run = _Run(Job(command, environment, mask), session, settings, alerts)
         return run.until_ended(signals)
@@ -126,15 +164,21 @@ class _Run:
         self._alerts = alerts
         self._starts = 0
         self._asked_to_end: EndAsked | None = None
-        self._sidecar: subprocess.Popen[bytes] | None = None
         self._inbox: Inbox | None = None
         self._kill_at: float | None = None  # the end of a hung job: SIGTERM, then this
         self._start_sidecar()
 
     def until_ended(self, signals: Signals) -> int:
         while self._goes_on():
-            self._take_signal(signals.next(POLL_S))
-            self._job.reap(self._ours)
+            taken = signals.next(POLL_S)
+            if taken is not None and taken.number != signal.SIGCHLD:
+                if taken.asks_for_end:
+                    self._end_asked(taken.by)
+                if taken.hangs_up:
+                    self._job.hang_up()
+                elif not taken.from_kernel:
+                    self._job.pass_on(taken.number)
+            self._job.reap()
             self._keep_sidecar_alive()
             proven = None
             while self._inbox is not None and (message := self._inbox.next()) is not None:
@@ -142,12 +186,12 @@ class _Run:
             if proven is not None and self._kill_at is None:
                 self._act_on(proven)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                for pid in self._left_over():
+                for pid in self._job.processes():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-        self._job.reap(self._ours)  # what ended since: pid 1 of a container may reap nobody
+        self._job.reap()  # what ended since: pid 1 of a container may reap nobody
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
-        self._conclude(CommandEnded(self._job.pid, exit_code, tuple(self._left_over())))
+        self._conclude(CommandEnded(self._job.pid, exit_code, tuple(self._job.processes())))
         return ABORTED if self._kill_at is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
@@ -157,24 +201,7 @@ class _Run:
         if time.monotonic() >= self._kill_at + KILLED_WITHIN_S:
             log.once("hopeless", "parts of the job do not end on SIGKILL (state D?); leaving them")
             return False
-        return self._job.exit_code is None or bool(self._left_over())
-
-    def _left_over(self) -> list[int]:
-        return self._job.processes([process.pid for process in self._ours])
-
-    @property
-    def _ours(self) -> list[subprocess.Popen[bytes]]:
-        return [] if self._sidecar is None else [self._sidecar]
-
-    def _take_signal(self, taken: Taken | None) -> None:
-        if taken is None or taken.number == signal.SIGCHLD:
-            return
-        if taken.asks_for_end:
-            self._end_asked(taken.by)
-        if taken.hangs_up:
-            self._job.hang_up([process.pid for process in self._ours])
-        elif not taken.from_kernel:
-            self._job.pass_on(taken.number)
+        return self._job.exit_code is None or bool(self._job.processes())
 
     def _act_on(self, hang: HangProven) -> None:
         """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
@@ -214,12 +241,12 @@ class _Run:
             return
         self._starts += 1
         try:
-            self._sidecar = start_linked_sidecar(self._session, self._settings)
+            sidecar = self._job.sidecar = start_linked_sidecar(self._session, self._settings)
         except OSError as error:
             log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
             return
-        if self._sidecar.stdout is not None:
-            self._inbox = Inbox(self._sidecar.stdout)
+        if sidecar.stdout is not None:
+            self._inbox = Inbox(sidecar.stdout)
         if self._alerts.any:
             self._tell(self._alerts)
         if self._asked_to_end is not None:
@@ -227,17 +254,15 @@ class _Run:
 
     def _keep_sidecar_alive(self) -> None:
         """Start a new sidecar when the old one died, a few times, and say so each time."""
-        if self._sidecar is None or self._sidecar.poll() is None:
+        sidecar = self._job.sidecar
+        if sidecar is None or sidecar.poll() is None:
             return
-        pid, code = self._sidecar.pid, self._sidecar.returncode
-        self._sidecar = None
+        pid, self._job.sidecar = sidecar.pid, None
         if self._starts >= MOST_STARTS:
             log.once("sidecar given up", "the sidecar keeps dying; training goes on unwatched")
             return
-        log.once(
-            f"sidecar {pid}",
-            f"the sidecar (pid {pid}) ended with code {code}; training goes on, a new one starts",
-        )
+        ended = f"the sidecar (pid {pid}) ended with code {sidecar.returncode}"
+        log.once(f"sidecar {pid}", f"{ended}; training goes on, a new one starts")
         self._start_sidecar()
 
     def _end_asked(self, by: str) -> None:
@@ -249,7 +274,7 @@ class _Run:
 
         Its own end may take longer: storage that stalls keeps a process that writes to it.
         """
-        session, sidecar = self._session, self._sidecar
+        session, sidecar = self._session, self._job.sidecar
         if session is None:
             return
         if sidecar is None or self._inbox is None:
@@ -269,38 +294,78 @@ class _Run:
             sidecar.wait(END_LIMIT_S)
 
     def _tell(self, message: Message) -> None:
-        if self._sidecar is not None and self._sidecar.stdin is not None:
-            send(self._sidecar.stdin, message)
+        sidecar = self._job.sidecar
+        if sidecar is not None and sidecar.stdin is not None:
+            send(sidecar.stdin, message)
 
 
-def _open_session(
-    command: Sequence[str],
-    settings: Settings,
-    node: NodePlace | None,
-    job: str,
-    store: tuple[str, int],
-) -> Session | None:
-    """A run that cannot be watched still runs: what is missing is said once."""
-    shown, started_at = show_command(command), utc_now()
-    record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
-    # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
-    number = identify(os.environ).node_rank if node is None else node.number
-    scheduled = any(name in os.environ for name in SCHEDULERS)
-    folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
-    facts = SessionFacts(
-        run_dir=str(folder.path),
-        command=shown,
-        started_at=started_at,
-        root_pid=os.getpid(),
-        launched=True,
-        job=job,
-        node=node,
-        store=store,
-    )
+# The run folder
+
+
+def take_run_folder(
+    wanted: str | None, record: RunRecord, number: int = 0, *, scheduled: bool = False
+) -> RunFolder:
+    """Make a folder this run's own. Training goes on without: an unusable one is replaced.
+
+    All nodes of a job may be given one folder: the first node takes it, the others, by ``number``,
+    one below. Where no node has a number yet, the first to come takes it. A scheduler that starts a
+    job again gives it the same folder once more, and nobody is there to name another: it is kept
+    below. UsedRunFolder where somebody can.
+    """
+    number = number if wanted is not None else 0
+    top = name_run_folder(wanted)
+
+    def take(start: RunFolder) -> RunFolder:
+        folder = folder_of_node(str(start.path), str(number)) if number else start
+        return _taken(folder, record, below=number > 0)
+
+    def take_for_next_start() -> RunFolder:
+        """Take the folder of the newest start in which this node has none yet, or of one more.
+
+        So all nodes find the same one without a word between them. A start that is over takes
+        nobody in: a node that was not there then belongs to the next one.
+        """
+        start = starts_so_far(top)
+        held = read_fact(folder_of_start(top, start).run_file, RunRecord, EVIDENCE_BYTES)
+        if start == 1 or (held is not None and held.ended_at is not None):
+            start += 1
+        while True:
+            try:
+                return take(folder_of_start(top, start))
+            except UsedRunFolder:
+                start += 1
+
     try:
-        return open_session(session_folder(new_key()), facts)
-    except (OSError, UnreadableRun) as error:
-        log.once(
-            "session", f"shared memory cannot be used ({error}); the command runs, but unwatched"
-        )
-        return None
+        try:
+            return apart(DISK_LIMIT_S, lambda: take(top))
+        except UsedRunFolder as used:
+            if not scheduled:
+                raise
+            later = apart(DISK_LIMIT_S, take_for_next_start)
+            log.once("run folder", f"{used.args[0]}; this one is kept in {later.path}")
+            return later
+    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
+        other = temporary_run_folder()
+        log.once("run folder", kept_instead(top, error, other))
+        return _taken(other, record)
+
+
+def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
+    # where no number tells nodes apart, each takes one by its name; containers may have one name
+    host = socket.gethostname().partition(".")[0]
+    names = ["", *(() if below else (host, f"{host}-{os.urandom(4).hex()}"))]
+    while True:
+        name = names.pop(0)
+        taken = folder_of_node(str(folder.path), name) if name else folder
+        prepare_run_folder(taken)
+        try:
+            claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
+        except UsedRunFolder:
+            # whether it is the same job that took it, which still goes on: on another node, then
+            held = read_fact(taken.run_file, RunRecord, EVIDENCE_BYTES)
+            if not names or held is None or held.ended_at is not None:
+                raise
+            if not held.job or held.job != record.job:
+                raise
+        else:
+            return taken

@@ -32,6 +32,7 @@ from lightning_hangcheck.nodes.message import (
     MOST_OF_A_NODE,
     MOST_RANKS,
     VERSION,
+    BadMessage,
     Judgement,
     Message,
     without_table,
@@ -76,10 +77,6 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 """But for those with which it begins anything but a number from 0 to 127."""
 
 
-class BadMessage(Exception):
-    """These bytes are no message that this version reads; the sentence says why."""
-
-
 Told = TypeVar("Told", Message, Judgement)
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
     kind: msgspec.msgpack.Decoder(kind) for kind in (Message, Judgement)
@@ -101,15 +98,12 @@ def read_message(data: bytes) -> tuple[Message, int]:
     with _blaming_its_sender():
         message, memory = _decoded(data, Message)
         _refuse_odd_groups(message)
-        try:
-            message = without_table(message)
-        except ValueError as error:
-            raise BadMessage(str(error)) from error
+        message = without_table(message)
         sizes = [message.world_size, message.local_world_size or 0]
-        left, views = message.left, [rank_class.told.view for rank_class in message.lines]
+        left, views = message.left, [line.view for line in message.lines]
         if left is not None:
             sizes, views = [*sizes, left.world_size], [*views, *left.ranks]
-        lines = [rank_class.ranks for rank_class in message.lines]
+        lines = [line.ranks for line in message.lines]
         spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
         numbers = (message.node, *(view.rank for view in views), *message.wants)
         _refuse_if(any(not 0 <= number < MOST_RANKS for number in numbers), "a node or rank number")
@@ -121,7 +115,7 @@ def read_message(data: bytes) -> tuple[Message, int]:
         seconds = (message.mark.began_s, *chain.from_iterable(spans))
         _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
         _refuse_if(not can_be_reckoned_with(message), "a number")
-        alone = (rank_class.told for rank_class in message.lines if rank_class.alone)
+        alone = (line for line in message.lines if line.alone)
         memory += A_MEMBER * sum(members_in(family) for line in alone for family in line.groups)
         return message, memory
 
@@ -130,13 +124,10 @@ def read_judgement(data: bytes) -> Judgement:
     """Decode what the judging node says, whoever wrote it; BadMessage as for `read_message`."""
     with _blaming_its_sender():
         judgement, _ = _decoded(data, Judgement)
-        texts = [] if judgement.end is None else [judgement.end.round.summary]
-        for verdict in (
-            judgement.verdict,
-            judgement.end.verdict if judgement.end is not None else None,
-        ):
-            if verdict is None:
-                continue
+        end = judgement.end
+        texts = [] if end is None else [end.round.summary]
+        told = (judgement.verdict, None if end is None else end.verdict)
+        for verdict in filter(None, told):
             texts += [verdict.summary, verdict.command, verdict.run_id]
             _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
             _refuse_if(not 0 <= verdict.world_size <= MOST_RANKS, "more ranks")
@@ -218,12 +209,12 @@ def _refuse_odd_groups(message: Message) -> None:
     """Before any group is made: whose shapes, and how many members, can be."""
     members = 0
     for rank_class in message.lines:
-        flight, groups = rank_class.told.view.flight, rank_class.told.groups
+        flight, groups = rank_class.view.flight, rank_class.groups
         records = len(flight.groups) if flight is not None else len(groups)
         _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")
         if rank_class.alone:
             members += sum(map(members_in, groups))
-            number = rank_class.told.view.rank
+            number = rank_class.view.rank
             _refuse_if(rank_class.ranks != (number, number), "a rank whose number")
     _refuse_if(members > MOST_MEMBERSHIPS, "groups with more members")
 

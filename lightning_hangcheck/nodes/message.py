@@ -58,30 +58,28 @@ SET = Meta(max_length=131_072)
 """A first and a last number for every second rank of a job."""
 
 
-class RankLine(Struct, frozen=True, array_like=True):
-    """A rank as its node sees it.
-
-    Its ``view`` has no members of its groups (``groups`` are as in `Alike`), and while it travels
-    no stacks: ``stacks`` are their numbers, in the order of processes, samples, threads.
-    """
-
-    view: RankView
-    stacks: Annotated[tuple[int, ...], LEAVES] = ()
-    groups: Annotated[tuple[GroupFamily, ...], Meta(max_length=4_096)] = ()
+class BadMessage(Exception):
+    """What was sent is no message that this version reads; the sentence says why."""
 
 
 class RankClass(Struct, frozen=True, array_like=True):
     """Ranks that stand alike, or one that does not.
 
-    ``standing``: a number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`. ``told``: one of
-    them, with evidence if any has it, that which was silent for the shortest time. ``names``: which
-    processes the first of ``ranks`` are.
+    Attributes:
+        standing: A number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`.
+        view: One of them, with evidence if any has it, that which was silent for the shortest time.
+            It has no members of its groups, and while it travels no stacks.
+        names: Which processes the first of ``ranks`` are.
+        groups: Of the view, as in `Alike`.
+        stacks: Numbers of the view's, in the order of processes, samples, threads.
     """
 
     standing: int
-    told: RankLine
+    view: RankView
     ranks: Annotated[RankSet, SET]
     names: Annotated[tuple[RankName, ...], Meta(max_length=MOST_NAMES)] = ()
+    groups: Annotated[tuple[GroupFamily, ...], Meta(max_length=4_096)] = ()
+    stacks: Annotated[tuple[int, ...], LEAVES] = ()
 
     @property
     def alone(self) -> bool:
@@ -93,19 +91,16 @@ def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> 
     """Return one rank as a class of its own."""
     name = RankName(view.rank, view.local_rank, view.host, view.pid)
     names = () if standing == UNLIKE else (name,)
-    return RankClass(standing, RankLine(view, (), groups), (view.rank, view.rank), names)
+    return RankClass(standing, view, (view.rank, view.rank), names, groups)
 
 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
     """Join those of equal standing, whose groups have one shape; in the order of first ranks."""
     alike: dict[tuple[object, ...], list[RankClass]] = {}
     for rank_class in classes:
-        shapes = (
-            rank_class.ranks
-            if rank_class.alone
-            else tuple(family.offsets for family in rank_class.told.groups)
-        )
-        alike.setdefault((rank_class.standing, shapes), []).append(rank_class)
+        shapes = tuple(family.offsets for family in rank_class.groups)
+        key = rank_class.ranks if rank_class.alone else shapes
+        alike.setdefault((rank_class.standing, key), []).append(rank_class)
     found = [ones[0] if len(ones) == 1 else _one_of(ones) for ones in alike.values()]
     return tuple(sorted(found, key=lambda rank_class: (rank_class.ranks[0], rank_class.standing)))
 
@@ -115,7 +110,7 @@ def as_view(rank_class: RankClass) -> tuple[RankView, Alike]:
 
     Where the view's rank is no longer among them, it is as that of the first one.
     """
-    view, groups, number = rank_class.told.view, rank_class.told.groups, rank_class.told.view.rank
+    view, groups, number = rank_class.view, rank_class.groups, rank_class.view.rank
     if not common((number, number), rank_class.ranks):
         number = rank_class.ranks[0]
         name = next((name for name in rank_class.names if name.rank == number), RankName(number))
@@ -159,7 +154,7 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
     if not rest:
         return tuple(classes), 0
     bare = [
-        replace(rank_class, standing=WITHOUT_EVIDENCE, told=RankLine(brief(rank_class.told.view)))
+        replace(without_evidence(rank_class), standing=WITHOUT_EVIDENCE, groups=())
         for rank_class in rest
     ]
     return together([*kept, *bare]), sum(size(rank_class.ranks) for rank_class in rest)
@@ -167,9 +162,7 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
 
 def without_evidence(rank_class: RankClass) -> RankClass:
     """Return a class without what looks brought; its groups stay: by them ranks are alike."""
-    return replace(
-        rank_class, told=RankLine(brief(rank_class.told.view), (), rank_class.told.groups)
-    )
+    return replace(rank_class, view=brief(rank_class.view), stacks=())
 
 
 def brief(view: RankView) -> RankView:
@@ -181,31 +174,29 @@ def brief(view: RankView) -> RankView:
 
 def _one_of(alike: Sequence[RankClass]) -> RankClass:
     ordered = sorted(alike, key=lambda rank_class: rank_class.ranks[0])
-    views = [rank_class.told.view for rank_class in ordered]
-    told = [(rank_class, rank_class.told.view) for rank_class in ordered]
-    seen = [rank_class for rank_class, view in told if view.processes or view.flight is not None]
-    youngest = min(seen or ordered, key=lambda rank_class: rank_class.told.view.silent_for_s)
-    names = sorted(
-        {name for rank_class in ordered for name in rank_class.names}, key=lambda name: name.rank
-    )
+    views = [rank_class.view for rank_class in ordered]
+    seen = [view for view in views if view.processes or view.flight is not None]
+    youngest = min(seen or views, key=lambda view: view.silent_for_s)
+    every = {name for rank_class in ordered for name in rank_class.names}
+    names = sorted(every, key=lambda name: name.rank)
     paces = [view.pace for view in views if view.pace is not None]
     slowest = max(paces, key=lambda pace: pace.longest_pause_s, default=None)
     view = replace(
-        youngest.told.view,
+        youngest,
         idle_for_s=min(view.idle_for_s for view in views),
         nothing_new_for_s=min(view.nothing_new_for_s for view in views),
         pace=slowest if len(paces) == len(views) else None,
     )
-    groups = joined_families([rank_class.told.groups for rank_class in ordered])
-    return replace(
-        youngest,
-        told=RankLine(view, (), groups),
+    return RankClass(
+        ordered[0].standing,
+        view,
         ranks=joined(rank_class.ranks for rank_class in ordered),
         names=tuple(names[:MOST_NAMES]),
+        groups=joined_families([rank_class.groups for rank_class in ordered]),
     )
 
 
-VERSION = 4
+VERSION = 5
 TAKEN_NS = 1 << 60
 """36 years: neither before nor after it a time of a running machine comes near 0, which says that
 there is no such time."""
@@ -356,7 +347,7 @@ def message_of(
         rank_class if small or common(rank_class.ranks, asked) else without_evidence(rank_class)
         for rank_class in lines
     )
-    told = any(rank_class.told.view.processes for rank_class in lines)
+    told = any(rank_class.view.processes for rank_class in lines)
     message = Message(
         version=VERSION,
         node=node,
@@ -413,32 +404,30 @@ def with_table(message: Message) -> Message:
             numbers.append(stacks.setdefault(stack.frames, len(stacks)))
             return replace(stack, frames=())
 
-        view = _with_stacks(rank_class.told.view, moved)
-        lines.append(
-            replace(rank_class, told=RankLine(view, tuple(numbers), rank_class.told.groups))
-        )
+        view = _with_stacks(rank_class.view, moved)
+        lines.append(replace(rank_class, view=view, stacks=tuple(numbers)))
     table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
     return replace(message, lines=tuple(lines), frames=tuple(frames), stacks=table)
 
 
 def without_table(message: Message) -> Message:
-    """Give the lines of a message their stacks back; ValueError where these are not as is told."""
+    """Give the lines of a message their stacks back; BadMessage where these are not as is told."""
     if any(not 0 <= call < len(message.frames) for stack in message.stacks for call in stack):
-        raise ValueError("a stack has a call that is not there")
+        raise BadMessage("a stack has a call that is not there")
     stacks = [tuple(message.frames[call] for call in stack) for stack in message.stacks]
     lines = []
     for rank_class in message.lines:
-        left = list(rank_class.told.stacks[::-1])
+        left = list(rank_class.stacks[::-1])
 
         def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
             if not left or not 0 <= left[-1] < len(stacks):
-                raise ValueError("a rank has a stack that is not there")
+                raise BadMessage("a rank has a stack that is not there")
             return replace(stack, frames=stacks[left.pop()])
 
-        view = _with_stacks(rank_class.told.view, found)
+        view = _with_stacks(rank_class.view, found)
         if left:
-            raise ValueError("a rank has other stacks than are told of it")
-        lines.append(replace(rank_class, told=RankLine(view, (), rank_class.told.groups)))
+            raise BadMessage("a rank has other stacks than are told of it")
+        lines.append(replace(rank_class, view=view, stacks=()))
     return replace(message, lines=tuple(lines), frames=(), stacks=())
 
 

@@ -35,7 +35,6 @@ from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
-    BadMessage,
     can_be_sent,
     most_memory,
     pack,
@@ -44,6 +43,7 @@ from lightning_hangcheck.nodes.encoding import (
 )
 from lightning_hangcheck.nodes.message import (
     VERSION,
+    BadMessage,
     Judgement,
     Message,
     ReadMessage,
@@ -396,10 +396,8 @@ class Peers:
         now_ns = self.now_ns()
         try:
             message, memory = read_message(data)
-            if message.node != node:
-                return False
             with self._lock:
-                return self._keep(message, memory, now_ns)
+                return message.node == node and self._keep(message, memory, now_ns)
         except (BadMessage, MemoryError) as error:
             log.once(f"message {node}", f"what node {node} tells is not used: {error}")
             self.unused[node] = str(error)
@@ -411,10 +409,8 @@ class Peers:
         if before is not None:
             kept, back_ns = kept - before.memory, before.back_ns
             silent = self.quiet_s(message.node) >= SILENT_AFTER_S
-            older = (
-                message.stamp <= before.message.stamp and message.machine == before.message.machine
-            )
-            if older and not silent:
+            older = message.stamp <= before.message.stamp
+            if older and message.machine == before.message.machine and not silent:
                 return False
             back_ns = now_ns if silent else back_ns
         if kept + memory > MOST_TOGETHER:
@@ -433,11 +429,8 @@ class Peers:
         if self._own == message.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
             ahead_s = message.wall_clock_s - time.time() + took_s / 2
             known = self._clocks.get(message.node)
-            if (
-                known is None
-                or took_s <= known.within_s
-                or abs(ahead_s - known.ahead_s) > took_s / 2 + known.within_s
-            ):
+            further_s = abs(ahead_s - known.ahead_s) - took_s / 2 if known is not None else 0.0
+            if known is None or took_s <= known.within_s or further_s > known.within_s:
                 within_s = round(took_s / 2, 3) + 0.001
                 self._clocks[message.node] = NodeClock(message.node, round(ahead_s, 3), within_s)
         return True
@@ -612,12 +605,8 @@ class Peers:
         told = [way.trouble(self.now_ns()) for way in self._shared]
         if not all(told):
             return ""
-        alone_in = [
-            exchange.where
-            for exchange in self._ways
-            if exchange.opened and exchange not in self._shared
-        ]
-        return "; ".join([*(f"no other node was seen in {one}" for one in alone_in), told[0]])
+        empty = [way for way in self._ways if way.opened and way not in self._shared]
+        return "; ".join([*(f"no other node was seen in {way.where}" for way in empty), told[0]])
 
     @property
     def same_number(self) -> tuple[str, ...] | None:

@@ -158,15 +158,12 @@ def find_ranks(
     agents = set(agents_in(tree))
     for pid, beat in beats.items():
         # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
-        for above in _above(pid, tree):
+        for above in starters_of(pid, tree):
             tasks = above.identity.world_size
             if tasks is not None and tasks < (beat.world_size or 0):
                 agents.add(above.pid)
-    told = {
-        pid: beat.rank
-        for pid, beat in beats.items()
-        if beat.rank is not None and pid in tree and pid not in agents
-    }
+    ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
+    told = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
     # what ranks with a page, and launchers, started like themselves is none by its environment
     others = {*told, *agents}
@@ -181,11 +178,8 @@ def find_ranks(
     if 0 not in found:  # a process becomes rank 0 without a launcher having said so
         plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
         if found or numbered:
-            parents = {
-                one.parent_pid
-                for one in tree.values()
-                if one.identity.launcher == "lightning" and one.identity.rank
-            }
+            launched = (one for one in tree.values() if one.identity.launcher == "lightning")
+            parents = {one.parent_pid for one in launched if one.identity.rank}
             plain = [one for one in plain if one.pid in parents]
         else:
             plain = [one for one in plain if one.trains or one.pid in beats]
@@ -201,8 +195,8 @@ def find_ranks(
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
 
 
-def _above(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
-    """The process that started one, and so on; numbers that lead round end after all were met."""
+def starters_of(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
+    """Yield the process that started one, and so on; numbers that lead round end after all."""
     process = tree.get(pid)
     for _ in tree:
         process = tree.get(process.parent_pid) if process is not None else None
@@ -212,7 +206,7 @@ def _above(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
 
 
 def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
-    depths = {pid: sum(1 for _ in _above(pid, tree)) for pid in tree}
+    depths = {pid: sum(1 for _ in starters_of(pid, tree)) for pid in tree}
     return sorted(tree.values(), key=lambda process: (depths[process.pid], process.started_ticks))
 
 
@@ -226,7 +220,7 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
         above.pid
         for process in tree.values()
         if process.identity.launcher in LAUNCHED_BELOW
-        for above in _above(process.pid, tree)
+        for above in starters_of(process.pid, tree)
         if above.identity.launcher in LAUNCHED_BELOW[process.identity.launcher]
     )
 

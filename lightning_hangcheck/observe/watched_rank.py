@@ -6,6 +6,7 @@ Rounds are never mixed: a rank that is gone since the last one is not waited for
 from __future__ import annotations
 
 import signal
+import socket
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -91,21 +92,18 @@ class WatchedRank:
 
         A rank that only sleeps between its collectives would else look as if it slept all along.
         """
+
+        def numbers(record: FlightRecord) -> dict[str, tuple[int, int, int]]:
+            found = {}
+            for group in record.groups:
+                newest = max((message.seq for message in group.messages), default=0)
+                found[group.group] = group.last_enqueued, group.last_completed, newest
+            return found
+
         before, self.flight = self.flight, flight
         if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
             return
-        now, then = (
-            {
-                group.group: (
-                    group.last_enqueued,
-                    group.last_completed,
-                    max((message.seq for message in group.messages), default=0),
-                )
-                for group in record.groups
-            }
-            for record in (flight, before)
-        )
-        if now != then:
+        if numbers(flight) != numbers(before):
             self.progress.read_collectives(flight.taken_ns)
 
     def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
@@ -198,14 +196,14 @@ class WatchedRank:
         """Take from the looks whether the rank advances, and say whether it stands still."""
         from lightning_hangcheck.judge.activity import read_rank_activity
 
-        seen = read_rank_activity(self.view("", now_ns))
+        seen = read_rank_activity(self.view(now_ns))
         if seen.carried:
             self.progress.saw_new(now_ns)
         if seen.activity == "moving":
             self.progress.saw_movement(now_ns)
         return seen.activity in ("busy", "idle")
 
-    def view(self, host: str, now_ns: int) -> RankView:
+    def view(self, now_ns: int, host: str = "") -> RankView:
         """Return the rank as rules may see it."""
 
         def seconds(nanoseconds: int) -> float:
@@ -290,11 +288,15 @@ class WatchedRound:
 
     ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
     when one of the ranks was last seen alive, since the machine's start. ``servers``: folder of
-    the ranks' worker servers and notes.
+    the ranks' worker servers and notes. ``faults``: where what fails in reading a rank is kept.
     """
 
-    def __init__(self, number: int, servers: Path | None = None) -> None:
+    def __init__(
+        self, number: int, servers: Path | None = None, faults: Faults | None = None
+    ) -> None:
         self.number = number
+        self.host = socket.gethostname()
+        self.faults = faults or Faults()
         self._servers = servers
         self.ranks: dict[int, WatchedRank] = {}
         self.started_at = utc_now()
@@ -323,7 +325,7 @@ class WatchedRound:
     @property
     def may_be_followed(self) -> bool:
         """Whether torchrun would start the ranks again: not all ended well, and not too often."""
-        well = all(left_well(rank.view("", 0)) for rank in self.ranks.values())
+        well = all(left_well(rank.view(0)) for rank in self.ranks.values())
         return self.restarts_left != 0 and not well
 
     @property
@@ -417,16 +419,12 @@ class WatchedRound:
                 rank.process_exit = replace(rank.process_exit, exit_code=exit_code)
 
     def read_vitals(
-        self,
-        ranks: Sequence[WatchedRank],
-        now_ns: int,
-        exit_codes: Mapping[int, int | None],
-        faults: Faults,
+        self, ranks: Sequence[WatchedRank], now_ns: int, exit_codes: Mapping[int, int | None]
     ) -> None:
         """Read what the kernel tells of ranks at any time; of one that is gone, its end."""
         for rank in ranks:
             pid = rank.found.pid
-            with faults.of("its vital signs", rank.found.rank):
+            with self.faults.of("its vital signs", rank.found.rank):
                 seen = vitals(pid)
                 if seen is None or not seen.is_still(rank.found.started_ticks):
                     self.note_exit(pid, exit_codes.get(pid))
@@ -442,20 +440,20 @@ class WatchedRound:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)
 
-    def add(self, look: Look, faults: Faults) -> None:
+    def add(self, look: Look) -> None:
         """Hand each rank what a look brought of it; who is gone keeps what was seen before."""
         for rank in self.alive:
-            with faults.of("what a look brought", rank.found.rank):
+            with self.faults.of("what a look brought", rank.found.rank):
                 rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
                 rank.read_flight(look.flights.get(rank.found.rank))
 
-    def views(self, host: str, now_ns: int, faults: Faults | None = None) -> tuple[RankView, ...]:
+    def views(self, now_ns: int) -> tuple[RankView, ...]:
         """Return all ranks as rules may see them; of one that fails only its number and a gap."""
-        faults, views = faults or Faults(), {}
+        views = {}
         for number, rank in self.ranks.items():
-            views[number] = RankView(rank=number, host=host, pid=rank.found.pid)
-            with faults.of("what is known of it", number):
-                views[number] = rank.view(host, now_ns)
+            views[number] = RankView(rank=number, host=self.host, pid=rank.found.pid)
+            with self.faults.of("what is known of it", number):
+                views[number] = rank.view(now_ns, self.host)
         return tuple(views.values())
 
     def facts(

@@ -79,10 +79,11 @@ class Scope:
         number: Of a step in here: that of the loop's item or of the step around. The thread itself
             counts its steps.
         plain: The step begun in here without ``with``, which the next one ends.
+        is_loop: It is one passage through a tracked loop.
     """
 
-    def __init__(self, times: StepTimes, number: int = 0) -> None:
-        self.times, self.number = times, number
+    def __init__(self, times: StepTimes, number: int = 0, *, is_loop: bool = False) -> None:
+        self.times, self.number, self.is_loop = times, number, is_loop
         self.plain: Step | None = None
 
     def end_plain(self) -> None:
@@ -204,8 +205,8 @@ class Track(Generic[Item]):
         if recorder.settings.disable:
             yield from self._iterable
             return
-        stack, loop = _scopes.stack, _Loop(StepTimes())
-        is_outermost = not any(isinstance(scope, _Loop) for scope in stack)
+        stack, loop = _scopes.stack, Scope(StepTimes(), is_loop=True)
+        is_outermost = not any(scope.is_loop for scope in stack)
         draws = is_outermost and recorder.identity.rank in (None, 0)
         bar = _ProgressBar(self._bar if draws else "off", name, self._total)
         items, steps, whole = Times(), StepTimes(), False
@@ -262,10 +263,6 @@ class Track(Generic[Item]):
             else:
                 stack[-1].times.of(name).add(seconds)
                 stack[-1].times.join(steps)
-
-
-class _Loop(Scope):
-    """One passage through a tracked loop."""
 
 
 PAUSE_S = 0.1

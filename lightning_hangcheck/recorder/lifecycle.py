@@ -69,11 +69,6 @@ class OpenedSection(msgspec.Struct, eq=False):
     phase_before: Phase | None = None
     spoken: bool = True
 
-    @property
-    def seconds(self) -> float:
-        """How long it has lasted."""
-        return (time.monotonic_ns() - self.shown.since_ns) / NANOSECONDS
-
 
 def harmless(
     method: Callable[Concatenate[Recorder, Arguments], Result],
@@ -161,7 +156,6 @@ class Recorder:
         for problem in self.identity.problems:
             say(problem)
         if not is_multiprocessing_child():
-            self.session = self._join()
             self._record_unless_helper()
 
     @harmless
@@ -184,7 +178,7 @@ class Recorder:
                 store_port=known.store_port if store_port is None else store_port,
             )
             if not records:
-                self.session = self.session or self._join()
+                self._join()
                 self._record()
             elif self.identity != known:
                 self._console.identify(self.identity)
@@ -206,7 +200,6 @@ class Recorder:
             known = identity.rank is not None and identity.world_size is not None
             if known and self._state == "quiet" and not self.settings.disable:
                 self.identity = identity
-                self.session = self.session or self._join()
                 self._record_unless_helper()
 
     @harmless
@@ -217,22 +210,24 @@ class Recorder:
             if self.settings.disable or self._state != "quiet":
                 return
             self.identity = identify(self._environment)
-            self.session = self.session or self._join()
+            self._join()
             self._announced_page = page = self._create_page()
             page.show(announced=number)
             self._speak_through(page, Console("off", self.identity), None)
             self._hooks.install()
 
-    def _join(self) -> Session | None:
+    def _join(self) -> None:
+        if self.session is not None:
+            return
         try:
-            session = join_session(self._environment, self.identity, self.settings.run_dir)
+            self.session = join_session(self._environment, self.identity, self.settings.run_dir)
         except (OSError, UnreadableRun) as error:
             log.once("session", f"this rank is seen on the console only: {error}")
-            return None
-        self._environment[SESSION_VARIABLE] = str(session.path)
-        return session
+        else:
+            self._environment[SESSION_VARIABLE] = str(self.session.path)
 
     def _record_unless_helper(self) -> None:
+        self._join()
         if self.session is None or not is_helper(self.session.pages, self.identity):
             self._record()
 
@@ -390,7 +385,8 @@ class Recorder:
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
         """Say how a critical section ended; nothing in a child that was forked within it."""
-        name, seconds = opened.shown.name, opened.seconds
+        name = opened.shown.name
+        seconds = (time.monotonic_ns() - opened.shown.since_ns) / NANOSECONDS
         with self._lock:
             if opened not in self._open:  # it was opened before a fork, by the parent
                 return

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+from lightning_hangcheck.errors import UnpreparedRunFolder, UsedRunFolder
 from lightning_hangcheck.files.safe import (
     EVIDENCE_BYTES,
     create_once,
-    decode,
     open_for_append,
-    read_owned,
+    read_fact,
     write_atomically,
 )
 from lightning_hangcheck.model.codec import encode_pretty
@@ -113,10 +112,9 @@ def _take(folder: RunFolder, session: Session) -> None:
         # whose run it is, with a little patience for one who is just writing it
         deadline, job = time.monotonic() + CLAIMED_WITHIN_S, None
         while facts.job and job is None and time.monotonic() < deadline:
-            try:
-                data = read_owned(folder.run_file, EVIDENCE_BYTES)
-                job = decode(data, RunRecord, str(folder.run_file)).job
-            except (OSError, UnreadableRun):
+            held = read_fact(folder.run_file, RunRecord, EVIDENCE_BYTES)
+            job = None if held is None else held.job
+            if held is None:
                 time.sleep(POLL_S)
         if not job or job != facts.job:
             raise

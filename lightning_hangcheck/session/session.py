@@ -37,6 +37,7 @@ from lightning_hangcheck.files.safe import (
     create_once,
     decode,
     make_private_folder,
+    read_fact,
     read_owned,
     write_atomically,
 )
@@ -252,10 +253,7 @@ def read_session(folder: Path) -> Session:
 
 def read_sidecar(file: Path) -> SidecarFacts | None:
     """Read a session's sidecar.json; None where no sidecar has announced itself, or it left."""
-    try:
-        return decode(read_owned(file), SidecarFacts, str(file))
-    except (OSError, UnreadableRun):
-        return None
+    return read_fact(file, SidecarFacts)
 
 
 def offer_file(session: Path, pid: int) -> Path:
@@ -265,10 +263,8 @@ def offer_file(session: Path, pid: int) -> Path:
 
 def find_offer(pid: int) -> StackOffer | None:
     """Return what a process of this user, or an earlier one of that id, offers."""
-    for file in sessions_folder().glob(f"*/stacks/{pid}.json"):
-        with suppress(OSError, UnreadableRun):
-            return decode(read_owned(file), StackOffer, str(file))
-    return None
+    files = sessions_folder().glob(f"*/stacks/{pid}.json")
+    return next(filter(None, (read_fact(file, StackOffer) for file in files)), None)
 
 
 def withhold(socket: Path, why: str) -> None:

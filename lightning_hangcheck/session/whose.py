@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
+from lightning_hangcheck.files.safe import read_fact, write_atomically
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.machine import read_process_stat, which_machine
 from lightning_hangcheck.model.codec import encode
@@ -65,7 +64,7 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
         return f"{named}{node}-{which_machine()}"
     # the process from which Lightning starts, or will start, the other ranks
     child = identity.launcher == "lightning" and bool(identity.local_rank)
-    starter = os.getppid() if child or _spawned_as() is not None else os.getpid()
+    starter = os.getppid() if child or spawned_as() is not None else os.getpid()
     return f"pid-{_named_for_ever(starter)}"
 
 
@@ -78,7 +77,7 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return "-".join((key_of_nodes(environment, identity), count, *_attempt(environment)))
     started = node_key(environment, identity)
-    spawned = _spawned_as()
+    spawned = spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
         # children of ddp_spawn number themselves in the order of their start (SpawnProcess-3): the
         # number of the first that was spawned with us tells one `fit` from the next
@@ -132,8 +131,8 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     return os.getppid()
 
 
-def _spawned_as() -> str | None:
-    """Our name among the processes that multiprocessing started; None if it did not start us."""
+def spawned_as() -> str | None:
+    """Return our name among what multiprocessing started; None if it did not start us."""
     # such a child has imported it already; importing it here would cost every other process 10 ms
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
@@ -210,9 +209,8 @@ def place_of(session: Session) -> NodePlace | None:
     in a later round, in which a rank's own store may be another one, on the same place.
     """
     facts, first = session.facts, session.facts.node
-    try:
-        told = decode(read_owned(session.place_file), NodePlace, str(session.place_file))
-    except (OSError, UnreadableRun):
+    told = read_fact(session.place_file, NodePlace)
+    if told is None:
         return first
     if first is None and facts.store[0]:
         host, port = facts.store

@@ -113,8 +113,20 @@ class Alarm:
     def has_passed(
         self, here: Mapping[int, WatchedRank], elsewhere: Mapping[int, int] | None, now_ns: int
     ) -> bool:
-        """Wait a little after the first progress: it may be that of ranks that are asked to end."""
-        if not advanced(self.standing, self._raised_ns, here, elsewhere):
+        """Whether all culprits that are left have advanced since the alarm was raised.
+
+        Where none is seen anywhere, as their node is silent: whether those have that waited for
+        them here. It waits a little after that: ranks that are asked to end advance, too.
+        """
+        standing = self.standing
+        alive = {rank: one for rank, one in here.items() if one.process_exit is None}
+        seen = {rank: one.progress.last_progress_ns for rank, one in alive.items()}
+        seen = {**(elsewhere or {}), **seen}
+        culprits = standing.culprits if standing is not None else ()
+        asked = [rank for rank in culprits if rank in seen]
+        if standing is not None and elsewhere is not None and not here.keys() & culprits:
+            asked = asked or [rank for rank in standing.victims if rank in alive]
+        if not asked or any(seen[rank] <= self._raised_ns for rank in asked):
             self.advances_since_ns = 0
             return False
         self.advances_since_ns = self.advances_since_ns or now_ns
@@ -164,26 +176,6 @@ class Alarm:
         while self._remind_after_s <= stood_s:
             self._remind_after_s *= 2
         return stood_s
-
-
-def advanced(
-    standing: Verdict | None,
-    raised_ns: int,
-    here: Mapping[int, WatchedRank],
-    elsewhere: Mapping[int, int] | None,
-) -> bool:
-    """Whether all culprits that are left have advanced since a verdict was raised.
-
-    Where none is seen anywhere, as their node is silent: whether those have that waited for them
-    here.
-    """
-    alive = {rank: one for rank, one in here.items() if one.process_exit is None}
-    seen = dict(elsewhere or {}) | {r: rank.progress.last_progress_ns for r, rank in alive.items()}
-    culprits = standing.culprits if standing is not None else ()
-    asked = [rank for rank in culprits if rank in seen]
-    if standing is not None and elsewhere is not None and not here.keys() & culprits and not asked:
-        asked = [rank for rank in standing.victims if rank in alive]
-    return bool(asked) and all(seen[rank] > raised_ns for rank in asked)
 
 
 class Shutdown:

@@ -47,10 +47,6 @@ class EndAsked(Struct, frozen=True, tag="end"):
     by: str
 
 
-class LauncherGone(Struct, frozen=True, tag="gone"):
-    """The launcher's end of the pipe is closed; nobody will say how the command ends."""
-
-
 class HangProven(Struct, frozen=True, tag="hang"):
     """From the sidecar: a hang stands, its evidence is saved.
 
@@ -62,7 +58,7 @@ class HangProven(Struct, frozen=True, tag="hang"):
     restarts_left: int | None = None
 
 
-Message = AlertsAskedFor | CommandEnded | EndAsked | LauncherGone | HangProven
+Message = AlertsAskedFor | CommandEnded | EndAsked | HangProven
 
 
 def send(pipe: IO[bytes], message: Message) -> bool:
@@ -78,7 +74,7 @@ def send(pipe: IO[bytes], message: Message) -> bool:
 class Inbox:
     """Reads messages in a thread of its own, so that its owner never waits for the other side.
 
-    Once that has closed its end, it has ``ended``.
+    Once that has closed its end, and all it sent can be taken, it has ``ended``.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
@@ -103,7 +99,6 @@ class Inbox:
             for line in lines:
                 with suppress(msgspec.MsgspecError):
                     self._messages.put(json_decoder(Message).decode(line))
-        self._messages.put(LauncherGone())
         self.ended.set()
 
 

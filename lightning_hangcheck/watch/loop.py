@@ -31,7 +31,6 @@ from lightning_hangcheck.watch.link import (
     EndAsked,
     HangProven,
     Inbox,
-    LauncherGone,
     send,
 )
 from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
@@ -102,7 +101,7 @@ class Watcher:
         self._files = RunFiles(session, settings, self._writer, self._roster)
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
-        self._schedule = Schedule(settings.look_after, figures_of(self._limits))
+        self._schedule = Schedule(settings.look_after, *figures_of(self._limits))
         self._shutdown = Shutdown()
         # among other nodes
         self._nodes: AmongNodes | None = None
@@ -205,11 +204,11 @@ class Watcher:
             with self._faults.of("what a look brought"):
                 if self._session.facts.launched:
                     self._gaps += self._roster.unrecorded()
-                self._roster.round.add(look, self._faults)
+                self._roster.round.add(look)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
         with self._faults.of("the ranks' pace"):
-            alive = self._roster.alive
+            alive = self._roster.round.alive
             if not self._ending:
                 self._slow.read(alive, now_ns, lapsed=lapsed)
             # each node compares its own ranks, and speaks of them only while no alarm stands
@@ -224,7 +223,7 @@ class Watcher:
     def _wait(self) -> None:
         """Wait for the next reading, or until a rank ends."""
         hurried = self._looker.looking or self._writer.waits
-        hurried = hurried or (self._scout.busy and not self._roster.ranks)
+        hurried = hurried or (self._scout.busy and not self._roster.round.ranks)
         seconds = SOON_S if hurried else self._settings.poll_interval
         began = time.monotonic()
         failed = True
@@ -237,7 +236,7 @@ class Watcher:
     def _end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
         now_ns = time.monotonic_ns()
-        self._shutdown.ask(by, self._roster.views(now_ns), self._alarm.suspected, now_ns)
+        self._shutdown.ask(by, self._roster.round.views(now_ns), self._alarm.suspected, now_ns)
 
     def _conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
         """Judge the last round, tell and return it; a hang that stands is not judged afresh."""
@@ -283,7 +282,8 @@ class Watcher:
         if not lapse_ns and self._roster.suspended:
             lapse_ns = late_ns
         if lapse_ns:
-            self._roster.forgive(lapse_ns, now_ns)
+            for rank in self._roster.round.ranks.values():
+                rank.progress.forgive(lapse_ns, now_ns)
             self._alarm.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
@@ -295,20 +295,20 @@ class Watcher:
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self._shutdown.end_round())
             hang = self._alarm.standing if self._alarm.proven else None
-            self._ended.leave(LeftHere(case, left.started_at, hang), self._nodes)
+            self._ended.leave(LeftHere(case, left.started_at, hang))
             self._slow.close()
             self._begin_round()
         self._settle_rounds(now_ns, at_once=at_once)
 
     def _settle_rounds(self, now_ns: int, *, at_once: bool) -> None:
-        for case, verdict, ended in self._ended.settled(self._nodes, now_ns, at_once=at_once):
+        for case, verdict, ended in self._ended.settled(now_ns, at_once=at_once):
             if verdict.verdict != "finished":
                 self._writer.publish(case, verdict, "line")
             self._earlier = (*self._earlier, ended)
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         """Judge what a look brought, or what time alone has made of it; or see that all ends."""
-        ranks = self._roster.ranks
+        ranks, alive = self._roster.round.ranks, self._roster.round.alive
         if look is None and not self._alarm.proven and self._shutdown.asked is None:
             self._ending = False
         else:
@@ -320,11 +320,10 @@ class Watcher:
             seen = (len(ends), self._shutdown.asked_ns, now_ns // NANOSECONDS, ends)
             changed, self._ends_seen = seen != self._ends_seen, seen
             if look is not None or changed:
-                self._ending = self._ends(self._roster.views(now_ns), now_ns)
+                self._ending = self._ends(self._roster.round.views(now_ns), now_ns)
         if self._ending:
             self._say_still_there(now_ns)
             return
-        alive = self._roster.alive
         if look is not None:
             self._judge_look(look, now_ns)
         elif not self._looker.looking:
@@ -346,8 +345,8 @@ class Watcher:
         )
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
-        still = []
-        for rank in self._roster.alive:
+        still, watched = [], self._roster.round
+        for rank in watched.alive:
             with self._faults.of("what it does", rank.found.rank):
                 still.append(rank.note_activity(now_ns))
         with self._faults.of("a verdict"):
@@ -356,8 +355,8 @@ class Watcher:
         seen: tuple[object, ...] = ()
         if standing is not None:
             # it changes once somebody moves whom the alarm is about, or it becomes another
-            about = {*standing.culprits, *standing.victims} or self._roster.ranks.keys()
-            ranks = [rank for number, rank in self._roster.ranks.items() if number in about]
+            about = {*standing.culprits, *standing.victims} or watched.ranks.keys()
+            ranks = [rank for number, rank in watched.ranks.items() if number in about]
             marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
             seen = (standing.verdict, *marks)
         moved, self._seen = seen != self._seen, seen
@@ -377,7 +376,7 @@ class Watcher:
         if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
             return
         self._alone = True
-        self._schedule.judged(self._roster.alive, now_ns)
+        self._schedule.judged(self._roster.round.alive, now_ns)
         verdict = self._verdict_of(case)
         self._raise(case, verdict, self._alarm.take(verdict, closer=closer))
 
@@ -449,7 +448,7 @@ class Watcher:
             return
         if since_ns != self._said_still_there_ns and now_ns - since_ns >= STILL_THERE_NS:
             self._said_still_there_ns = since_ns
-            pids = " ".join(str(rank.found.pid) for rank in self._roster.alive)
+            pids = " ".join(str(rank.found.pid) for rank in self._roster.round.alive)
             text = f"it is still there, though asked to end by {asked.by}: kill -KILL {pids}"
             self._tell_aftermath(text, now_ns)
 
@@ -469,7 +468,7 @@ class Watcher:
         )
 
     def _look_if_due(self, now_ns: int) -> None:
-        alive = self._roster.alive
+        alive = self._roster.round.alive
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
         ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
@@ -501,7 +500,7 @@ class Watcher:
             command = show_command(words)
         run_id, started_at = session.run_folder.run_id, session.facts.started_at
         facts = watched.facts(run_id, command, started_at, place_of(session))
-        views = watched.views(self._roster.host, now_ns, self._faults)
+        views = watched.views(now_ns)
         case = Case(
             run=replace(facts, earlier=self._earlier, next_start=next_start),
             ranks=views,
@@ -530,14 +529,13 @@ class Watcher:
             if place is not None and news:
                 self._place = place
                 meeting = meeting_of(place, self._settings)
-                places = meeting.places if meeting else ()
-                self._met = files.meeting = meeting.told if meeting else ""
+                self._met = files.meeting = meeting.told
                 files.node = place.number
                 if self._nodes is not None:
                     self._nodes.close()
-                self._nodes = AmongNodes(place, places) if places else None
+                self._nodes = AmongNodes(place, meeting.places) if meeting.places else None
                 self._ended.meet(self._nodes)
-                if meeting is not None and not places and not self._settings.quiet:
+                if meeting.way_out and not self._settings.quiet:
                     log.once(
                         "nowhere to meet",
                         f"the nodes of this job meet {meeting.told}; each gives a verdict of its "
@@ -562,7 +560,7 @@ class Watcher:
             folder = str(self._writer.folder.path)
             self._writer.say(render_reminder(alarm.standing, stood_s, folder))
         if self._settings.console != "off":
-            pids = {rank.found.rank: rank.found.pid for rank in self._roster.alive}
+            pids = {rank.found.rank: rank.found.pid for rank in self._roster.round.alive}
             news = self._start_states.news(pids, now_ns)
             if news is not None:
                 self._writer.say(news)
@@ -575,16 +573,17 @@ class Watcher:
                 "told to end", f"the sidecar got {self._signal}: it ends with the job, not before"
             )
             self._signal = ""
-        while self._inbox is not None and (message := self._inbox.next()) is not None:
+        inbox = self._inbox
+        gone = inbox is not None and inbox.ended.is_set()
+        while inbox is not None and (message := inbox.next()) is not None:
             if isinstance(message, CommandEnded):
                 return message
             if isinstance(message, EndAsked):
                 self._end_asked(message.by)
             elif isinstance(message, AlertsAskedFor):
                 self._alerting.asked_for = message
-            elif isinstance(message, LauncherGone):
-                self._inbox = None
-                self._launcher_gone_ns = time.monotonic_ns()
+        if gone:
+            self._inbox, self._launcher_gone_ns = None, time.monotonic_ns()
         return None
 
     def _over(self) -> bool:
@@ -592,17 +591,11 @@ class Watcher:
 
         A launcher that starts failed ranks again may still be there, and do so.
         """
-        roster, facts = self._roster, self._session.facts
-        restarts = facts.restarts and self._root_ticks is not None
-        if (
-            self._inbox is not None
-            or roster.anyone_there
-            or (
-                restarts
-                and is_alive(facts.root_pid, self._root_ticks or 0)
-                and roster.round.may_be_followed
-            )
-        ):
+        roster, facts, ticks = self._roster, self._session.facts, self._root_ticks
+        goes_on = self._inbox is not None or roster.anyone_there
+        if not goes_on and facts.restarts and ticks is not None:
+            goes_on = is_alive(facts.root_pid, ticks) and roster.round.may_be_followed
+        if goes_on:
             self._gone_since = None
             return False
         now = time.monotonic()

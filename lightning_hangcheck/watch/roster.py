@@ -6,7 +6,6 @@ two rounds are never mixed: one that is gone since the last round is not waited 
 
 from __future__ import annotations
 
-import socket
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -24,7 +23,7 @@ from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
-from lightning_hangcheck.observe.watched_rank import STOPPED, Faults, WatchedRank, WatchedRound
+from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -34,8 +33,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import Case, RankView
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 
@@ -98,7 +98,7 @@ class CollectiveReadings:
 
 
 class Roster:
-    """All ranks that this node's sidecar knows, on this ``host``.
+    """All ranks that this node's sidecar knows.
 
     The present ``round`` began when its first rank was seen; the ``left`` ones, each with what
     followed, stay until they are taken. ``end_asked``: what is left of the job only takes its time.
@@ -107,9 +107,8 @@ class Roster:
     def __init__(
         self, session: Session, scout: Scout, faults: Faults, now_ns: int, rounds_before: int = 0
     ) -> None:
-        self.round = WatchedRound(rounds_before, session.torch_servers)
+        self.round = WatchedRound(rounds_before, session.torch_servers, faults)
         self.round_began_ns = now_ns
-        self.host = socket.gethostname()
         self._session = session
         self.end_asked = False
         self._root_pid = session.facts.root_pid
@@ -127,24 +126,15 @@ class Roster:
         self._vitals_ns = 0
 
     @property
-    def ranks(self) -> dict[int, WatchedRank]:
-        """The ranks of the present round."""
-        return self.round.ranks
-
-    @property
-    def alive(self) -> list[WatchedRank]:
-        """Ranks whose process is there."""
-        return self.round.alive
-
-    @property
     def anyone_there(self) -> bool:
         """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
-        return bool(self.alive) or self._pages.any_alive()
+        return bool(self.round.alive) or self._pages.any_alive()
 
     @property
     def suspended(self) -> bool:
         """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
-        if not self.alive or any(rank.state not in STOPPED for rank in self.alive):
+        alive = self.round.alive
+        if not alive or any(rank.state not in STOPPED for rank in alive):
             return False
         launcher = vitals(self._root_pid)
         return launcher is not None and launcher.state in STOPPED
@@ -153,7 +143,7 @@ class Roster:
         """Read pages and vital signs, and take what the scout brought; send it out now and then."""
         cost_s = self._scout.cost_s
         between_s = min(max(SCAN_SETTLED_S, cost_s / SHARE_SETTLED), LONGEST_SETTLED_S)
-        if not self.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
+        if not self.round.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
             between_s = max(SCAN_YOUNG_S, cost_s / SHARE_YOUNG)
         due = last or now_ns - self._scanned_ns >= between_s * NANOSECONDS
         if due:
@@ -162,18 +152,18 @@ class Roster:
         self._read_beats(beats, now_ns)
         if last or now_ns - self._vitals_ns >= VITALS_EVERY_NS:
             self._vitals_ns = now_ns
-            self.round.read_vitals(self.alive, now_ns, self._exit_codes, self._faults)
-        self._collectives.update(self.alive, now_ns)
+            self.round.read_vitals(self.round.alive, now_ns, self._exit_codes)
+        self._collectives.update(self.round.alive, now_ns)
         self._take_scouted(self._scout.scanned(wait=last), now_ns)
         if due:
             self._scanned_ns = now_ns
-            known = {rank.found.pid for rank in self.ranks.values()}
-            there = bool(self.ranks) or self.anyone_there
+            known = {rank.found.pid for rank in self.round.ranks.values()}
+            there = bool(known) or self.anyone_there
             self._scout.begin_scan(beats, now_ns, known, anyone_there=there)
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
                 self._read_beats(beats, now_ns)  # of ranks too short-lived to be known before
-        for rank in list(self.ranks.values()):
+        for rank in list(self.round.ranks.values()):
             end = rank.process_exit
             if end is not None and end.exit_code is None and not rank.ended_by_word:
                 # a parent that reaped it before its exit code could be read has kept it
@@ -182,41 +172,31 @@ class Roster:
                     self.round.note_exit(rank.found.pid, code)
             alone = rank.found.guessed and self.round.is_guess_a_launcher
             if end is not None and (alone or rank.found.pid == self._waiting_agent):
-                del self.ranks[rank.found.rank]  # it was no rank: how it ended blames none
+                del self.round.ranks[rank.found.rank]  # it was no rank: how it ended blames none
 
     def wait(self, seconds: float) -> None:
         """Wait so long, or until a rank ends: its exit code can only be read at once."""
         for ended in self._exit_watcher.wait(seconds):
             self._changed_ns = ended.seen_ns
-            self._exit_codes[ended.pid] = ended.exit_code
-            self.round.note_exit(ended.pid, ended.exit_code)
+            self.note_exit(ended.pid, ended.exit_code)
 
-    def note_exit(self, pid: int, exit_code: int) -> None:
-        """Take down what the launcher says of the process that it started: it may be a rank."""
+    def note_exit(self, pid: int, exit_code: int | None) -> None:
+        """Take down how a process ended that may be a rank."""
         self._exit_codes[pid] = exit_code
         self.round.note_exit(pid, exit_code)
 
     def unrecorded(self) -> tuple[Gap, ...]:
         """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
         gaps = []
-        for found_rank in (rank.found for rank in self.alive if rank.beat is None):
-            option = self._ignoring.get(found_rank.pid, "")
+        for found in (rank.found for rank in self.round.alive if rank.beat is None):
+            option = self._ignoring.get(found.pid, "")
             if option:
                 why = f"its Python was started with -{option}, which leaves our start-up file out"
                 way = f"start it without -{option}, or add HangCheck() to its callbacks"
-                said = f"rank {found_rank.rank} is watched from outside only: {why}; {way}"
-                log.once(f"unrecorded {found_rank.rank}", said)
-                gaps.append(Gap("steps and sections", found_rank.rank, why, "recording", way))
+                said = f"rank {found.rank} is watched from outside only: {why}; {way}"
+                log.once(f"unrecorded {found.rank}", said)
+                gaps.append(Gap("steps and sections", found.rank, why, "recording", way))
         return tuple(gaps)
-
-    def views(self, now_ns: int) -> tuple[RankView, ...]:
-        """Return all ranks of the present round as rules may see them."""
-        return self.round.views(self.host, now_ns, self._faults)
-
-    def forgive(self, lapse_ns: int, now_ns: int) -> None:
-        """Nobody watched for so long: that silence counts for no rank."""
-        for rank in self.ranks.values():
-            rank.progress.forgive(lapse_ns, now_ns)
 
     def close(self) -> None:
         """Let go of pages, processes and what is asked of them."""
@@ -225,7 +205,7 @@ class Roster:
         self._collectives.close()
 
     def _read_beats(self, beats: dict[int, Beat], now_ns: int) -> None:
-        for rank in self.ranks.values():
+        for rank in self.round.ranks.values():
             beat = beats.get(rank.found.pid)
             if beat is not None:
                 with self._faults.of("what it tells", rank.found.rank):
@@ -236,7 +216,7 @@ class Roster:
         if scouted is None:
             return
         self._ignoring = scouted.ignoring
-        known = self.alive
+        known = self.round.alive
         for process in scouted.processes:
             # what may be a rank that no launcher numbered may end before it says so
             unnumbered = process.python and process.identity.launcher == "none"
@@ -245,23 +225,18 @@ class Roster:
                 self._exit_codes.setdefault(process.pid, None)
         # what was taken for a rank and is none, such as a parent that waits for the ranks
         every, beats = (*scouted.found, *scouted.gone), scouted.beats
-        strangers = {one.pid for one in scouted.processes} - {
-            found_rank.pid for found_rank in scouted.found
-        }
-        starters = {
-            beats[found_rank.pid].parent_pid for found_rank in every if found_rank.pid in beats
-        }
-        for rank in list(self.ranks.values()):
+        strangers = {process.pid for process in scouted.processes}
+        strangers -= {found.pid for found in scouted.found}
+        starters = {beats[found.pid].parent_pid for found in every if found.pid in beats}
+        for rank in list(self.round.ranks.values()):
             started_others = rank.found.guessed and rank.found.pid in starters
             if started_others or (rank.process_exit is None and rank.found.pid in strangers):
-                del self.ranks[rank.found.rank]
+                del self.round.ranks[rank.found.rank]
         # of one round first what said so: a launcher may only be taken for a rank without them
-        for found_rank in sorted(
-            every, key=lambda found_rank: (found_rank.start.number or 0, found_rank.guessed)
-        ):
-            self._take(found_rank, scouted, now_ns)
-        new = [rank for rank in self.alive if rank not in known]
-        self.round.read_vitals(new, now_ns, self._exit_codes, self._faults)
+        for found in sorted(every, key=lambda found: (found.start.number or 0, found.guessed)):
+            self._take(found, scouted, now_ns)
+        new = [rank for rank in self.round.alive if rank not in known]
+        self.round.read_vitals(new, now_ns, self._exit_codes)
 
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
         """Take in a rank that was found, unless it is none of this round's or of a later one's."""
@@ -269,14 +244,14 @@ class Roster:
         if found.pid == self._waiting_agent or found.pid in self.round.agents:
             agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
             found = replace(agent, local_rank=0, guessed=True)
-        known = self.ranks.get(found.rank)
+        known = self.round.ranks.get(found.rank)
         if known is not None and known.found == found and not found.guessed:
             return  # nothing new, as mostly: what follows asks all ranks
         if self.round.is_after(found):
             return
         # once ranks were told by a launcher or a page, no older process is one of them
-        told = [rank.found for rank in self.ranks.values() if not rank.found.guessed]
-        starts = [found_rank.started_ticks for found_rank in told]
+        ranks = self.round.ranks.values()
+        starts = [rank.found.started_ticks for rank in ranks if not rank.found.guessed]
         if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
                 # begin the next round with torchrun alone, as the first began: no rank has come
@@ -291,7 +266,7 @@ class Roster:
         is_gone = not found.started_ticks
         if is_gone and found.start.number is not None and found.pid in beats:
             self.round.agents.add(beats[found.pid].parent_pid)
-        if is_gone and (found.rank in self.ranks or not self._pages.holds(found.pid)):
+        if is_gone and (found.rank in self.round.ranks or not self._pages.holds(found.pid)):
             return
         rank = self.round.take_in(found, now_ns, words)
         if rank is None:
@@ -314,14 +289,14 @@ class Roster:
         number = self.round.number
         # ranks that a launcher or a page told are the same job again, not the next command of a
         # shell script; one that was only guessed to be a rank is so by its command line
-        guessed = all(rank.found.guessed for rank in self.ranks.values())
+        guessed = all(rank.found.guessed for rank in self.round.ranks.values())
         if not guessed or words == self.round.guessed_words:
             counted = found.start.number != self.round.count
             start = found.start if counted else replace(found.start, number=None)
             self.left.append((self.round, start))
             number += 1
         self._pages.forget_gone(beats, self.round.count)
-        self.round = WatchedRound(number, self._session.torch_servers)
+        self.round = WatchedRound(number, self._session.torch_servers, self._faults)
         self.round_began_ns = now_ns
 
 

@@ -20,9 +20,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts.metrics_text import RunReading, render
-from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import decode, read_owned, write_atomically
+from lightning_hangcheck.files.safe import read_fact, write_atomically
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.ledger.spending import longest_first
@@ -82,10 +81,9 @@ class RunFiles:
 
     def keep(self, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
-        roster = self._roster
         # run.json: if a rank appeared or changed its process since, or a round ended
-        watched = roster.round
-        pids = [(rank, one.found.pid) for rank, one in sorted(roster.ranks.items())]
+        watched = self._roster.round
+        pids = [(rank, one.found.pid) for rank, one in sorted(watched.ranks.items())]
         where = (self.meeting, self.node, self.clocks)
         shown = (watched.number, watched.world_size, pids, earlier, where)
         if shown != self._recorded:
@@ -94,9 +92,9 @@ class RunFiles:
                 number=watched.number,
                 started_at=watched.started_at,
                 world_size=watched.world_size,
-                ranks=tuple(RankPlace(rank=rank, host=roster.host, pid=pid) for rank, pid in pids),
+                ranks=tuple(RankPlace(rank=rank, host=watched.host, pid=pid) for rank, pid in pids),
             )
-            self._save_record((*earlier, present) if roster.ranks else earlier)
+            self._save_record((*earlier, present) if pids else earlier)
         news = self._writer.told_ns != self._told_ns
         self._told_ns = self._writer.told_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
@@ -116,10 +114,10 @@ class RunFiles:
         ended_by: str,
     ) -> None:
         """Write what the run came to."""
-        roster, now_ns, ended_at = self._roster, time.monotonic_ns(), utc_now()
+        watched, now_ns, ended_at = self._roster.round, time.monotonic_ns(), utc_now()
         self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
-        for rank in roster.ranks.values():
+        for rank in watched.ranks.values():
             for phase in rank.spending.spent().phases:
                 seconds[phase.phase] = seconds.get(phase.phase, 0.0) + phase.seconds
         facts = self._session.facts
@@ -130,8 +128,8 @@ class RunFiles:
             command=facts.command,
             started_at=facts.started_at,
             duration_s=round((now_ns - self._began_ns) / NANOSECONDS, 3),
-            ranks=len(roster.ranks),
-            host=roster.host,
+            ranks=len(watched.ranks),
+            host=watched.host,
             gpus=self._gpus,
             verdict=verdict.verdict,
             exit_code=exit_code,
@@ -145,29 +143,29 @@ class RunFiles:
 
     def _save_record(self, rounds: tuple[Round, ...], **end: object) -> None:
         """Have run.json written with what ranks were started with; who is gone keeps that."""
-        facts, roster, host = self._session.facts, self._roster, self._roster.host
+        facts, watched = self._session.facts, self._roster.round
         record = RunRecord(
             run_id=self._session.run_folder.run_id,
             command=facts.command,
             started_at=facts.started_at,
             job=facts.job,
-            world_size=roster.round.world_size,
-            nodes=(host,),
+            world_size=watched.world_size,
+            nodes=(watched.host,),
             rounds=rounds,
             meeting=self.meeting,
             machine=which_machine(),
             node=self.node,
             clocks=self.clocks,
         )
-        found = [rank.found for rank in roster.ranks.values()]
+        found = [rank.found for rank in watched.ranks.values()]
 
         def write() -> None:
             self._versions = self._versions or versions()
             known = self._records
             self._records = {
-                (found_rank.rank, found_rank.pid): known.get((found_rank.rank, found_rank.pid))
-                or rank_record(found_rank, host)
-                for found_rank in found
+                (rank.rank, rank.pid): known.get((rank.rank, rank.pid))
+                or rank_record(rank, watched.host)
+                for rank in found
             }
             ranks = tuple(one for _, one in sorted(self._records.items()))
             whole = replace(record, versions=self._versions, ranks=ranks, **end)
@@ -191,7 +189,7 @@ class RunFiles:
                     pace=rank.pace(),
                     step_s=rank.steps.median_s,
                 )
-                for rank in self._roster.alive
+                for rank in self._roster.round.alive
             ),
         )
         try:
@@ -217,7 +215,7 @@ class RunFiles:
                 stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
                 progress={
                     number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                    for number, rank in self._roster.ranks.items()
+                    for number, rank in self._roster.round.ranks.items()
                 },
                 written=now_s,
                 watching=verdict is None,
@@ -243,20 +241,14 @@ class RunFiles:
 
 def rounds_so_far(session: Session) -> tuple[Round, ...]:
     """Return the rounds of this run that a sidecar before us saw to their end."""
-    file = session.run_folder.run_file
     try:
-        data = apart(READ_LIMIT_S, partial(read_owned, file))
-        record = decode(data, RunRecord, str(file))
-    except (OSError, NoAnswerFromStorage, UnreadableRun):
+        read = partial(read_fact, session.run_folder.run_file, RunRecord)
+        record = apart(READ_LIMIT_S, read)
+    except (OSError, NoAnswerFromStorage):
         return ()
-    ours = record.started_at == session.facts.started_at
-    return (
-        tuple(
-            earlier_round for earlier_round in record.rounds if earlier_round.ended_at is not None
-        )
-        if ours
-        else ()
-    )
+    if record is None or record.started_at != session.facts.started_at:
+        return ()
+    return tuple(earlier for earlier in record.rounds if earlier.ended_at is not None)
 
 
 def offloaded(folder: RunFolder) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ a hang must be seen after its time.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lightning_hangcheck.text.shown import NANOSECONDS
 
@@ -43,33 +43,30 @@ rank is idle is looked at as any other, as often as that costs no more than `MOS
 that pause together look like ranks that wait for each other, which are to be named within 3 s."""
 
 
-class Figures(NamedTuple):
-    """Seconds of silence at which the table says something new, whatever the pace.
+def figures_of(limits: Limits) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the seconds of silence at which the table says something new, whatever the pace.
 
-    For the foreseen ones a look may begin before.
+    First those that are foreseen: a look may begin before them.
     """
-
-    foreseen: tuple[float, ...] = ()
-    others: tuple[float, ...] = ()
-
-
-def figures_of(limits: Limits) -> Figures:
-    """Return the figures of the table."""
     foreseen: list[float] = []
     others: list[float] = []
     for name in limits.__struct_fields__:
         early = name.startswith("suspect_") or name in ("proven_after", "person_after")
         if name != "busy_factor":
             (foreseen if early else others).append(getattr(limits, name))
-    return Figures(tuple(foreseen), tuple(others))
+    return tuple(foreseen), tuple(others)
 
 
 class Schedule:
-    """Decides at each reading whether it is time to look."""
+    """Decides at each reading whether it is time to look; figures are as of `figures_of`."""
 
-    def __init__(self, look_after_s: float, figures: Figures | None = None) -> None:
-        self._look_after_s = look_after_s
-        self._figures = figures or Figures()
+    def __init__(
+        self,
+        look_after_s: float,
+        foreseen: tuple[float, ...] = (),
+        others: tuple[float, ...] = (),
+    ) -> None:
+        self._look_after_s, self._foreseen, self._others = look_after_s, foreseen, others
         self._passed = self._judged = self._looks = 0
         self._last_ns = 0
         self._silent_s = self._cost_s = 0.0
@@ -95,19 +92,19 @@ class Schedule:
             pace.longest_pause_s if pace is not None and pace.known else 0.0,
             min(rank.progress.idle_ns(now_ns) for rank in alive) / NANOSECONDS,
             now_ns,
-            _passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS), self._figures.foreseen)
-            + _passed_by(alive, now_ns, self._figures.others),
+            _passed_by(alive, now_ns + int(self._lead_s * NANOSECONDS), self._foreseen)
+            + _passed_by(alive, now_ns, self._others),
         )
 
     def judged(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
         """Note that the ranks were judged at this moment."""
-        self._judged = _passed_by(alive, now_ns, self._figures.foreseen)
+        self._judged = _passed_by(alive, now_ns, self._foreseen)
 
     def says_more(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
         """Whether a foreseen figure was passed since the ranks were judged; the look is fresh."""
         if not alive or not self._looks or now_ns - self._last_ns > FRESH_NS:
             return False
-        return _passed_by(alive, now_ns, self._figures.foreseen) > self._judged
+        return _passed_by(alive, now_ns, self._foreseen) > self._judged
 
     def due(
         self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int, passed: int = 0

@@ -151,12 +151,8 @@ class Scout:
             if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
                 self._srun_looked_ns = now_ns
                 self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
-            new = [
-                found_rank.pid
-                for found_rank in found
-                if found_rank.guessed or found_rank.pid not in known
-            ]
-            silent = [found_rank.pid for found_rank in found if found_rank.pid not in ranked]
+            new = [rank.pid for rank in found if rank.guessed or rank.pid not in known]
+            silent = [rank.pid for rank in found if rank.pid not in ranked]
             lines = command_lines([*new, *silent])
             words = {pid: lines[pid] for pid in new}
             ignoring = {pid: _ignoring_option(lines[pid]) for pid in silent}

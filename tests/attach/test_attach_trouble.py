@@ -15,15 +15,17 @@ from processes import PROGRAMS, RunningProgram, StartProgram, end, is_alive, unt
 from psutil import Process
 
 from lightning_hangcheck.attach.job_search import FoundJob, find_jobs, look_around
-from lightning_hangcheck.attach.visit import attach, look
+from lightning_hangcheck.attach.visit import look
 from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.look.py_spy import find_py_spy
-from lightning_hangcheck.model.case import Limits
-from lightning_hangcheck.rundir import RunFolder
+from lightning_hangcheck.model.case import Case, Limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    from lightning_hangcheck.model.verdict import Verdict
 
 LIMITS = Limits(idle_after=1.0)
 
@@ -37,6 +39,11 @@ def stuck_job(launcher: RunningProgram, ranks: int) -> FoundJob:
     job = find_jobs(look_around(), [launcher.pid])[0]
     until(lambda: _stands_still(job.ranks[1].pid), "rank 1 to stand still")
     return job
+
+
+def visit(job: FoundJob, limits: Limits = LIMITS) -> tuple[Case, Verdict]:
+    case, _ = look(job, limits, "visit")
+    return case, judge(case)
 
 
 def _stands_still(pid: int) -> bool:
@@ -72,20 +79,20 @@ def test_a_visit_ends_in_time_where_processes_do_not_answer(
 
 
 def test_a_rank_that_dies_in_the_middle_of_its_dump_is_the_culprit(
-    program: StartProgram, tmp_path: Path, stand_in: Callable[[int, str], None]
+    program: StartProgram, stand_in: Callable[[int, str], None]
 ) -> None:
     job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
     stand_in(job.ranks[1].pid, f"kill -9 {job.ranks[1].pid}")
-    _, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    _, verdict = visit(job)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
 
 
 def test_a_py_spy_that_is_silent_on_one_rank_costs_only_that_ranks_stack(
-    program: StartProgram, tmp_path: Path, stand_in: Callable[[int, str], None]
+    program: StartProgram, stand_in: Callable[[int, str], None]
 ) -> None:
     job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
     stand_in(job.ranks[2].pid, "exec /bin/sleep 1000")
-    case, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    case, verdict = visit(job)
     assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
     assert [gap.rank for gap in verdict.gaps if "gave no answer within" in gap.why] == [2]
     (look,) = case.ranks[2].processes
@@ -160,13 +167,11 @@ def test_a_process_outside_our_pid_namespace_is_not_there(program: StartProgram)
 
 
 @pytest.mark.skipif(not _namespaces_work(), reason="no pid namespace can be made here")
-def test_a_job_in_a_pid_namespace_is_seen_by_its_ids_on_this_side(
-    program: StartProgram, tmp_path: Path
-) -> None:
+def test_a_job_in_a_pid_namespace_is_seen_by_its_ids_on_this_side(program: StartProgram) -> None:
     """As of a container, from its host."""
     launcher = program("in_pid_namespace.py", "starting_ranks.py", "stuck", "2")
     job = stuck_job(launcher, 2)
-    case, verdict = attach(job, LIMITS, RunFolder(tmp_path / "run"))
+    case, verdict = visit(job)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
     stack = case.ranks[1].processes[0].samples[-1].stack
     assert stack is not None
@@ -198,8 +203,8 @@ def test_a_stuck_job_names_its_culprit_and_line_and_goes_on_undisturbed(tmp_path
         until(lambda: (slept_s(culprit) or IDLE_AFTER_S) >= IDLE_AFTER_S, "rank 1 to stand still")
         until(lambda: (slept_s(waiting) or IDLE_AFTER_S) >= 1.0, "rank 0 to wait for it")
         limits = Limits(idle_after=IDLE_AFTER_S)
-        _, first = attach(job, limits, RunFolder(tmp_path / "first"))
-        _, second = attach(job, limits, RunFolder(tmp_path / "second"))
+        _, first = visit(job, limits)
+        _, second = visit(job, limits)
         assert all(is_alive(Process(pid)) for pid in job.pids)
     assert (first.verdict, first.culprits, first.victims) == ("hang", (1,), (0,))
     assert "waits_for_feed" in first.summary

@@ -15,8 +15,8 @@ from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 from processes import end
 
-from lightning_hangcheck.attach.kept_output import kept_output
 from lightning_hangcheck.attach.silence import (
+    kept_output,
     of_a_visit,
     stands_still,
     unknown_sleep,

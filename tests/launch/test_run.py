@@ -375,10 +375,10 @@ if child == 0:
         os._exit(0)
 os.waitpid(child, 0)
 while job.exit_code is None:
-    job.reap([])
+    job.reap()
 from lightning_hangcheck.look.proc import descendants
 orphans = [one.pid for one in descendants(os.getpid())]
-left = job.processes([])
+left = job.processes()
 for pid in orphans:
     os.kill(pid, signal.SIGKILL)
 assert orphans, "nothing was left behind: this shows nothing"

@@ -46,7 +46,6 @@ from lightning_hangcheck.nodes.message import (
     VERSION,
     Judgement,
     Message,
-    RankLine,
     RoundMark,
     class_of,
     message_of,
@@ -64,15 +63,15 @@ LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_si
 
 def test_a_rank_that_gets_on_tells_no_stacks() -> None:
     (line,) = message_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
-    assert (line.told.view.processes, line.told.stacks, line.told.view.pid) == ((), (), 100)
+    assert (line.view.processes, line.stacks, line.view.pid) == ((), (), 100)
 
 
 def test_in_a_large_job_evidence_is_told_where_it_is_asked_for() -> None:
     waits, loads = message_of(LARGE, 0, 1, folded_above=0).lines
     assert (waits.ranks, loads.ranks) == ((0, 1), (2, 2))
-    assert not waits.told.view.processes
+    assert not waits.view.processes
     asked = message_of(LARGE, 0, 1, folded_above=0, wanted=[1])
-    assert [bool(line.told.view.processes) for line in asked.lines] == [True, False]
+    assert [bool(line.view.processes) for line in asked.lines] == [True, False]
 
 
 def test_a_calm_rank_takes_no_hundred_bytes_a_second() -> None:
@@ -101,8 +100,8 @@ def with_state(**fields: Any) -> bytes:
 
 def with_first_rank(**fields: Any) -> bytes:
     first, *others = WORD.lines
-    view = replace(first.told.view, **fields)
-    return with_state(lines=(replace(first, told=RankLine(view, first.told.stacks)), *others))
+    view = replace(first.view, **fields)
+    return with_state(lines=(replace(first, view=view), *others))
 
 
 def with_class(**fields: Any) -> bytes:
@@ -154,7 +153,7 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
 
 def with_registers(*arguments: int) -> bytes:
     """The first rank, its main thread in a call with these arguments."""
-    (look,) = WORD.lines[0].told.view.processes
+    (look,) = WORD.lines[0].view.processes
     kernel = look.samples[-1].kernel
     assert kernel is not None
     thread = replace(kernel.threads[0], arguments=arguments)
@@ -166,7 +165,7 @@ def test_registers_have_no_sign() -> None:
     """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
     largest = (1 << 64) - 1
     message, _ = read_message(with_registers(3, largest))
-    kernel = message.lines[0].told.view.processes[0].samples[-1].kernel
+    kernel = message.lines[0].view.processes[0].samples[-1].kernel
     assert kernel is not None
     assert kernel.threads[0].arguments == (3, largest)
 
@@ -201,7 +200,7 @@ def test_registers_have_no_sign() -> None:
         with_class(ranks=(0, 1 << 40)),
         with_class(ranks=(0, 3)),
         with_class(ranks=(2, 5_000)),
-        with_class(told=RankLine(FOLDED.lines[0].told.view)),
+        with_class(view=FOLDED.lines[0].view, groups=(), stacks=()),
     ],
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:
@@ -222,7 +221,7 @@ IN_GROUPS = FlightRecord(
 def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
     """A rank by itself, and one of a class, in such groups."""
     flight = replace(IN_GROUPS, sites={1: CallSite(root=root)})
-    view = replace(WORD.lines[0].told.view, flight=flight, processes=())
+    view = replace(WORD.lines[0].view, flight=flight, processes=())
     words = [class_of(view, (family,), standing) for standing in (0, 7)]
     alone, alike = (pack(replace(WORD, lines=(one, *WORD.lines[1:]))) for one in words)
     return alone, alike
@@ -257,7 +256,7 @@ def test_odd_groups_are_refused_or_harm_nobody(
 
 @pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
 def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
-    (look,) = WORD.lines[0].told.view.processes
+    (look,) = WORD.lines[0].view.processes
     kernel = look.samples[-1].kernel
     assert kernel is not None
     target = WaitTarget(call="waitid", kind="process", name=name)
@@ -328,7 +327,7 @@ def of_state(**fields: Any) -> dict[str, Any]:
 
 
 def of_rank(groups: Any = (), stacks: Any = (), **fields: Any) -> dict[str, Any]:
-    return of_state(lines=[[0, [{"rank": 0, **fields}, stacks, groups], [0, 0]]])
+    return of_state(lines=[[0, {"rank": 0, **fields}, [0, 0], [], groups, stacks]])
 
 
 def of_sample(**fields: Any) -> dict[str, Any]:
@@ -349,7 +348,7 @@ KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0
 OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "reach": lambda n: of_state(reach=[["", 0]] * n),
     "addresses": lambda n: of_state(addresses=["ab"] * n),
-    "lines": lambda n: of_state(lines=[[0, [{"rank": 0}], [0, 0]]] * n),
+    "lines": lambda n: of_state(lines=[[0, {"rank": 0}, [0, 0]]] * n),
     "stacks of a rank": lambda n: of_rank(stacks=[300] * n),
     "groups": lambda n: of_rank(groups=[[]] * n),
     "gaps": lambda n: {**NOBODY, "gaps": [{"what": "", "rank": None, "why": ""}] * n},
@@ -448,7 +447,7 @@ def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
     assert not can_be_sent(pack(WORD))
     told, _ = read_message(pack(shortened(WORD)))
     assert told.gaps == (TOO_LARGE,)
-    assert [line.told.view.rank for line in told.lines] == [0, 1]
+    assert [line.view.rank for line in told.lines] == [0, 1]
 
 
 def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence(
@@ -457,11 +456,11 @@ def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence
     first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
     hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
     assert hears.take(1, first)
-    assert hears.heard[1].message.lines[0].told.view.processes
+    assert hears.heard[1].message.lines[0].view.processes
     monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
     assert hears.take(2, second)
     assert hears.heard[2].message.gaps == (TOO_LARGE,)
-    assert not hears.heard[2].message.lines[0].told.view.processes
+    assert not hears.heard[2].message.lines[0].view.processes
     monkeypatch.setattr(peers, "MOST_MEMORY", 0)
     assert not hears.take(3, third)
     assert "more memory" in hears.unused[3]
@@ -475,7 +474,7 @@ def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None
     unpacked = len(msgspec.msgpack.encode(told))
     assert unpacked > 40_000 * 64
     message, memory = read_message(pack(told))
-    assert len(message.lines[0].told.view.processes) == 46
+    assert len(message.lines[0].view.processes) == 46
     assert memory < MOST_MEMORY
 
 
@@ -486,7 +485,7 @@ def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
     message, _ = read_message(pack(message_of(CASE, 0, 1)))
-    views = tuple(line.told.view for line in message.lines)
+    views = tuple(line.view for line in message.lines)
     assert views == rebased(CASE, TAKEN_NS - NOW_NS).ranks
 
 

@@ -98,10 +98,10 @@ def test_a_rank_and_its_workers_circle_from_the_last_look_that_met_a_new_functio
     loads = Target(rank=0, pid=2, role="worker")
     for at_s, function in ((2, "fetch"), (3, "crop"), (4, "fetch")):
         rank.add_samples([(own, found_in("wait", at_s)), (loads, found_in(function, at_s, 2))])
-    assert rank.view("", 9 * SECOND).nothing_new_for_s == 6.0
+    assert rank.view(9 * SECOND).nothing_new_for_s == 6.0
     rank.read_flight(flight(7, entered=1))
     rank.read_flight(flight(8, entered=2))
-    assert rank.view("", 9 * SECOND).nothing_new_for_s == 1.0
+    assert rank.view(9 * SECOND).nothing_new_for_s == 1.0
 
 
 def test_each_stop_is_counted_from_its_own_beginning() -> None:
@@ -109,7 +109,7 @@ def test_each_stop_is_counted_from_its_own_beginning() -> None:
     told = []
     for second, state in enumerate("STTTSTT"):
         rank.read_state(state, second * SECOND)
-        told.append(rank.view("", second * SECOND).stopped_for_s)
+        told.append(rank.view(second * SECOND).stopped_for_s)
     assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
 
 
@@ -126,7 +126,7 @@ def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
     round_.note_words()
     assert round_.alive == []
     round_.note_exit(1, -9)
-    (view,) = round_.views("host", 3 * SECOND)
+    (view,) = round_.views(3 * SECOND)
     assert left_well(view)
 
 
@@ -154,7 +154,7 @@ def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
     if child:
         samples.append((Target(pid=2, rank=0, role="child"), Sample(taken_ns=SECOND)))
     rank.add_samples(samples)
-    return rank.view("", SECOND).processes[0].samples[-1]
+    return rank.view(SECOND).processes[0].samples[-1]
 
 
 @pytest.mark.parametrize(

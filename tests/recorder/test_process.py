@@ -19,8 +19,7 @@ from processes import end, until
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.recorder.page import PageWriter, read_page
-from lightning_hangcheck.recorder.process import Pulse
-from lightning_hangcheck.recorder.wait_facts import awaiting, handled_signals
+from lightning_hangcheck.recorder.process import Pulse, awaiting, handled_signals
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SidecarFacts
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from lightning_hangcheck.model.verdict import EvidenceItem, RankState, Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRank
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.watch.alarm import Alarm, Shutdown, advanced
+from lightning_hangcheck.watch.alarm import Alarm, Shutdown
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -176,7 +176,15 @@ def test_a_worse_verdict_and_one_after_a_calm_are_reminded_of_anew() -> None:
 
 
 RAISED_NS = 50
-BLAMED = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
+BLAMED = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
+
+
+def advances(here: dict[int, WatchedRank], elsewhere: dict[int, int] | None) -> bool:
+    alarm = Alarm()
+    alarm.standing = judge(BLAMED)
+    alarm.raised(replace(BLAMED, taken_ns=RAISED_NS))
+    assert not alarm.has_passed(here, elsewhere, 100), "it waits a little"
+    return alarm.advances_since_ns == 100
 
 
 def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, WatchedRank]:
@@ -189,19 +197,19 @@ def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, W
 @pytest.mark.parametrize("at_ns", [40, 60])
 def test_a_culprit_is_asked_where_it_is_seen(at_ns: int) -> None:
     later = at_ns > RAISED_NS
-    assert advanced(BLAMED, RAISED_NS, watched(1, at_ns), None) == later
-    assert advanced(BLAMED, RAISED_NS, watched(0, 0), {1: at_ns}) == later
+    assert advances(watched(1, at_ns), None) == later
+    assert advances(watched(0, 0), {1: at_ns}) == later
 
 
 @pytest.mark.parametrize("at_ns", [40, 60])
 def test_where_its_node_is_silent_those_that_waited_tell(at_ns: int) -> None:
-    assert advanced(BLAMED, RAISED_NS, watched(0, at_ns), {}) == (at_ns > RAISED_NS)
+    assert advances(watched(0, at_ns), {}) == (at_ns > RAISED_NS)
 
 
 def test_a_culprit_that_is_gone_does_not_come_back_whatever_others_do_on_their_way_out() -> None:
     here = {**watched(0, 60), **watched(1, 60, gone=True)}
-    assert not advanced(BLAMED, RAISED_NS, here, {})
-    assert not advanced(BLAMED, RAISED_NS, watched(0, 60), None)
+    assert not advances(here, {})
+    assert not advances(watched(0, 60), None)
 
 
 HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))

@@ -156,32 +156,26 @@ def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, "0123456789abcdef")
 
 
-def meeting(place: NodePlace, settings: Settings) -> Meeting:
-    found = meeting_of(place, settings)
-    assert found is not None
-    return found
-
-
 def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
-    said = meeting(SLURM, OFFERED).told
+    said = meeting_of(SLURM, OFFERED).told
     assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
     assert said.endswith("--nodes-port has one served; this is node 1 of 4")
-    assert isinstance(meeting(SLURM, OFFERED).places[0], SealedPlace)
+    assert isinstance(meeting_of(SLURM, OFFERED).places[0], SealedPlace)
 
 
 def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
-    assert isinstance(meeting(TORCHRUN, OFFERED).places[0], CourierPlace)
-    assert "torchrun's store at node0:29500" in meeting(TORCHRUN, OFFERED).told
+    assert isinstance(meeting_of(TORCHRUN, OFFERED).places[0], CourierPlace)
+    assert "torchrun's store at node0:29500" in meeting_of(TORCHRUN, OFFERED).told
 
 
 def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
-    found = meeting(SLURM, Settings(nodes_port=29511, **FOLDERS))
+    found = meeting_of(SLURM, Settings(nodes_port=29511, **FOLDERS))
     assert [type(one) for one in found.places] == [FolderPlace]
     assert "/shared/meet" in found.told
 
 
 def test_a_port_goes_before_the_run_folder() -> None:
-    store, folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run")).places
+    store, folder = meeting_of(SLURM, Settings(nodes_port=29511, run_dir="/shared/run")).places
     assert isinstance(store, SealedPlace)
     assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
 
@@ -189,18 +183,18 @@ def test_a_port_goes_before_the_run_folder() -> None:
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, secret)
-    without = meeting(SLURM, OFFERED)
+    without = meeting_of(SLURM, OFFERED)
     assert (without.places, without.told[:9]) == ((), "nowhere: ")
     assert "needs a secret" in without.told
     assert f"export {SHARED_BY_NODES}=" in without.way_out
-    in_folder = meeting(SLURM, Settings(nodes_port=29511, run_dir="/shared/run"))
+    in_folder = meeting_of(SLURM, Settings(nodes_port=29511, run_dir="/shared/run"))
     assert [type(one) for one in in_folder.places] == [FolderPlace]
 
 
 def test_nothing_is_served_where_nobody_knows_the_first_node_or_nobody_asks() -> None:
-    without = meeting(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
+    without = meeting_of(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
     assert "nothing says where the first node is" in without.told
-    unasked = meeting(SLURM, Settings())
+    unasked = meeting_of(SLURM, Settings())
     assert unasked.places == ()
     assert "--nodes-port" in unasked.way_out
 
@@ -303,4 +297,4 @@ def test_nodes_of_one_job_are_no_news() -> None:
 
 
 def test_one_node_meets_nobody() -> None:
-    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) is None
+    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) == Meeting()

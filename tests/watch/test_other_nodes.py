@@ -360,8 +360,8 @@ def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
 
 def test_a_node_alone_waits_for_nobody() -> None:
     ended = EndedRounds()
-    ended.leave(LeftHere(FAILED, "", None), None)
-    ((_, _, remembered),) = ended.settled(None, NOW_NS)
+    ended.leave(LeftHere(FAILED, "", None))
+    ((_, _, remembered),) = ended.settled(NOW_NS)
     assert remembered.culprits == (1,)
 
 
@@ -381,13 +381,14 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     def both_have() -> bool:
         for number, node in enumerate(nodes):
             node.tell(now(present[number]), None)
-            for _, verdict, remembered in ended[number].settled(node, time.monotonic_ns()):
+            for _, verdict, remembered in ended[number].settled(time.monotonic_ns()):
                 settled[number] = verdict, remembered
         return len(settled) == 2
 
     with closing(nodes[0]), closing(nodes[1]):
         for number, node in enumerate(nodes):
-            ended[number].leave(LeftHere(now(left[number]), f"start {number}", None), node)
+            ended[number].meet(node)
+            ended[number].leave(LeftHere(now(left[number]), f"start {number}", None))
         until(both_have, "both nodes to know how the round ended")
     (told, ours), (told_there, theirs) = settled[0], settled[1]
     assert told == told_there

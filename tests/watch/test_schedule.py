@@ -8,7 +8,7 @@ from itertools import pairwise
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRank
-from lightning_hangcheck.watch.schedule import Figures, Schedule, figures_of
+from lightning_hangcheck.watch.schedule import Schedule, figures_of
 
 SECOND = 1_000_000_000
 
@@ -50,7 +50,7 @@ def test_a_silence_that_passes_a_figure_of_the_table_is_looked_at_at_once() -> N
 
 def test_the_look_for_a_figure_begins_early_enough_to_be_judged_as_it_is_passed() -> None:
     """A rank is silent for 10 s: the look takes half a second, and a reading comes each quarter."""
-    schedule, rank = Schedule(2.0, Figures(foreseen=(10.0,))), silent_rank()
+    schedule, rank = Schedule(2.0, foreseen=(10.0,)), silent_rank()
     assert not schedule.due_for([rank], 2 * SECOND - 1)
     assert schedule.due_for([rank], 2 * SECOND)
     for begun_s in (2.0, 4.0, 6.0, 8.0):
@@ -66,7 +66,7 @@ def test_the_look_for_a_figure_begins_early_enough_to_be_judged_as_it_is_passed(
 
 
 def test_a_look_that_is_old_is_not_judged_again() -> None:
-    schedule, rank = Schedule(2.0, Figures(foreseen=(10.0,))), silent_rank()
+    schedule, rank = Schedule(2.0, foreseen=(10.0,)), silent_rank()
     schedule.looked(int(7.9 * SECOND), suspicious=True)
     schedule.judged([rank], 8 * SECOND)
     assert not schedule.says_more([rank], 10 * SECOND)
@@ -84,7 +84,7 @@ def test_the_figures_are_those_of_the_table() -> None:
 
 
 def test_what_only_time_makes_a_hang_is_looked_at_after_it() -> None:
-    schedule, rank = Schedule(2.0, Figures(others=(30.0,))), silent_rank()
+    schedule, rank = Schedule(2.0, others=(30.0,)), silent_rank()
     for begun_s in (2, 12, 22, 28):
         schedule.looked(begun_s * SECOND, suspicious=True, lasted_s=0.5)
     assert not schedule.due_for([rank], int(29.75 * SECOND))

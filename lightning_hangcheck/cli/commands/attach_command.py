@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lightning_hangcheck.attach import hosts, job_search, visit
-from lightning_hangcheck.attach.kept_output import kept_output
 from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
+from lightning_hangcheck.attach.silence import kept_output
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
@@ -24,6 +24,7 @@ from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, s
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.discovery import patience_of
+from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.whose import place_of_task
@@ -136,11 +137,11 @@ def attach(
     job = _the_job(pids)
     recorded = find_session(job.pids)
     limits = patience_of(settings)
-    if folder is None:  # another host asks: it judges this evidence with that of the others
-        case, ranks = visit.look(job, limits, "", recorded, local_values=asked)
-        verdict = judge(case)
-    else:
-        case, verdict = visit.attach(job, limits, folder, recorded, local_values=asked)
+    run_id = "" if folder is None else folder.run_id
+    case, ranks = visit.look(job, limits, run_id, recorded, local_values=asked)
+    verdict = judge(case)
+    if folder is not None:  # else another host asks: it judges this with that of the others
+        save_run(case, verdict, ranks, folder)
         show(verdict_text.render(case, verdict, run_dir or as_typed(folder.path)))
     watch = watch_over(recorded.session) if recorded.session is not None else None
     said = tuple(_beside_it(case, verdict, watch))

@@ -55,18 +55,18 @@ class Meeting(NamedTuple):
     ``told``: the place, or why there is none, for run.json; ``way_out``: what would make one.
     """
 
-    places: tuple[NodesPlace, ...]
-    told: str
+    places: tuple[NodesPlace, ...] = ()
+    told: str = ""
     way_out: str = ""
 
 
-def meeting_of(place: NodePlace, settings: Settings) -> Meeting | None:
+def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
     """Choose what was named for it, else a store that is there, else one to be served.
 
-    Else a folder in the run folder; None for a job of one node.
+    Else a folder in the run folder; nothing of it for a job of one node.
     """
     if place.nnodes == 1:
-        return None
+        return Meeting()
     job = place.job or f"{place.host}:{place.port}"
     secret = os.environ.get(SHARED_BY_NODES, "")
     no_store = "no store that outlives the ranks"
@@ -115,7 +115,6 @@ JITTER_NS = NANOSECONDS // 2
 """By which the same look may seem to be of another moment, as its telling took longer."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
 """Silence after which it is said though nothing shows why."""
-CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 LONGEST_ADDRESS = 64
@@ -275,13 +274,13 @@ class AmongNodes:
         if self.follows or self._unjoinable:
             return own
         try:
-            return self._joined(own)
+            return self._with_others(own)
         except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
             self._unjoinable = True
-            log.once("join", f"{CANNOT_JOIN}: {error!r}")
+            log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")
             return own
 
-    def _joined(self, own: Case) -> Case:
+    def _with_others(self, own: Case) -> Case:
         peers, heard = self.peers, self.judged_with()
         fell_silent = list(self._silent_nodes(own))
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
@@ -352,7 +351,7 @@ class AmongNodes:
             known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
             return joining.join_end(own, known, said, number)
         except Exception as error:  # noqa: BLE001 - as in `join`
-            log.once("join", f"{CANNOT_JOIN}: {error!r}")
+            log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")
             return own
 
     def elsewhere(self) -> dict[int, int]:
@@ -361,7 +360,7 @@ class AmongNodes:
         Of ranks that stand alike, when the last of them did.
         """
         return {
-            rank: peer.received_ns - int(line.told.view.silent_for_s * NANOSECONDS)
+            rank: peer.received_ns - int(line.view.silent_for_s * NANOSECONDS)
             for peer in self.peers.heard.values()
             if not self.peers.silent_s(peer)
             for line in peer.message.lines

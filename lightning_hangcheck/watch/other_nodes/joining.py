@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
 
+CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 ANSWERED_LATER_S = 5.0
 """By so much something must have come later than a node's last message: both travel."""
 UNANSWERED_S = 3.0
@@ -68,7 +69,7 @@ def join_peers(
     known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
     for peer in theirs:
-        alone = [line.told for line in peer.message.lines if line.alone]
+        alone = [line for line in peer.message.lines if line.alone]
         if alone or not peer.message.lines:
             cases.append(
                 _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
@@ -119,14 +120,11 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
     if lost:
         why = "they stand in too many ways of their own for all of them to be told"
         gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
-    sizes = [
-        message.local_world_size or 0
-        for message in words
-        if message.lines and not any(line.alone for line in message.lines)
-    ]
+    folded = [node for node in words if node.lines and not any(line.alone for line in node.lines)]
+    ranks = sum(node.local_world_size or 0 for node in folded)
     views, alike = zip(*map(as_view, found), strict=True)
     case = Case(
-        run=replace(own.run, local_world_size=sum(sizes), machine=""),
+        run=replace(own.run, local_world_size=ranks, machine=""),
         taken_at=own.taken_at,
         taken_ns=TAKEN_NS,
         ranks=views,
@@ -141,7 +139,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
     """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
     quiet_s = (own.taken_ns - peer.received_ns) / NANOSECONDS
-    alone = [line.told.view for line in peer.message.lines if line.alone]
+    alone = [line.view for line in peer.message.lines if line.alone]
     lines = [line for line in peer.message.lines if not line.alone]
     alike = [
         as_view(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
@@ -163,7 +161,7 @@ def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in heard for line in peer.message.lines)
-    silent = (line for line in lines if line.told.view.silent_for_s >= CALM_BELOW_S)
+    silent = (line for line in lines if line.view.silent_for_s >= CALM_BELOW_S)
     chosen, _ = odd_and_usual(together(silent))
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
 
@@ -236,7 +234,7 @@ def silent_node(
 
 def views_of(heard: Iterable[PeerState]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    return (line.told.view for peer in heard for line in peer.message.lines)
+    return (line.view for peer in heard for line in peer.message.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
@@ -285,68 +283,65 @@ class EndedRounds:
 
     def __init__(self) -> None:
         self._left: list[LeftHere] = []
+        self._nodes: AmongNodes | None = None
         self._newest: LeftRound | None = None
         self._newest_ns = 0
 
-    def leave(self, left: LeftHere, nodes: AmongNodes | None) -> None:
-        """Take a round in that has just ended here, and have the other nodes know."""
-        self._left.append(left)
-        self._newest, self._newest_ns = left_round(left.case), left.case.taken_ns
-        self.meet(nodes)
-
     def meet(self, nodes: AmongNodes | None) -> None:
-        """Have other nodes know also where they are met anew: in another order, each round."""
+        """End rounds with these from now on: they are met anew, in another order, each round."""
+        self._nodes = nodes
         if nodes is not None:
             nodes.left = self._newest
 
+    def leave(self, left: LeftHere) -> None:
+        """Take a round in that has just ended here, and have the other nodes know."""
+        self._left.append(left)
+        self._newest, self._newest_ns = left_round(left.case), left.case.taken_ns
+        self.meet(self._nodes)
+
     def settled(
-        self, nodes: AmongNodes | None, now_ns: int, *, at_once: bool = False
+        self, now_ns: int, *, at_once: bool = False
     ) -> Iterator[tuple[Case, Verdict, Round]]:
         """Yield the rounds of which it is known by now how they ended.
 
         Each with the case that shows it, the verdict to be told, and as it is remembered.
         """
+        nodes = self._nodes
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None
         while self._left:
             left = self._left[0]
             waited_s = (now_ns - left.case.taken_ns) / NANOSECONDS
-            found = _settle(left, nodes, waited_s, at_once=at_once)
-            if found is None:
-                return
+            if nodes is None:
+                found = left.case, *end_round(*left)
+            elif nodes.judges:
+                try:
+                    over = at_once or waited_s >= JUDGED_AFTER_S
+                    case = join_round_end(left.case, nodes.judged_with(), nodes.place, over=over)
+                except Exception as error:  # noqa: BLE001 - others' facts must not end our watch
+                    log.once("join", f"{CANNOT_JOIN}: {error!r}")
+                    case = left.case
+                if case is None:
+                    return
+                verdict, ended = end_round(case, left.started_at, left.hang)
+                nodes.round_end = RoundEnd(ended, verdict)
+                found = case, verdict, ended
+            else:
+                judged = nodes.peers.judged
+                end = judged.end if judged is not None else None
+                # it is of no other round, also where nodes count theirs otherwise
+                pids = {} if end is None else {one.rank: one.pid for one in end.verdict.ranks}
+                same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
+                found = left.case, *end_round(*left)
+                if end is not None and same and end.round.number == left.case.run.round:
+                    places = {place.rank: place for place in (*end.round.ranks, *found[2].ranks)}
+                    ranks = tuple(places[rank] for rank in sorted(places))
+                    ended = replace(end.round, started_at=left.started_at, ranks=ranks)
+                    found = left.case, end.verdict, ended
+                elif not at_once and waited_s < FOLLOWED_AFTER_S:
+                    return
             del self._left[0]
             yield found
-
-
-def _settle(
-    left: LeftHere, nodes: AmongNodes | None, waited_s: float, *, at_once: bool
-) -> tuple[Case, Verdict, Round] | None:
-    if nodes is None:
-        return left.case, *end_round(*left)
-    if nodes.judges:
-        over = at_once or waited_s >= JUDGED_AFTER_S
-        try:
-            case = join_round_end(left.case, nodes.judged_with(), nodes.place, over=over)
-        except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
-            log.once("join", f"what other nodes tell is left out, it cannot be joined: {error!r}")
-            case = left.case
-        if case is None:
-            return None
-        verdict, ended = end_round(case, left.started_at, left.hang)
-        nodes.round_end = RoundEnd(ended, verdict)
-        return case, verdict, ended
-    judged = nodes.peers.judged
-    end = judged.end if judged is not None else None
-    # it is of no other round, also where nodes count theirs otherwise
-    pids = {state.rank: state.pid for state in end.verdict.ranks} if end is not None else {}
-    same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
-    if end is not None and same and end.round.number == left.case.run.round:
-        _, own = end_round(*left)
-        places = {place.rank: place for place in (*end.round.ranks, *own.ranks)}
-        ranks = tuple(places[rank] for rank in sorted(places))
-        return left.case, end.verdict, replace(end.round, started_at=left.started_at, ranks=ranks)
-    over = at_once or waited_s >= FOLLOWED_AFTER_S
-    return (left.case, *end_round(*left)) if over else None
 
 
 # How the ranks of all nodes ended: what the others told before they went
