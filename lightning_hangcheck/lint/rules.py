@@ -1068,11 +1068,7 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             download()
         dist.barrier()
     """
-    managed: list[ast.With | ast.AsyncWith] = [
-        *code.function.each(ast.With),
-        *code.function.each(ast.AsyncWith),
-    ]
-    for node in managed:
+    for node in _managed(code):
         locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
         for event in code.made_in(node.body)[:1] if locks else ():
             yield Found(
@@ -1085,6 +1081,10 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             )
 
 
+def _managed(code: Code) -> list[ast.With | ast.AsyncWith]:
+    return [*code.function.each(ast.With), *code.function.each(ast.AsyncWith)]
+
+
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
     name = re.compile(r"(Soft|Unix|Weak|Windows)?FileLock|InterProcessLock|lock_file")
     if isinstance(node, ast.Call):
@@ -1092,6 +1092,49 @@ def _is_file_lock(node: ast.expr, code: Code) -> bool:
     path = names_of(node)
     made = code.function.module.made.get(path[-1], set()) if path else set()
     return bool(made) and all(one and name.fullmatch(one[-1]) for one in made)
+
+
+ONE_FIRST = re.compile(r"(local_)?(rank_zero|main_process)_first|torch_distributed_zero_first")
+"""Context managers of Fabric, accelerate, transformers, YOLO and this package."""
+
+
+@rule(
+    "HC404",
+    "rank_diverged",
+    "Leave the block before the collective.",
+    "https://huggingface.co/docs/accelerate/package_reference/accelerator",
+)
+def collective_in_one_ranks_turn(code: Code) -> Iterator[Found]:
+    """A collective is called where one rank goes first and the others wait for it.
+
+    Why it hangs: the first rank waits in the collective for ranks that are not let in before it
+    is done.
+
+    Example:
+        with accelerator.main_process_first():
+            data = load()
+            accelerator.wait_for_everyone()
+
+    Instead:
+        with accelerator.main_process_first():
+            data = load()
+        accelerator.wait_for_everyone()
+    """
+    for node in _managed(code):
+        turns = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
+        turn = next((one for one in turns if ONE_FIRST.fullmatch(called_name(one))), None)
+        if turn is None:
+            continue
+        shown = ast.unparse(turn)
+        for event in code.made_in(node.body)[:1]:
+            yield Found(
+                event.node,
+                f"{event.shown}{_via(event)} waits for ranks that wait for the first one at "
+                f"`{shown}`",
+                _sure(event),
+                event,
+                (node.lineno,),
+            )
 
 
 HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")

@@ -234,7 +234,7 @@ def test_a_price_that_is_none_is_said_and_the_question_put_all_the_same(folder: 
     (folder / "raw.txt").write_text("b\n")
     asked = ran(folder, "ask", "0.9", HANGCHECK_PRICE="cheap")
     assert asked.returncode == 3
-    assert "--price cheap is not a price" in asked.stderr
+    assert "price cheap is not a price per hour" in asked.stderr
     assert "rerun  " in asked.stderr
 
 
