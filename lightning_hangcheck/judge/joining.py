@@ -184,6 +184,9 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
         for index in group:
             case, ago_ns = nodes[index].case, moments[group[0]] - moments[index]
             moved = rebased(case, base_ns - ago_ns - case.taken_ns)
+            # nobody has seen since what a rank does: it stands as it stood when its node looked
+            views = (v if v.process_exit else rebased(v, ago_ns) for v in moved.ranks)
+            moved = replace(moved, ranks=tuple(views)) if ago_ns else moved
             found.append(_TimedCase(nodes[index].source, moved, clock))
     return found
 

@@ -47,6 +47,13 @@ def test_a_culprit_is_found_on_the_other_node() -> None:
     assert verdict.gaps == ()
 
 
+def test_what_one_node_saved_a_minute_earlier_tells_where_its_ranks_stood_then() -> None:
+    waiting = node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER), at="2026-11-20T10:23:16.500Z")
+    stuck = node("node1", rank(2, IN_BARRIER), rank(3, IN_LOAD))
+    verdict = judge(merged(waiting, stuck))
+    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (3,), (0, 1, 2))
+
+
 def test_a_rank_that_no_node_has_is_missing_where_every_node_says_how_many_it_has() -> None:
     case = merged(
         node("node0", rank(0, IN_BARRIER), rank(1, IN_BARRIER)), node("node1", rank(2, IN_BARRIER))
