@@ -170,7 +170,9 @@ def read_rank_activity(view: RankView) -> RankActivity:
         hidden = hidden or any(map(gpu_works, view.processes))
         nothing_new = view.nothing_new_for_s >= LIVELOCK_AFTER_S
         livelocked = not (carried or woke or hidden) and nothing_new
-        activity = "busy" if livelocked else activity
+        # one that sleeps nearly all the time only asks again, whatever its children do
+        asks = process.activity == "moving" and process.cpu_share < IDLE_SHARE
+        activity = ("idle" if asks else "busy") if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
     # on a crowded machine it takes longer to be in every function of what is no loop
     enough = not process.starved or (

@@ -132,11 +132,14 @@ def test_a_livelock_takes_some_time_to_know_and_moves_no_bytes(
     assert read_rank_activity(view).activity == activity
 
 
-@pytest.mark.parametrize(("turns", "activity"), [((7, 7, 9), "moving"), ((7, 8, 9), "busy")])
+@pytest.mark.parametrize(("turns", "activity"), [((7, 7, 9), "moving"), ((7, 8, 9), "idle")])
 def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
     turns: tuple[int, ...], activity: str
 ) -> None:
-    """A signal ends its wait: what it did in functions that it knew took no time until then."""
+    """A signal ends its wait: what it did in functions that it knew took no time until then.
+
+    One that wakes again and again, and uses no processor to speak of, only asks anew.
+    """
     view = rank(1, IN_LOAD, IN_LOAD, (*IN_LOAD[:-1], user("load", 43)))
     view = with_main(view, turns=lambda number: turns[number])
     assert read_rank_activity(replace(view, nothing_new_for_s=40.0)).activity == activity
