@@ -114,6 +114,11 @@ class ProcessReading:
         """The newest of its main thread that are its own: a fork inherits those of its parent."""
         return of_own_process(latest_frames(self.look))
 
+    @property
+    def was_forked(self) -> bool:
+        """Whether its stack still has frames of its parent, whose locks it copied."""
+        return len(self.frames) < len(latest_frames(self.look))
+
     @cached_property
     def wait(self) -> Wait | None:
         """The known wait in which its main thread stands."""

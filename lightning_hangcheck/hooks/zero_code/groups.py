@@ -191,7 +191,7 @@ def instrument_calls(module: ModuleType) -> None:
     for name in COLLECTIVES:
         if not hasattr(module, name):
             continue
-        root, reduction = _finder(module, name, "src", "dst"), _finder(module, name, "op")
+        root, reduction = _rank_finder(module, name, "src", "dst"), _finder(module, name, "op")
         group = _finder(module, name, "group")
 
         def note(
@@ -224,6 +224,24 @@ def _finder(module: ModuleType, function: str, *names: str) -> Finder:
     return lambda _arguments, _named: None
 
 
+def _rank_finder(module: ModuleType, function: str, *ends: str) -> Finder:
+    """Return what finds the global rank at an end of a call, also where its group numbers it.
+
+    Above torch 2.5 the rank may be given as ``group_src`` or ``group_dst``, as torch itself does.
+    """
+    rank, group = _finder(module, function, *ends), _finder(module, function, "group")
+    member = _finder(module, function, *(f"group_{end}" for end in ends))
+
+    def find(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int | None:
+        found, of_group = rank(arguments, named), group(arguments, named)
+        if found is None and (found := member(arguments, named)) is not None:
+            world = of_group is None or of_group is module.group.WORLD
+            found = found if world else module.get_global_rank(of_group, found)
+        return None if found is None else int(found)
+
+    return find
+
+
 def instrument_notes(module: ModuleType) -> None:
     """Note the members of each group before it is made, and each message before it is posted.
 
@@ -249,19 +267,12 @@ def instrument_notes(module: ModuleType) -> None:
         return
 
     def count(name: str, end: str, post: Callable[[MessageCounter, int], None]) -> None:
-        # torch 2.5 has no group_dst
-        peer_of, group_of, member_of = (
-            _finder(module, name, one) for one in (end, "group", f"group_{end}")
-        )
+        peer_of = _rank_finder(module, name, end)
 
         def note_message(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
             counter = _notes(os.getpid(), _counter_of, "messages between ranks are not counted")
             if counter is not None:
-                peer, group = peer_of(*given), group_of(*given)
-                if peer is None:
-                    peer = member_of(*given)
-                    if peer is not None and group is not None and group is not module.group.WORLD:
-                        peer = int(module.get_global_rank(group, peer))
+                peer = peer_of(*given)
                 if peer is not None and peer >= 0:  # else the message may come from any
                     post(counter, peer)
 

@@ -13,7 +13,7 @@ from lightning_hangcheck.judge import processes, threads
 from lightning_hangcheck.judge.activity import read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import functions_in, is_exiting, users_place
-from lightning_hangcheck.judge.processes import in_words, read_process
+from lightning_hangcheck.judge.processes import ProcessReading, in_words, read_process
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
 from lightning_hangcheck.judge.wording import join, name_ranks, process_name, within
 from lightning_hangcheck.model.code_owner import program_of
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
 a place first."""
+LOCKED = "for a lock that none of its threads can release"
+POOLS = ("/multiprocessing/pool.py", "/multiprocess/pool.py")
+"""Of Python, and of the package that copies it for what pickle can't (used by datasets)."""
 AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
 
 
@@ -50,8 +53,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=reading.rank)
     activity, read = reading.activity_of(worker), read_process(worker)
-    # a fork copies locks, and leaves the threads behind that hold them
-    forked = activity == "idle" and read.waits_in_vain
+    locked = activity == "idle" and read.waits_in_vain
     others = (  # what another process brings: its end, or words by a pipe
         each
         for each in (() if read.wants_work else read.targets)
@@ -67,8 +69,8 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         does = join("is stopped by a signal", at)
     elif not at:
         does = "delivers none"
-    elif forked:
-        does = f"waits {at} for a lock that none of its threads can release"
+    elif locked:
+        does = f"waits {at} {LOCKED}"
     else:
         does = f"is {'busy' if activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
@@ -76,13 +78,18 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         text=text,  # by its process: of torch's own numbers nothing is seen
         words={"does": f"worker pid {worker.pid} {does}"},
         sure=(0.9, 0.6),
-        aspect="forked" if forked else "child" if awaited is not None else None,
+        aspect=_of_lock(read) if locked else "child" if awaited is not None else None,
         place=place,
         alike=reading.rank,
         evidence=[
             ("worker", _described(reading, each)) for each in reading.owing_workers[:MOST_SHOWN]
         ],
     )
+
+
+def _of_lock(process: ProcessReading) -> str:
+    """A fork copies locks, and leaves the threads behind that hold them."""
+    return "forked" if process.was_forked else "own_lock"
 
 
 def _place_of(worker: ProcessLook) -> Frame | None:
@@ -253,8 +260,9 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     for child in reading.view.processes:  # one that runs another program has copied no lock
         if child.role == "worker" and child.pid in awaited and read_process(child).waits_in_vain:
             place = within(users_place(latest_frames(child)))
-            stands = join("waits", place, "for a lock that it copied when it was forked")
-            return "forked", f", waiting for its child pid {child.pid}, which {stands}"
+            stands = join("waits", place, LOCKED)
+            waits = f", waiting for its child pid {child.pid}, which {stands}"
+            return _of_lock(read_process(child)), waits
     for target in reading.targets:
         if (found := _at_target(job, reading, target)) is not None:
             return found
@@ -295,6 +303,7 @@ def _at_target(
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
             started = {look.pid for look in looks if look.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
+            aspect = "pool" if aspect == "worker" and _keeps_pool(reading) else aspect
             silent = stopped or ", which writes nothing"
             return aspect, f", {which}reading from {process_name(writers[0])}{silent}"
         if target.holders and reading.own.free_threads:
@@ -314,6 +323,12 @@ def _at_target(
     if kind == "socket" and asked:
         return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
     return None
+
+
+def _keeps_pool(reading: RankReading) -> bool:
+    newest = reading.own.complete[-1:]
+    threads_of = (thread for moment in newest for thread in moment.threads)
+    return any(frame.file.endswith(POOLS) for thread in threads_of for frame in thread.frames)
 
 
 @rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.frames import FOR_RANKS
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
-from lightning_hangcheck.judge.operations import PAIRED
+from lightning_hangcheck.judge.operations import PAIRED, groups_of
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
     NO_RECORD,
@@ -172,8 +172,13 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
             silence_s=silence_s,
             pace=None,
         )
-    # a visitor cannot tell since when ranks spin in one collective: he says that they do
-    together: EndedBy = "outside" if situation.job.case.seen_in == "attach" else "unknown_pace"
+    # a visitor cannot tell since when ranks spin in one collective: he says that they do; what no
+    # device computes, while no rank does either, only the network could still end
+    idle = all(reading.process_activity.activity == "idle" for reading in waiting)
+    groups = [group for reading in waiting for group in groups_of(reading.view)]
+    at_rest = idle and bool(groups) and not any(group.on_device for group in groups)
+    visited = situation.job.case.seen_in == "attach"
+    together: EndedBy = "outside" if visited or at_rest else "unknown_pace"
     kept = any(reading.kept_by_message for reading in waiting)
     return blame(
         situation,
