@@ -36,7 +36,7 @@ from lightning_hangcheck.judge.log_book import (
     overslept,
 )
 from lightning_hangcheck.judge.wording import name_ranks, signal_name
-from lightning_hangcheck.model.log_facts import LogFact, seconds
+from lightning_hangcheck.model.left_behind import LogFact, seconds
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
 
@@ -520,9 +520,6 @@ PLAIN: tuple[Row, ...] = (
      " set, which may be the faster one."),
     (("ras_equal",), "hang", "unknown",
      "by NCCL's RAS all ranks launched equally many operations: data does not move."),
-    (("stalled",), "suspect", "unknown",
-     "by Horovod's stall check {ranks} had not brought what the others waited for. It is a warning:"
-     " they may have come later."),
     (("heartbeat", "gil"), "hang", "unknown",
      "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
      " lock. That does not say which rank is behind."),

@@ -17,7 +17,7 @@ from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.log_facts import LogFact
+from lightning_hangcheck.model.left_behind import LogFact
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.patience import EndedBy
-    from lightning_hangcheck.model.log_facts import LogReading, Trail
+    from lightning_hangcheck.model.left_behind import LogReading, Trail
     from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
 MOST_QUOTED = 12

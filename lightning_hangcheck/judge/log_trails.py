@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.judge.wording import name_ranks
-from lightning_hangcheck.model.log_facts import Section, Trail, seconds
+from lightning_hangcheck.model.left_behind import Section, Trail, seconds
 from lightning_hangcheck.model.slugs import Cause, VerdictKind, phase_of_name, words_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import seconds_in_words

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.log_facts import (
+from lightning_hangcheck.model.left_behind import (
     FactKind,
     LogFact,
     LogReading,

@@ -29,7 +29,7 @@ from lightning_hangcheck.postmortem.logs import Writer, rank_of_name, read_log
 if TYPE_CHECKING:
     from pathlib import Path, PurePath
 
-    from lightning_hangcheck.model.log_facts import LogReading
+    from lightning_hangcheck.model.left_behind import LogReading
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
 LARGEST = 64 * 1024 * 1024

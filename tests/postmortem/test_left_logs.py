@@ -374,12 +374,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
         {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
     ),
-    "Horovod's stall check is a warning": (
-        ["[1,0]<stderr>:[2020-12-30 16:35:15.1: W stall_inspector.cc:105] One or more tensors were"
-         " submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for"
-         " remainder of ranks for more than 60 seconds.", "Missing ranks:", "1: [allreduce.conv1]"],
-        {"verdict": "suspect", **NOBODY, "says": "rank 1 had not brought"},
-    ),
     "a stuck watchdog does not tell who is behind": (
         ["[rank0]:[E ProcessGroupNCCL.cpp:1316] [PG 5 Rank 0] Heartbeat monitor timed out! Process"
          " will be terminated after dumping debug info. workMetaList_.size()=3"],

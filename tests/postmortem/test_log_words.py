@@ -21,7 +21,7 @@ from lightning_hangcheck.postmortem.logs import PIECE, rank_of_name, read_log
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.model.log_facts import LogFact, LogReading
+    from lightning_hangcheck.model.left_behind import LogFact, LogReading
 
 
 def read(*lines: str, name: str = "job.log") -> LogReading:
