@@ -49,16 +49,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RunFacts
     from lightning_hangcheck.model.evidence import Frame
 
-ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
-HOW_LONG = re.compile(r"\d (?:s|min)\b|an unknown time")
 MOST_FRAMES = 6
-PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
-"""What a remedy of causes.toml may have filled in."""
 MOST_WAYS = 2
 """Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
@@ -79,7 +75,7 @@ less often than every 30 minutes, its 10 to 30 minutes count instead."""
 def summarise(conclusion: Conclusion) -> str:
     """Write the summary of a verdict of any kind: who, where, why, how long, and who waits."""
     sentence, run = _sentence(conclusion), conclusion.job.case.run
-    if conclusion.kind not in ENDED:
+    if conclusion.kind not in ("crashed", "finished"):
         return sentence
     if run.next_start is not None:
         return end_of_round(sentence, run)
@@ -113,10 +109,9 @@ def _sentence(conclusion: Conclusion) -> str:
     later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
-    since = ""
-    if job.case.left is None and finding.ended_by != "pace" and not HOW_LONG.search(told):
-        since = f"blocked for {duration(finding.silence_s)}"
-    return "; ".join(filter(None, (told, waits, since, later)))
+    since = duration(finding.silence_s)
+    untold = job.case.left is None and finding.ended_by != "pace" and f" {since}" not in told
+    return "; ".join(filter(None, (told, waits, f"blocked for {since}" if untold else "", later)))
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
