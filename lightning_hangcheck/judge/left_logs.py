@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import log_trails
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
@@ -30,10 +29,12 @@ from lightning_hangcheck.judge.log_book import (
     LeftFinding,
     LogBook,
     collective,
+    held_in_a_call,
     known,
     name_members,
     of_group,
     overslept,
+    stopped_earlier,
 )
 from lightning_hangcheck.judge.wording import name_ranks, signal_name
 from lightning_hangcheck.model.left_behind import LogFact, seconds
@@ -574,8 +575,8 @@ def broken_down(book: LogBook) -> LeftFinding | None:
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, log_trails.held_in_a_call, saving, all_inside, never_came, said_plainly,
-    log_trails.stopped_earlier, broken_down,
+    behind, held_in_a_call, saving, all_inside, never_came, said_plainly,
+    stopped_earlier, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
