@@ -461,11 +461,7 @@ def _of_absent(finding: Finding, absent: tuple[int, ...]) -> Finding:
 def _who_was_there(run: RunFacts, here: str) -> str:
     """Say who ran on other nodes in the round before, and which of these is not heard any more."""
     told = [
-        join(
-            f"node {node.number}",
-            f"(ranks {node.ranks})" if node.ranks else "",
-            f"has not been heard for {duration(node.silent_s)}",
-        )
+        f"{wording.which_node(node)} has not been heard for {duration(node.silent_s)}"
         for node in run.silent_nodes[:MOST_SHOWN]
     ]
     hosts: dict[str, list[int]] = {}

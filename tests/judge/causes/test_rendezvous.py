@@ -136,7 +136,7 @@ def test_a_replacement_that_never_comes_is_told_with_who_was_there_before() -> N
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (), "rendezvous")
     assert "no rank has started again: torchrun (pid 100) has waited 5 min" in verdict.summary
     assert (
-        "round 0 had rank 1 on hostb; node 1 (ranks 1) has not been heard for 5 min"
+        "round 0 had rank 1 on hostb; node 1 (rank 1) has not been heard for 5 min"
     ) in verdict.summary
     soon = replace(case, ranks=(replace(waits, silent_for_s=10.0, idle_for_s=10.0),))
     assert judge(soon).verdict == "suspect"
