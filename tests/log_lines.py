@@ -129,8 +129,8 @@ def guessed(found: Verdict) -> tuple[int, ...]:
 def agrees(lines: Sequence[str], expected: Mapping[str, object]) -> None:
     """Compare the verdict on a log with what it should be.
 
-    Besides fields of the verdict: ``guessed``; ``says``, a part of its summary; ``unseen``, whose
-    lines are missing.
+    Besides fields of the verdict: ``guessed``; ``says`` and ``now``, parts of its summary and first
+    remedy; ``unseen``, whose lines are missing.
     """
     found = judged(*lines)
     told: dict[str, object] = {"guessed": guessed(found)}
@@ -138,6 +138,8 @@ def agrees(lines: Sequence[str], expected: Mapping[str, object]) -> None:
     for field, value in expected.items():
         if field == "says":
             assert str(value) in found.summary
+        elif field == "now":
+            assert str(value) in found.remedies[0].in_words
         else:
             seen = told[field] if field in told else getattr(found, field)
             assert seen == value, (field, found.summary)
