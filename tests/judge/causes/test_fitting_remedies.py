@@ -49,7 +49,6 @@ UPLOADER = ThreadStack(
     name="uploader",
     frames=(user("upload", 17), Frame("Queue.get", f"{STDLIB}/queue.py", 171), CONDITION),
 )
-LOGS = ThreadStack(tid=304, name="ship_0", takes_lock=True, frames=(TASK, user("send", 19)))
 
 
 def first_advice(verdict: Verdict) -> str:
@@ -96,17 +95,6 @@ def test_an_exit_that_waits_for_a_queue_says_so_and_where() -> None:
     assert "QueueFeederThread, which writes to a multiprocessing.Queue" in verdict.summary
     assert "in Connection._send (multiprocessing/connection.py:384)" in verdict.summary
     assert "queue.cancel_join_thread()" in first_advice(verdict)
-
-
-def test_a_lock_and_a_future_that_wait_for_each_other_are_a_deadlock_of_threads() -> None:
-    main = rank(1, (MAIN, user("emit", 24), *RESULT), silent=6.0)
-    verdict = judge(job(rank(0, IN_ALL_REDUCE), with_threads(main, LOGS, takes_lock=False)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "thread_deadlock")
-    assert (
-        "in emit (demo/train.py:24) for its thread ship_0, which waits in send (demo/train.py:19)"
-        in verdict.summary
-    )
-    assert "with a lock in hand that this thread takes" in first_advice(verdict)
 
 
 def test_a_future_beside_a_lock_of_some_other_thread_is_none() -> None:
