@@ -14,12 +14,7 @@ from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import (
-    gpu_out_of_memory,
-    in_binary,
-    last_words,
-    memory_in_words,
-)
+from lightning_hangcheck.judge.exits import last_words
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.processes import pids_here
@@ -239,8 +234,6 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         yield "departure", f"rank {reading.rank} {ended}"
         if killed not in ended:
             yield "memory", killed
-        if full := gpu_out_of_memory(last_words(view)):
-            yield "memory", f"its GPU was full: {memory_in_words(full)}"
     if reading.frames:
         where, went_on_s = _where(reading.frames), outlived_stack_s(view)
         was = f"was in {where}, {duration(went_on_s)} before its last progress"
@@ -333,9 +326,8 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
         known["rank"] = str(finding.culprits[0])
     if first is not None and first.alive and first.view.pid is not None:
         known["pid"] = str(first.view.pid)
-    full = gpu_out_of_memory(raised) or {}
-    if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
-        known["unused"] = in_binary(full["unused"])
+    if unused := exits.kept_in_pieces(raised):
+        known["unused"] = unused
     if finding.place is not None:
         known["place"] = one_line(short_place(finding.place))
         known["function"] = one_line(function_name(finding.place))

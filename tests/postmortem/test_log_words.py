@@ -397,6 +397,7 @@ def test_what_two_processes_really_wrote_is_read(
             program = PROGRAM if rank == "0" else PROGRAM.split("with", maxsplit=1)[0]
             subprocess.run(
                 [sys.executable, "-c", program],
+                cwd=tmp_path,
                 env={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"},
                 stderr=stream,
                 check=True,

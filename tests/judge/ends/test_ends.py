@@ -203,26 +203,19 @@ FULL = (
 )
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-def test_a_full_gpu_is_told_in_sizes_with_remedies_of_its_own(ranks: int) -> None:
-    first = gone(0, 1, order=0, words=FULL.format(""))
-    others = [gone(number, 1, order=number, words="DistError: peer") for number in range(1, ranks)]
-    verdict = judge(job(first, *others, ended=True, exit_code=1))
+@pytest.mark.parametrize(
+    ("more", "kept"),
+    [("", ""), ("and 3.00 GiB is reserved by PyTorch but unallocated.", "3.00 GiB were kept in")],
+)
+def test_a_full_gpu_has_remedies_of_its_own_and_memory_in_pieces_one_more(
+    more: str, kept: str
+) -> None:
+    others = gone(1, 1, order=1, words="DistError: peer")
+    verdict = judge(job(gone(0, 1, words=FULL.format(more)), others, ended=True, exit_code=1))
     assert (verdict.verdict, verdict.cause, verdict.culprits) == ("crashed", "process_dead", (0,))
-    (told,) = (one.text for one in verdict.evidence if one.kind == "memory")
-    assert told == (
-        "its GPU was full: 2.00 GiB more were wanted, 1.50 GiB of 24.00 GiB were free, "
-        "512.00 MiB were missing"
-    )
     assert verdict.remedies[0].in_words.startswith("Reduce batch size")
-    assert "max_new_tokens=256, or 128" in verdict.remedies[1].in_words
-    assert not any("PYTORCH_CUDA_ALLOC_CONF" in one.in_words for one in verdict.remedies)
-
-
-def test_memory_that_lies_in_pieces_has_its_own_remedy() -> None:
-    words = FULL.format("and 3.00 GiB is reserved by PyTorch but unallocated.")
-    verdict = judge(job(gone(0, 1, words=words), ended=True, exit_code=1))
-    assert verdict.remedies[1].in_words.startswith("3.00 GiB were kept in pieces")
+    assert verdict.remedies[1].in_words.startswith(kept or "in generation: fewer tokens")
+    assert any("PYTORCH_CUDA_ALLOC_CONF" in one.in_words for one in verdict.remedies) == bool(kept)
 
 
 def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
