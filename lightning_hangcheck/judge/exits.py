@@ -358,7 +358,8 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
 
 OUT_OF_MEMORY = "OutOfMemoryError"
 """torch.OutOfMemoryError; Python's own is MemoryError."""
-SIZE = r"((\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB))"
+UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+SIZE = rf"(\d+(?:\.\d+)? (?:{'|'.join(UNITS)}))"
 WANTED = re.compile(rf"Tried to allocate {SIZE}")
 FREE = re.compile(rf"of which {SIZE} is free")
 UNUSED = re.compile(  # the last is cut: last words have 300 characters
@@ -382,4 +383,4 @@ def kept_in_pieces(last_words: str) -> str:
 
 def _bytes(size: str) -> float:
     number, unit = size.split()
-    return float(number) * 1024 ** ("bytes", "KiB", "MiB", "GiB").index(unit)
+    return float(number) * UNITS[unit]
