@@ -28,7 +28,6 @@ from lightning_hangcheck.model.verdict import Gap as ToldGap
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.verdict import Verdict
 
 WAITS = rank(0, IN_ALL_REDUCE)
 
@@ -36,10 +35,6 @@ WAITS = rank(0, IN_ALL_REDUCE)
 def _told(case: Case) -> tuple[Any, ...]:
     verdict = judge(case)
     return verdict.verdict, verdict.culprits, verdict.victims, verdict.cause
-
-
-def _facts(verdict: Verdict) -> str:
-    return "\n".join(item.text for item in verdict.evidence)
 
 
 def test_a_rank_that_computed_silently_is_idle_only_since_it_stopped_computing() -> None:
@@ -144,22 +139,16 @@ def test_the_page_stands_in_the_table_and_the_evidence() -> None:
         step=12,
         phase="training_step",
         checkpoint=CheckpointMark(11, "Trainer ready", "2026-11-20T10:23:30Z"),
-        sections=(OpenSection("fetch", 0),),
+        sections=(OpenSection("fetch", 0), OpenSection("upload", 1, in_main_thread=False)),
     )
     verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat)))
     row = verdict.ranks[1]
-    assert (row.step, row.phase, row.open_sections) == (12, "training_step", ("fetch",))
+    assert (row.step, row.phase, row.open_sections) == (12, "training_step", ("upload", "fetch"))
     assert row.last_checkpoint is not None
     assert row.last_checkpoint.number == 11
-    assert "last checkpoint 11 Trainer ready, step 12, inside section 'fetch'" in _facts(verdict)
+    told = "\n".join(item.text for item in verdict.evidence)
+    assert "last checkpoint 11 Trainer ready, step 12, inside section 'fetch'" in told
     assert verdict.phase == "training_step"
-
-
-def test_of_the_open_sections_the_main_threads_come_last() -> None:
-    sections = (OpenSection("fetch", 0), OpenSection("upload", 1, in_main_thread=False))
-    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=Beat(pid=101, beats=5, sections=sections))))
-    assert verdict.ranks[1].open_sections == ("upload", "fetch")
-    assert "inside section 'fetch'" in _facts(verdict)
 
 
 def test_evidence_that_no_rank_has_is_a_gap_that_names_what_nobody_looked_for() -> None:
