@@ -62,7 +62,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
             only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
             Empty where it is not told.
         seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came.
-        op: Operation, as torch or NCCL names it; type of an exception.
+        op: Operation, as torch or NCCL names it.
         sizes: Elements in and out, or the shape.
         enqueued: Number of the last operation that the rank had entered and come back from.
         completed: Number of the last one that its GPU ended.
@@ -111,7 +111,7 @@ class Trail(Struct, kw_only=True, omit_defaults=True):
 
     Attributes:
         rank: -1 for as long as the process has not told it.
-        line: Of its newest line; ``when`` is the time of that.
+        when: Of its newest line.
         checkpoint: Number of the last one; 0 before the first. ``passed`` is its text.
         step: Number of the newest line about a step, None where none told of one.
         inside: Calls that began and have not returned, outermost first.
@@ -120,8 +120,6 @@ class Trail(Struct, kw_only=True, omit_defaults=True):
     """
 
     rank: int
-    file: str
-    line: int
     when: str = ""
     pid: int | None = None
     checkpoint: int = 0

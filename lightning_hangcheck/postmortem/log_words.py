@@ -280,12 +280,7 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
         return []  # what came of it is told below, in a traceback of its own
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
-    return [replace(fact, text=message, error=message, op=type_of(message))]
-
-
-def type_of(error: str) -> str:
-    """Return the type of an exception, without its module: ``KeyError``."""
-    return error.partition(":")[0].rpartition(".")[2]
+    return [replace(fact, text=message, error=message)]
 
 
 def _ended(pattern: str) -> Parser:

@@ -31,7 +31,6 @@ from lightning_hangcheck.postmortem.log_words import (
     Around,
     group_of,
     moment,
-    type_of,
 )
 
 if TYPE_CHECKING:
@@ -286,9 +285,8 @@ class _Reader:
         if trail is None or (trail.pid != writer.pid and None not in (trail.pid, writer.pid)):
             if trail is None and len(self.trails) >= MOST_FOLLOWED:
                 return True
-            trail = self.trails[key] = Trail(rank=-1, file="", line=0, pid=writer.pid)
-        trail.rank = -1 if writer.rank is None else writer.rank
-        trail.file, trail.line, trail.when = word.file, line, word.when
+            trail = self.trails[key] = Trail(rank=-1, pid=writer.pid)
+        trail.rank, trail.when = -1 if writer.rank is None else writer.rank, word.when
         section = _SECTION.match(word.text)
         if passed := _CHECKPOINT.match(word.text):
             trail.checkpoint, trail.passed = int(passed[1]), passed[2]
@@ -413,8 +411,7 @@ def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
         others = [section for section in trail.returned if section.name != name]
         trail.returned = [*others[-MOST_SECTIONS + 1 :], this]
     elif trail.raised is None and not _ASKED_TO_END.match(said["error"]):
-        error = said["error"][:MOST_SHOWN]
-        trail.raised = replace(word, kind="exception", op=type_of(error), error=error)
+        trail.raised = replace(word, kind="exception", error=said["error"][:MOST_SHOWN])
 
 
 def _goes_back(times: Sequence[str]) -> bool:
