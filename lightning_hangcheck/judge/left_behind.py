@@ -57,7 +57,6 @@ GOES_TO_ONE = frozenset({"reduce", "_reduce_oop", "gather"})
 DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
 """Two counts of one thing in one incident are no further apart than this."""
-FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
 KEEP_RECORDS = (
@@ -252,7 +251,7 @@ class _Search:
                 self._younger(rank)
         for peer, waiting in self.doubtful.items():
             # what had ended there would have ended on one of several that wait for it
-            if len({rank for rank, _ in waiting}) >= FEWEST_WITNESSES:
+            if len({rank for rank, _ in waiting}) > 1:
                 for rank, head in waiting:
                     self._count_absent(head, [rank], [peer])
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.exits import LOSSES, TOLD_TO_END
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
@@ -49,8 +50,7 @@ if TYPE_CHECKING:
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
 """Operations that end on no rank before all have entered them."""
 CONSEQUENCES = (
-    "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
-    "SignalException", "KeyboardInterrupt", "SystemExit", "BrokenPipeError", "EOFError",
+    *LOSSES, *TOLD_TO_END, "ChildFailedError", "SystemExit", "BrokenPipeError", "EOFError",
     "ConnectionResetError", "ConnectionRefusedError", "ConnectionError", "CalledProcessError",
     "ProcessExitedException", "ProcessRaisedException", "ActorDiedError", "RayTaskError",
     "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
@@ -560,11 +560,6 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
     return None
 
 
-def said_plainly(book: LogBook) -> LeftFinding | None:
-    """RAS counts differ, or ranks gave no answer; torch's own watchdog stood still."""
-    return _plainly(book, PLAIN)
-
-
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
     broken, cancelled = BROKEN[0], BROKEN[2]
@@ -575,7 +570,8 @@ def broken_down(book: LogBook) -> LeftFinding | None:
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, held_in_a_call, saving, all_inside, never_came, said_plainly,
+    behind, held_in_a_call, saving, all_inside, never_came,
+    lambda book: _plainly(book, PLAIN),
     stopped_earlier, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
