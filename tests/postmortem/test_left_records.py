@@ -26,17 +26,11 @@ if TYPE_CHECKING:
     Dumps = dict[int, dict[str, Any]]
 
 ALL = range(8)
-
 ONE = {"0": list(ALL)}
-
 MESH = {"0": list(ALL), "1": [0, 1, 2, 3], "2": [4, 5, 6, 7], "3": [0, 4], "4": [1, 5]}
-
 OTHER = {"0": list(ALL), "1": [0, 1]}
-
 real = pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
-
 DRAWS = 40
-
 REMOVED = 6
 
 
@@ -244,9 +238,7 @@ def test_ends_of_one_message_that_wait_for_each_other_blame_nobody(
 
 
 FOUR = {"0": [0, 1, 2, 3]}
-
 PIECES = sorted(one.parent for one in LEFT_BEHIND.glob("*/truth.json"))
-
 LOADER = """Process 700: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
