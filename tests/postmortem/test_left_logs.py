@@ -441,7 +441,8 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", TOLD)
 def test_what_logs_prove(name: str) -> None:
-    agrees(*TOLD[name])
+    lines, expected = TOLD[name]
+    agrees(judged(*lines), expected)
 
 
 def test_last_words_tell_which_of_two_ranks_is_late() -> None:

@@ -275,8 +275,8 @@ def test_a_rank_in_a_call_from_which_the_others_returned_is_proven_to_hold_them_
         *(line(rank, "WandbLogger constructor returned (0.400s)", world=3) for rank in (1, 2)),
         *(line(rank, "About to call barrier...", world=3, at=3) for rank in (1, 2)),
     )
-    agrees(lines, {"verdict": "hang", "cause": "logger_init", "culprits": (0,), "victims": (1, 2),
-                   "certainty": "proven", "now": "guarded_wandb_logger"})  # fmt: skip
+    known = {"verdict": "hang", "cause": "logger_init", "culprits": (0,), "victims": (1, 2)}
+    agrees(judged(*lines), {**known, "certainty": "proven", "now": "guarded_wandb_logger"})
     text, passed = printed(*lines), "CHECKPOINT 8: Accelerator configured in"
     assert f"rank 0 {passed} WandbLogger constructor last line" in text
     assert f"ranks 1-2 {passed} barrier last line 10:00:03.000" in text
@@ -385,7 +385,8 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", TOLD)
 def test_what_console_lines_tell(name: str) -> None:
-    agrees(*TOLD[name])
+    lines, expected = TOLD[name]
+    agrees(judged(*lines), expected)
 
 
 def test_what_two_processes_really_wrote_is_read(
