@@ -12,7 +12,7 @@ from lightning_hangcheck.postmortem.stacks import Text
 from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lightning_hangcheck.model.verdict import Verdict
 
@@ -126,18 +126,20 @@ def guessed(found: Verdict) -> tuple[int, ...]:
     return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()
 
 
-def agrees(lines: Sequence[str], expected: Mapping[str, object]) -> None:
-    """Compare the verdict on a log with what it should be.
+def agrees(found: Verdict, expected: Mapping[str, object]) -> None:
+    """Compare a verdict on what was left with what it should be.
 
-    Besides fields of the verdict: ``guessed``; ``says``, a part of its summary; ``unseen``, whose
-    lines are missing.
+    Besides fields of the verdict: ``guessed``; ``says``, ``now`` and ``fact``, parts of its
+    summary, of its first remedy and of its evidence; ``unseen``, ranks whose lines are missing.
     """
-    found = judged(*lines)
-    told: dict[str, object] = {"guessed": guessed(found)}
-    told["unseen"] = [gap.rank for gap in found.gaps if "--log-dir" in gap.why]
+    parts = {"says": found.summary, "fact": "\n".join(one.text for one in found.evidence)}
+    parts["now"] = found.remedies[0].in_words if found.remedies else ""
     for field, value in expected.items():
-        if field == "says":
-            assert str(value) in found.summary
+        if field in parts:
+            assert str(value) in parts[field]
+        elif field == "guessed":
+            assert guessed(found) == value, found.summary
+        elif field == "unseen":
+            assert [gap.rank for gap in found.gaps if "--log-dir" in gap.why] == value
         else:
-            seen = told[field] if field in told else getattr(found, field)
-            assert seen == value, (field, found.summary)
+            assert getattr(found, field) == value, (field, found.summary)

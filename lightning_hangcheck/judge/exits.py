@@ -22,7 +22,7 @@ from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading
     from lightning_hangcheck.model.case import Aftermath, RankView
@@ -156,7 +156,7 @@ def aspect_of(view: RankView) -> str:
         return "outside"
     if (number := ending_signal(view)) is not None:
         return "aborted" if number in OF_NATIVE_CODE else "killed"
-    if gpu_out_of_memory(last_words(view)) is not None:
+    if last_words(view).startswith(OUT_OF_MEMORY):
         return "gpu_memory"
     clean, words = _exit(view).exit_code == 0, last_words(view)
     if words and not (clean and words.startswith(ASKED_TO_END)):
@@ -357,57 +357,30 @@ def aftermath_sentence(aftermath: Aftermath) -> str:
 # A GPU that was full.
 
 OUT_OF_MEMORY = "OutOfMemoryError"
-"""torch.OutOfMemoryError, and torch.cuda.OutOfMemoryError before 2.5; Python's is MemoryError."""
+"""torch.OutOfMemoryError; Python's own is MemoryError."""
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-SIZE = rf"(\d+(?:\.\d+)?) ({'|'.join(UNITS)})"
-SIZES = {
-    "wanted": ("{} more were wanted", rf"Tried to allocate {SIZE}"),
-    "total": ("", rf"total capacity of {SIZE}|{SIZE} total capacity"),
-    "free": ("{} were free", rf"of which {SIZE} is free|{SIZE} free"),
-    "missing": ("{} were missing", ""),
-    "in_use": (
-        *("{} were in tensors", rf"{SIZE} is allocated by PyTorch|{SIZE} already allocated"),
-    ),
-    "unused": (
-        "{} were kept unused",  # the last is cut: last words have 300 characters
-        rf"{SIZE} is reserved by PyTorch but unallocated|allocated by PyTorch, and {SIZE} is",
-    ),
-}
-"""What torch says when a GPU has no room: how much was wanted, free, in use, and kept unused
-(c10/cuda/CUDACachingAllocator.cpp, of torch 1.8 and of 2.1 to 2.13); each with our words for it.
-Last words may be cut, so each counts by itself; without any the type still tells what happened."""
+SIZE = rf"(\d+(?:\.\d+)? (?:{'|'.join(UNITS)}))"
+WANTED = re.compile(rf"Tried to allocate {SIZE}")
+FREE = re.compile(rf"of which {SIZE} is free")
+UNUSED = re.compile(  # the last is cut: last words have 300 characters
+    rf"{SIZE} is reserved by PyTorch but unallocated|allocated by PyTorch, and {SIZE} is"
+)
+"""What torch says when a GPU has no room (c10/cuda/CUDACachingAllocator.cpp, torch 2.5 to 2.13)."""
 
 
-def gpu_out_of_memory(last_words: str) -> dict[str, int] | None:
-    """Read a rank's last words (type, message, place); None where they tell of something else.
+def kept_in_pieces(last_words: str) -> str:
+    """Return how much memory of a full GPU its allocator kept, where that would have been enough.
 
-    Returns:
-        Bytes ``wanted`` by the allocation that failed, ``total`` of the GPU, ``free`` on it,
-        ``in_use`` by tensors of this process, ``unused``: kept by its allocator in pieces of which
-        none was large enough, ``missing``: what would have to be freed; as far as they are told.
+    It is kept in pieces of which none was large enough: ``3.00 GiB``; empty where nothing tells so.
     """
-    if not last_words.startswith(OUT_OF_MEMORY):
-        return None
-    sizes: dict[str, int] = {}
-    for name, (_, pattern) in SIZES.items():
-        found = re.search(pattern, last_words) if pattern else None
-        if found is not None:
-            size, unit = filter(None, found.groups())
-            sizes[name] = int(float(size) * UNITS[unit])
-    if sizes.get("wanted", 0) > sizes.get("free", math.inf):
-        sizes["missing"] = sizes["wanted"] - sizes["free"]
-    return sizes
+    told = [pattern.search(last_words) for pattern in (WANTED, FREE, UNUSED)]
+    if not last_words.startswith(OUT_OF_MEMORY) or None in told:
+        return ""
+    texts = [next(filter(None, found.groups())) for found in told if found is not None]
+    wanted, free, unused = map(_bytes, texts)
+    return texts[-1] if 0 < wanted - free <= unused else ""
 
 
-def memory_in_words(sizes: Mapping[str, int]) -> str:
-    """Write ``2.00 GiB more were wanted, 1.12 GiB of 23.65 GiB were free``."""
-    shown = {name: in_binary(size) for name, size in sizes.items()}
-    if "free" in shown and "total" in shown:
-        shown["free"] += f" of {shown['total']}"
-    said = (text.format(shown[name]) for name, (text, _) in SIZES.items() if name in shown)
-    return ", ".join(filter(None, said))
-
-
-def in_binary(size: int) -> str:
-    """Write a number of bytes as torch does, for whoever compares it with torch's own words."""
-    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
+def _bytes(size: str) -> float:
+    number, unit = size.split()
+    return float(number) * UNITS[unit]

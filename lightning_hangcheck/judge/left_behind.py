@@ -57,7 +57,6 @@ GOES_TO_ONE = frozenset({"reduce", "_reduce_oop", "gather"})
 DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
 """Two counts of one thing in one incident are no further apart than this."""
-FEWEST_WITNESSES = 2
 MOST_FACTS = 12
 MOST_SHOWN = 8
 KEEP_RECORDS = (
@@ -252,7 +251,7 @@ class _Search:
                 self._younger(rank)
         for peer, waiting in self.doubtful.items():
             # what had ended there would have ended on one of several that wait for it
-            if len({rank for rank, _ in waiting}) >= FEWEST_WITNESSES:
+            if len({rank for rank, _ in waiting}) > 1:
                 for rank, head in waiting:
                     self._count_absent(head, [rank], [peer])
 
@@ -270,7 +269,7 @@ class _Search:
         for rank in stands["unknown"]:
             if rank not in board.heads:
                 self.doubtful[rank] += [(one, head) for one in waiting]
-        self.unknown.update(dict.fromkeys([*stands["missing"], *stands["unknown"]], head))
+        self.unknown.update(dict.fromkeys(untold, head))
         if not due and not untold and not stands["ended"]:
             self.stuck_together.append((head, waiting))
         self.enders.update(dict.fromkeys(waiting, tuple(due or untold)))
@@ -344,18 +343,18 @@ class _Search:
         else:
             return None
         largest = max(ways.values(), key=len)
-        majority = 2 * len(largest) > len(self.board.members[head.group]) > 2
+        majority = 2 * len(largest) > len(board.members[head.group]) > 2
         every = sorted(rank for ranks in ways.values() for rank in ranks)
         culprits = tuple(rank for rank in every if rank not in largest) if majority else ()
         each = ", ".join(
             f"{name_ranks(ranks)} {verb(ranks, 'is', 'are')} in {way}"
             for way, ranks in sorted(ways.items(), key=lambda one: len(one[1]))
         )
-        where = f"#{head.seq} of {self.board.name(head.group)}"
+        where = f"#{head.seq} of {board.name(head.group)}"
         who = "" if majority else "; which of them is wrong is not told by their records"
         if culprits:
             self.enders.update(dict.fromkeys(largest, culprits))
-        places = {self.board.last_call(rank) for rank in every}
+        places = {board.last_call(rank) for rank in every}
         apart = len(places) > 1 and None not in places
         return LeftFinding(
             cause="rank_diverged" if apart else "collective_mismatch",
@@ -556,13 +555,7 @@ def judge_left(case: Case) -> LeftFinding | None:
             told = replace(told, gaps=gaps)
         found.append(told)
     order = {"hang": 1, "suspect": 2}
-    found.sort(
-        key=lambda finding: (
-            not finding.culprits,
-            order.get(finding.kind, 0),
-            finding.cause == "unknown",
-        )
-    )
+    found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))
     if len(found) < 2:
         return found[0] if found else None
     first, other = found

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import log_trails
+from lightning_hangcheck.judge.exits import LOSSES, TOLD_TO_END
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
@@ -30,13 +30,15 @@ from lightning_hangcheck.judge.log_book import (
     LeftFinding,
     LogBook,
     collective,
+    held_in_a_call,
     known,
     name_members,
     of_group,
     overslept,
+    stopped_earlier,
 )
 from lightning_hangcheck.judge.wording import name_ranks, signal_name
-from lightning_hangcheck.model.log_facts import LogFact, seconds
+from lightning_hangcheck.model.left_behind import LogFact, seconds
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
 
@@ -48,8 +50,7 @@ if TYPE_CHECKING:
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
 """Operations that end on no rank before all have entered them."""
 CONSEQUENCES = (
-    "DistBackendError", "DistNetworkError", "DistStoreError", "DistError", "ChildFailedError",
-    "SignalException", "KeyboardInterrupt", "SystemExit", "BrokenPipeError", "EOFError",
+    *LOSSES, *TOLD_TO_END, "ChildFailedError", "SystemExit", "BrokenPipeError", "EOFError",
     "ConnectionResetError", "ConnectionRefusedError", "ConnectionError", "CalledProcessError",
     "ProcessExitedException", "ProcessRaisedException", "ActorDiedError", "RayTaskError",
     "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
@@ -520,9 +521,6 @@ PLAIN: tuple[Row, ...] = (
      " set, which may be the faster one."),
     (("ras_equal",), "hang", "unknown",
      "by NCCL's RAS all ranks launched equally many operations: data does not move."),
-    (("stalled",), "suspect", "unknown",
-     "by Horovod's stall check {ranks} had not brought what the others waited for. It is a warning:"
-     " they may have come later."),
     (("heartbeat", "gil"), "hang", "unknown",
      "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
      " lock. That does not say which rank is behind."),
@@ -562,11 +560,6 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
     return None
 
 
-def said_plainly(book: LogBook) -> LeftFinding | None:
-    """RAS counts differ, or ranks gave no answer; torch's own watchdog stood still."""
-    return _plainly(book, PLAIN)
-
-
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
     broken, cancelled = BROKEN[0], BROKEN[2]
@@ -577,8 +570,9 @@ def broken_down(book: LogBook) -> LeftFinding | None:
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, log_trails.held_in_a_call, saving, all_inside, never_came, said_plainly,
-    log_trails.stopped_earlier, broken_down,
+    behind, held_in_a_call, saving, all_inside, never_came,
+    lambda book: _plainly(book, PLAIN),
+    stopped_earlier, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""

@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Reach, SilentNode
     from lightning_hangcheck.model.evidence import Frame, Holder
 
-MINUTES_FROM_S = 120.0
 UNTOLD_S = 10 * 365 * 86_400.0
 """Ten years stand for a time that nobody can tell, as of a stack that lies in a file."""
-FEWEST_MINUTES = 2.0
-HOURS_FROM_MIN = 120.0
-ROUNDED_FROM_H = 10.0
-PARTS_OF_A_PATH = 2
 MOST_RANGES = 32
 SHOWN_RANGES = 8
 """Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
@@ -58,7 +53,7 @@ def duration(seconds: float) -> str:
     """
     if seconds >= UNTOLD_S:
         return "an unknown time"
-    return f"{seconds:.0f} s" if seconds < MINUTES_FROM_S else f"{seconds / 60:.0f} min"
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def rank_time(ranks: int, seconds: float) -> str:
@@ -67,17 +62,17 @@ def rank_time(ranks: int, seconds: float) -> str:
     Empty of one rank, and of little: there it says no more than the time itself.
     """
     minutes = ranks * seconds / 60
-    if ranks < 2 or minutes < FEWEST_MINUTES:
+    if ranks < 2 or minutes < 2:
         return ""
-    if minutes < HOURS_FROM_MIN:
+    if minutes < 120:
         return f"{minutes:.0f} rank minutes"
     hours = minutes / 60
-    return f"{hours:.1f} rank hours" if hours < ROUNDED_FROM_H else f"{hours:,.0f} rank hours"
+    return f"{hours:.1f} rank hours" if hours < 10 else f"{hours:,.0f} rank hours"
 
 
 def short_place(frame: Frame) -> str:
     """Write a line of code as ``demo/train.py:88``: enough to find it, short enough to read."""
-    return f"{'/'.join(frame.file.split('/')[-PARTS_OF_A_PATH:])}:{frame.line}"
+    return f"{'/'.join(frame.file.split('/')[-2:])}:{frame.line}"
 
 
 def within(frame: Frame | None) -> str:

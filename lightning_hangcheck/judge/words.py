@@ -14,12 +14,7 @@ from lightning_hangcheck.judge import exits
 from lightning_hangcheck.judge.activity import describe_gpus, read_process_activity
 from lightning_hangcheck.judge.alike import latest_frames, shown_frames
 from lightning_hangcheck.judge.engine import conclude
-from lightning_hangcheck.judge.exits import (
-    gpu_out_of_memory,
-    in_binary,
-    last_words,
-    memory_in_words,
-)
+from lightning_hangcheck.judge.exits import last_words
 from lightning_hangcheck.judge.frames import outlived_stack_s, tracked_place, users_place
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.processes import pids_here
@@ -49,16 +44,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RunFacts
     from lightning_hangcheck.model.evidence import Frame
 
-ENDED = ("crashed", "finished")
 NOTABLE_SILENCE_S = 2.0
 FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
 """Calls of CUDA's runtime and driver that return when the GPU has done its work."""
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
-HOW_LONG = re.compile(r"\d (?:s|min)\b|an unknown time")
 MOST_FRAMES = 6
-PLACEHOLDERS = ("rank", "pid", "place", "function", "test", "unused")
-"""What a remedy of causes.toml may have filled in."""
 MOST_WAYS = 2
 """Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
@@ -79,7 +70,7 @@ less often than every 30 minutes, its 10 to 30 minutes count instead."""
 def summarise(conclusion: Conclusion) -> str:
     """Write the summary of a verdict of any kind: who, where, why, how long, and who waits."""
     sentence, run = _sentence(conclusion), conclusion.job.case.run
-    if conclusion.kind not in ENDED:
+    if conclusion.kind not in ("crashed", "finished"):
         return sentence
     if run.next_start is not None:
         return end_of_round(sentence, run)
@@ -113,10 +104,9 @@ def _sentence(conclusion: Conclusion) -> str:
     later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
-    since = ""
-    if job.case.left is None and finding.ended_by != "pace" and not HOW_LONG.search(told):
-        since = f"blocked for {duration(finding.silence_s)}"
-    return "; ".join(filter(None, (told, waits, since, later)))
+    since = duration(finding.silence_s)
+    untold = job.case.left is None and finding.ended_by != "pace" and f" {since}" not in told
+    return "; ".join(filter(None, (told, waits, f"blocked for {since}" if untold else "", later)))
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
@@ -244,8 +234,6 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         yield "departure", f"rank {reading.rank} {ended}"
         if killed not in ended:
             yield "memory", killed
-        if full := gpu_out_of_memory(last_words(view)):
-            yield "memory", f"its GPU was full: {memory_in_words(full)}"
     if reading.frames:
         where, went_on_s = _where(reading.frames), outlived_stack_s(view)
         was = f"was in {where}, {duration(went_on_s)} before its last progress"
@@ -338,9 +326,8 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
         known["rank"] = str(finding.culprits[0])
     if first is not None and first.alive and first.view.pid is not None:
         known["pid"] = str(first.view.pid)
-    full = gpu_out_of_memory(raised) or {}
-    if 0 < full.get("missing", 0) <= full.get("unused", 0):  # enough, were it one piece
-        known["unused"] = in_binary(full["unused"])
+    if unused := exits.kept_in_pieces(raised):
+        known["unused"] = unused
     if finding.place is not None:
         known["place"] = one_line(short_place(finding.place))
         known["function"] = one_line(function_name(finding.place))

@@ -1,13 +1,166 @@
-"""What a case rests on that was read from files: which they were, and what they were taken for."""
+"""What is left of a job that is gone: the files, and what its logs say.
+
+A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[Rank 3]`` and
+``[PG ... Rank 3]`` its number within one process group. A fact keeps both apart; `judge.left_logs`
+decides where one may stand for the other.
+"""
 
 from __future__ import annotations
 
+from typing import Literal
+
 from msgspec import Struct
 
-from lightning_hangcheck.model.log_facts import LogReading
+FactKind = Literal[
+    "timeout",  # torch's watchdog: a collective took longer than its time limit
+    "status",  # numbers that the watchdog tells with it
+    "dump_signal",  # numbers of a rank that another one's time-out made speak
+    "call",  # from where the operation was called that timed out
+    "heartbeat",  # torch's watchdog thread itself stood still
+    "gil",  # the interpreter lock could not be had while the process ended
+    "desync",  # torch's report of who is behind
+    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
+    "sizes",  # gloo: a message of another size than expected
+    "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
+    "barrier",  # ranks that did not reach a monitored barrier
+    "store",  # a rank waits for another one's NCCL id
+    "rendezvous",  # fewer processes came than were announced
+    "unreachable",  # the meeting point, or a peer while connecting, did not answer
+    "peer_lost",  # a connection broke, or no answer came: what another one's end looks like
+    "network",  # NCCL's warnings of the network
+    "mismatch_warning",  # NCCL saw other calls on other ranks
+    "ras_count",  # NCCL's RAS: so many ranks of a communicator launched so many operations
+    "ras_equal",  # RAS: all ranks of a communicator are there and launched equally many
+    "ras_missing",  # RAS: ranks without an answer
+    "ras_dead",  # RAS: processes that cannot be reached
+    "xid",  # the NVIDIA driver's report of a GPU fault
+    "exit",  # a launcher's word on how a rank's process ended
+    "task",  # srun: how a task ended
+    "kill",  # the kernel or SLURM ended a process for want of memory
+    "cancelled",  # somebody, a time limit or a lost node ended the job
+    "exception",  # a Python traceback: its last line
+    "memory",  # CUDA out of memory
+    "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
+    "communicator",  # NCCL INFO: rank, size and process of a communicator
+    "restart",  # a launcher starts the ranks again: what follows is another round
+    "saving",
+    "bar",  # a progress bar: done, of how many, and since when
+    "finished",
+    "last",  # the last line of a rank; its rank is None where nothing tells whose log it is
+]
 
 
-class ReadFile(Struct, frozen=True, kw_only=True):
+class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """One thing that a line of a log says.
+
+    Attributes:
+        text: The line, without the launcher's prefix, at most 300 characters.
+        line: Its number in the file, from 1.
+        rank: Global rank of who wrote it, None where that is not known.
+        group_rank: Its number within ``group``; of an exit, the rank that ended on its node.
+        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
+            only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
+            Empty where it is not told.
+        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came.
+        op: Operation, as torch or NCCL names it.
+        sizes: Elements in and out, or the shape.
+        enqueued: Number of the last operation that the rank had entered and come back from.
+        completed: Number of the last one that its GPU ended.
+        limit_ms: Time limit of the operation.
+        ran_ms: How long it ran; of a bar, how long it has been there.
+        ranks: That the line is about: global ranks, or numbers within ``group``.
+        count: How many ranks, or how much in all.
+        code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
+        error: What went wrong, in its own words; of a call, the user's line.
+        when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
+    """
+
+    kind: FactKind = "last"
+    text: str
+    file: str
+    line: int
+    rank: int | None = None
+    group_rank: int | None = None
+    group: str = ""
+    seq: int | None = None
+    op: str = ""
+    sizes: tuple[int, ...] = ()
+    enqueued: int | None = None
+    completed: int | None = None
+    limit_ms: int | None = None
+    ran_ms: int | None = None
+    ranks: tuple[int, ...] = ()
+    count: int | None = None
+    code: int | None = None
+    pid: int | None = None
+    host: str = ""
+    error: str = ""
+    when: str = ""
+
+
+class Section(Struct, frozen=True, gc=False):
+    """A call that a rank announced: which one of that name it is, and the line that says so."""
+
+    name: str
+    times: int
+    line: int
+
+
+class Trail(Struct, kw_only=True, omit_defaults=True):
+    """How far a rank came by hangcheck's own console lines, of its newest process.
+
+    Attributes:
+        rank: -1 for as long as the process has not told it.
+        when: Of its newest line.
+        checkpoint: Number of the last one; 0 before the first. ``passed`` is its text.
+        step: Number of the newest line about a step, None where none told of one.
+        inside: Calls that began and have not returned, outermost first.
+        returned: Calls that did, the newest of each name, with how often.
+        raised: What it raised first and has not gone on from.
+    """
+
+    rank: int
+    when: str = ""
+    pid: int | None = None
+    checkpoint: int = 0
+    passed: str = ""
+    step: int | None = None
+    inside: list[Section] = []
+    returned: list[Section] = []
+    raised: LogFact | None = None
+
+
+class LogReading(Struct, frozen=True, kw_only=True):
+    """One log, read.
+
+    Attributes:
+        facts: In the order of their lines, one round of the job only: the last.
+        ranks: That a line says it is from.
+        world_size: How many there are, 0 where no line says so.
+        clock_went_back: Its times do not ascend: they order nothing.
+    """
+
+    file: str
+    facts: tuple[LogFact, ...] = ()
+    last_words: tuple[LogFact, ...] = ()
+    trails: tuple[Trail, ...] = ()
+    ranks: tuple[int, ...] = ()
+    world_size: int = 0
+    clock_went_back: bool = False
+
+
+def seconds(when: str) -> float:
+    """Return a moment in seconds of the year, or of the day where it has no date."""
+    date, _, time = when.rpartition(" ")
+    hours, minutes, rest = time.split(":")
+    days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
+    return days * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
+
+
+# The files.
+
+
+class ReadFile(Struct, frozen=True):
     """A file, and what it was taken for by its content.
 
     Attributes:
@@ -33,11 +186,9 @@ class LeftBehind(Struct, frozen=True, kw_only=True):
     Attributes:
         read: Files that were used.
         left_out: Files that were not.
-        world_size: Ranks of the job, as far as its process groups tell; 0 where they do not.
         logs: What its logs say.
     """
 
     read: tuple[ReadFile, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
-    world_size: int = 0
     logs: tuple[LogReading, ...] = ()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
+from lightning_hangcheck.judge.left_behind import NEAR
 from lightning_hangcheck.look.flight_record import MESSAGE, record_of_dump
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.left_behind import LeftOut
@@ -32,8 +33,6 @@ MOST_ENTRIES = 100_000
 MOST_OPEN, MOST_ENDED = 2_000, 64
 """Entries that are kept: of those that have ended, the newest and one of each group say enough."""
 MOST_TENSORS, MOST_DIMENSIONS, MOST_CALLS = 64, 16, 64
-NEAR = 1_000
-"""Numbers of one group are no further apart than this in one incident."""
 SHORT_NS = 20 * 60 * NANOSECONDS
 """Ranks of one incident do their last within this time, or two of the job's own time limits."""
 LATEST_NS = 4 * 10**18

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.log_facts import FactKind, LogFact
+from lightning_hangcheck.model.left_behind import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
 
 MOST_NAMED = 4_096
@@ -199,14 +199,6 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
     return [replace(fact, text=text, ranks=mine, seq=_number(behind[3]), count=count)]
 
 
-def _stalled(fact: LogFact, _: str, around: Around) -> Facts:
-    """Horovod's stall check: who has not brought what the others wait for."""
-    told = "\n".join(around.below(40))
-    ranks = {int(rank) for rank in re.findall(r"^(\d{1,7})!?: \[", told, re.M)}
-    ranks.update(*map(_numbers, re.findall(r"\[missing ranks: ([\d, ]+)\]", told)))
-    return [replace(fact, ranks=tuple(sorted(ranks)))] if ranks else []
-
-
 def _call(fact: LogFact, _: str, around: Around) -> Facts:
     """The stack from which torch's flight recorder saw a timed-out operation called."""
     rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
@@ -288,12 +280,7 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
         return []  # what came of it is told below, in a traceback of its own
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
-    return [replace(fact, text=message, error=message, op=type_of(message))]
-
-
-def type_of(error: str) -> str:
-    """Return the type of an exception, without its module: ``KeyError``."""
-    return error.partition(":")[0].rpartition(".")[2]
+    return [replace(fact, text=message, error=message)]
 
 
 def _ended(pattern: str) -> Parser:
@@ -351,7 +338,6 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Barrier in ", "barrier", _fields(
         r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")),
     ("Barrier, but received errors", "barrier_echo", _any),
-    ("One or more tensors were submitted", "stalled", _stalled),
     # meeting
     ("UniqueId from", "store", _fields(
         r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId"

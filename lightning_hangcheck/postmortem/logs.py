@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.model.log_facts import (
+from lightning_hangcheck.model.left_behind import (
     FactKind,
     LogFact,
     LogReading,
@@ -31,7 +31,6 @@ from lightning_hangcheck.postmortem.log_words import (
     Around,
     group_of,
     moment,
-    type_of,
 )
 
 if TYPE_CHECKING:
@@ -176,7 +175,6 @@ class _Reader:
         self.rank = rank_of_name(path)
         self.facts: list[LogFact] = []
         self.words: dict[int | None, LogFact] = {}
-        self.own_words: dict[int | None, LogFact] = {}
         self.trails: dict[int | str, Trail] = {}
         self.labelled = False
         self.tagged: set[int] = set()
@@ -280,27 +278,26 @@ class _Reader:
         key: int | str = early
         if writer.rank is not None:
             key = writer.rank
-            self.own_words[key] = word
+            self._keep(word)
             if early in self.trails:  # it did not know its rank yet
                 self.trails[key] = self.trails.pop(early)
         trail = self.trails.get(key)
         if trail is None or (trail.pid != writer.pid and None not in (trail.pid, writer.pid)):
             if trail is None and len(self.trails) >= MOST_FOLLOWED:
                 return True
-            trail = self.trails[key] = Trail(rank=-1, file="", line=0, pid=writer.pid)
-        trail.rank = -1 if writer.rank is None else writer.rank
-        trail.file, trail.line, trail.when = word.file, line, word.when
+            trail = self.trails[key] = Trail(rank=-1, pid=writer.pid)
+        trail.rank, trail.when = -1 if writer.rank is None else writer.rank, word.when
+        section = _SECTION.match(word.text)
         if passed := _CHECKPOINT.match(word.text):
             trail.checkpoint, trail.passed = int(passed[1]), passed[2]
-        elif section := _SECTION.match(word.text):
+        elif section is not None:
             _pass_section(trail, section, word)
-            if section["raised"]:
-                return True  # that is not to go on
         elif step := _STEP.match(word.text):
             trail.step = int(step[1])
         else:
             return True
-        trail.raised = None
+        if not (section and section["raised"]):  # that is not to go on
+            trail.raised = None
         return True
 
     def _bars(self, text: bytes, raw: bytes, end: int) -> None:
@@ -355,18 +352,19 @@ class _Reader:
             word = self._fact("last", writer, at, whole)
             if word.rank is None and (inside := _RANK_INSIDE.match(writer.text)):
                 word = replace(word, rank=int(inside[1]))
-            known = self.words.get(word.rank)
-            if (known is None or known.line <= at) and len(self.words) < MOST_RANKS:
-                self.words[word.rank] = word
+            self._keep(word)
+
+    def _keep(self, word: LogFact) -> None:
+        """Keep it as the last word of its rank, unless a later one is known, or the same line."""
+        known = self.words.get(word.rank)
+        if (known is None or known.line < word.line) and len(self.words) < MOST_RANKS:
+            self.words[word.rank] = word
 
     def _result(self) -> LogReading:
-        for rank, word in self.own_words.items():
-            if rank not in self.words or self.words[rank].line <= word.line:
-                self.words[rank] = word
         bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
-        starts = [number for number, fact in enumerate(facts) if fact.kind == "restart"]
-        kept = facts[starts[-1] + 1 :] if starts and starts[-1] + 1 < len(facts) else facts
+        start = max((at for at, fact in enumerate(facts) if fact.kind == "restart"), default=-1)
+        kept = facts[start + 1 :] or facts
         if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
             kept = [
                 fact
@@ -374,9 +372,9 @@ class _Reader:
                 else replace(fact, rank=fact.group_rank if fact.group == "default" else None)
                 for fact in kept
             ]
-        began = facts[starts[-1]].line if starts else 0
-        raised = [trail.raised for trail in self.trails.values() if trail.raised is not None]
-        kept = [*kept, *(fact for fact in raised if fact.line > began)]
+        began = facts[start].line if start >= 0 else 0
+        raised = (trail.raised for trail in self.trails.values())
+        kept += [fact for fact in raised if fact is not None and fact.line > began]
         kept.sort(key=lambda fact: fact.line)
         words = tuple(fact for fact in self.words.values() if fact.rank is not None)
         ranks = {fact.rank for fact in (*kept, *words) if fact.rank is not None} | self.tagged
@@ -407,16 +405,13 @@ def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
         if len(trail.inside) < MOST_SECTIONS:
             trail.inside.append(this)
         return
-    for number in reversed(range(len(trail.inside))):
-        if trail.inside[number].name == name:
-            del trail.inside[number]
-            break
+    if inside := [section for section in trail.inside if section.name == name]:
+        trail.inside.remove(inside[-1])
     if said["returned"]:
         others = [section for section in trail.returned if section.name != name]
         trail.returned = [*others[-MOST_SECTIONS + 1 :], this]
     elif trail.raised is None and not _ASKED_TO_END.match(said["error"]):
-        error = said["error"][:MOST_SHOWN]
-        trail.raised = replace(word, kind="exception", op=type_of(error), error=error)
+        trail.raised = replace(word, kind="exception", error=said["error"][:MOST_SHOWN])
 
 
 def _goes_back(times: Sequence[str]) -> bool:

@@ -169,7 +169,7 @@ def case_of(left: Left, run_id: str) -> Case:
     told = find_in_logs(book)
     named = {*dumps, *(rank for log in logs for rank in log.ranks)}
     named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
-    named |= {rank for fact in book.of("fingerprint", "stalled") for rank in fact.ranks}
+    named |= {rank for fact in book.of("fingerprint") for rank in fact.ranks}
     took = [dump for text in left.texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]
@@ -178,10 +178,11 @@ def case_of(left: Left, run_id: str) -> Case:
         stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
     others += [LeftOut(dump.file, NOT_NAMED) for dump in unnamed]
     named |= set(stacks)
-    read: list[tuple[str, str, tuple[int, ...]]] = []
-    read += [(dump.path, FLIGHT_RECORD, (rank,)) for rank, dump in sorted(dumps.items())]
-    read += [(dump.file, "stack dump", (rank,)) for rank, dump in sorted(stacks.items())]
-    read += [(log.file, "log", log.ranks) for log in logs]
+    read = (
+        *(ReadFile(dump.path, FLIGHT_RECORD, (rank,)) for rank, dump in sorted(dumps.items())),
+        *(ReadFile(dump.file, "stack dump", (rank,)) for rank, dump in sorted(stacks.items())),
+        *(ReadFile(log.file, "log", log.ranks) for log in logs),
+    )
     if not read:
         raise _nothing_in(left.named, [*others, *left.left_out])
     members = (len(dump.world) for dump in dumps.values())
@@ -209,12 +210,7 @@ def case_of(left: Left, run_id: str) -> Case:
             *((WHOSE_STACK,) if lone else ()),
         ),
         seen_in="files",
-        left=LeftBehind(
-            read=tuple(ReadFile(path=path, kind=kind, ranks=ranks) for path, kind, ranks in read),
-            left_out=(*others, *left.left_out),
-            world_size=world_size,
-            logs=logs,
-        ),
+        left=LeftBehind(read=read, left_out=(*others, *left.left_out), logs=logs),
     )
 
 
@@ -260,7 +256,7 @@ def _of_run_folders(
     paths = [str(kept.folder.path) for kept in job]
     merged = merge_runs(paths, folder, also)
     refused = {gap.what.removeprefix("run folder "): gap.reason for gap in merged.left_out}
-    read = [ReadFile(path=path, kind="run folder") for path in paths if path not in refused]
+    read = [ReadFile(path, "run folder") for path in paths if path not in refused]
     out = [LeftOut(path, why) for path, why in refused.items()]
     out += [one for one in told.left_out if one.path not in paths]
     told = replace(told, read=(*read, *told.read), left_out=tuple(out))

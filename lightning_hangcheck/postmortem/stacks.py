@@ -29,7 +29,7 @@ from lightning_hangcheck.postmortem.logs import Writer, rank_of_name, read_log
 if TYPE_CHECKING:
     from pathlib import Path, PurePath
 
-    from lightning_hangcheck.model.log_facts import LogReading
+    from lightning_hangcheck.model.left_behind import LogReading
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
 LARGEST = 64 * 1024 * 1024
@@ -97,7 +97,7 @@ FORMS: dict[StackKind, TextForm] = {
         ),
     ),
 }
-_PY_SPY_PROCESS = re.compile(r"^Process (\d+): (.*)$")
+_PY_SPY_PROCESS = re.compile(r"^Process (\d+): ")
 _RANK_LINE = re.compile(r"^\W*(?:<h\d>\s*)?(?:global[ _])?rank[ :_=#]{0,3}(\d{1,7})\b(?!\.)", re.I)
 
 
@@ -106,13 +106,11 @@ class StackDump(Struct, frozen=True, kw_only=True):
 
     Attributes:
         rank: By the file's name, a heading or a prefix; None where nothing tells.
-        command: Of the process, where the dump tells it.
     """
 
     file: str
     rank: int | None
     stack: ProcessStack
-    command: str = ""
 
 
 def stack_kind(head: bytes) -> StackKind | None:
@@ -160,7 +158,6 @@ class _Process(Struct):
 
     rank: int | None
     pid: int = 0
-    command: str = ""
     threads: list[ThreadStack] = []
     current: ThreadStack | None = None
     frames: list[Frame] = []
@@ -211,7 +208,7 @@ class _Scan:
             told = [one for one in (rank, self.heading, self.of_file) if one is not None]
             now = self.open.setdefault(rank, _Process(told[0] if told else None))
             if begins is not None:
-                now.pid, now.command = int(begins[1][:LONGEST_NUMBER]), begins[2].strip()
+                now.pid = int(begins[1][:LONGEST_NUMBER])
             else:
                 self._end_thread(now, thread)
         elif now is not None and now.current is not None:
@@ -247,8 +244,7 @@ class _Scan:
             threads = tuple(sorted(now.threads, key=lambda thread: not is_main(thread)))
             source = "py-spy" if self.kind == "py-spy json" else self.kind
             stack = ProcessStack(pid=now.pid, source=source, threads=threads, from_file=True)
-            dump = StackDump(file=self.path, rank=now.rank, stack=stack, command=now.command)
-            self.found.append(dump)
+            self.found.append(StackDump(file=self.path, rank=now.rank, stack=stack))
 
     def _thread(self, line: str) -> ThreadStack | None:
         """Read the line that begins a thread; None if it is none."""

@@ -66,6 +66,7 @@ FIRST_REMEDY = {
     "killed": "dmesg -T",
     "log_dir_on_rank_0": "native code that gives up (gloo, NCCL, CUDA) says why there",
     "logger_stalls": "guarded_wandb_logger",
+    "logging_waits_for_its_sender": "with a lock in hand that this thread takes",
     "model_download_stalls": "hf download MODEL",
     "own_logger_stalls": "own_logger_stalls.py:32: give the connection",
     "pipeline_one_less": "post both at once",

@@ -35,6 +35,12 @@ def stuck(began_s: float = 0.0, number: int = 7) -> dict[int, dict[str, object]]
     }
 
 
+@pytest.fixture
+def left(tmp_path: Path) -> Path:
+    """A folder with the dumps of that job."""
+    return write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
+
+
 def read(folder: Path, *more: Path) -> Postmortem:
     """Read a folder and judge it."""
     case = case_of(read_left([str(folder), *map(str, more)]), "test")
@@ -81,18 +87,16 @@ def test_without_a_group_that_tells_a_name_must(
 
 
 def test_json_tells_the_same_as_a_pickle(tmp_path: Path) -> None:
-    folder = write(tmp_path / "left", {})
     for rank, one in stuck().items():
-        (folder / f"{rank}.txt").write_text(json.dumps(one))
-    assert read(folder).verdict.culprits == (1,)
+        (tmp_path / f"{rank}.txt").write_text(json.dumps(one))
+    assert read(tmp_path).verdict.culprits == (1,)
 
 
 @pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_packed_files_are_unpacked(tmp_path: Path, pack: Callable[[bytes], bytes]) -> None:
-    folder = write(tmp_path / "left", {})
-    for rank, one in stuck().items():
-        (folder / f"dump_{rank}").write_bytes(pack(pickle.dumps(one, protocol=2)))
-    assert read(folder).verdict.culprits == (1,)
+def test_packed_files_are_unpacked(left: Path, pack: Callable[[bytes], bytes]) -> None:
+    for file in left.iterdir():
+        file.write_bytes(pack(file.read_bytes()))
+    assert read(left).verdict.culprits == (1,)
 
 
 def test_records_of_an_older_form_are_read(tmp_path: Path) -> None:
@@ -157,13 +161,12 @@ class Runs:
 
 
 def test_a_pickle_that_would_run_code_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    left: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    folder = write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
     hostile = pickle.dumps({"pg_config": {}, "entries": [Runs()]}, protocol=2)
-    (folder / "dump_9").write_bytes(hostile)
-    found = read(folder)
+    (left / "dump_9").write_bytes(hostile)
+    found = read(left)
     assert found.verdict.culprits == (1,)
     assert "only plain data is read" in reasons(found)["dump_9"]
     assert not (tmp_path / "hostile-was-here").exists()
@@ -205,35 +208,31 @@ FOREIGN = {
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_what_is_torn_or_foreign_ends_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_what_is_torn_or_foreign_ends_in_a_sentence(left: Path, name: str) -> None:
     data, why = FOREIGN[name]
-    folder = write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
-    (folder / "foreign").write_bytes(data)
-    found = read(folder)
+    (left / "foreign").write_bytes(data)
+    found = read(left)
     assert found.verdict.culprits == (1,)
     assert why in reasons(found)["foreign"]
 
 
-def test_references_do_not_grow_without_bounds(tmp_path: Path) -> None:
-    folder = write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
-    (folder / "foreign").write_bytes(many_references())
-    found = read(folder)
+def test_references_do_not_grow_without_bounds(left: Path) -> None:
+    (left / "foreign").write_bytes(many_references())
+    found = read(left)
     assert found.verdict.culprits == (1,)
 
 
-def test_links_pipes_and_circles_are_left_out(tmp_path: Path) -> None:
-    folder = write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
-    (folder / "deep").mkdir()
-    (folder / "deep" / "circle").symlink_to(folder)
-    os.mkfifo(folder / "fifo")
-    found = read(folder)
+def test_links_pipes_and_circles_are_left_out(left: Path) -> None:
+    (left / "deep").mkdir()
+    (left / "deep" / "circle").symlink_to(left)
+    os.mkfifo(left / "fifo")
+    found = read(left)
     assert found.verdict.culprits == (1,)
     assert set(reasons(found)) == {"circle", "fifo"}
 
 
-def test_a_file_named_twice_is_read_once(tmp_path: Path) -> None:
-    folder = write(tmp_path / "left", {f"dump_{rank}": one for rank, one in stuck().items()})
-    found = read(folder, folder / "dump_0")
+def test_a_file_named_twice_is_read_once(left: Path) -> None:
+    found = read(left, left / "dump_0")
     assert len(found.left.read) == 2
     assert found.left.left_out == ()
 

@@ -7,7 +7,7 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from log_lines import raised, status, timeout
+from log_lines import agrees, raised, status, timeout
 from postmortem.dumps import (
     LEFT_BEHIND,
     REAL_RECORDS,
@@ -26,17 +26,10 @@ if TYPE_CHECKING:
     Dumps = dict[int, dict[str, Any]]
 
 ALL = range(8)
-
 ONE = {"0": list(ALL)}
-
 MESH = {"0": list(ALL), "1": [0, 1, 2, 3], "2": [4, 5, 6, 7], "3": [0, 4], "4": [1, 5]}
-
 OTHER = {"0": list(ALL), "1": [0, 1]}
-
-real = pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
-
 DRAWS = 40
-
 REMOVED = 6
 
 
@@ -45,7 +38,7 @@ def whole(*entries: dict[str, Any], groups: Mapping[str, Sequence[int]] = ONE) -
     return {rank: dump(rank, *entries, groups=groups) for rank in ALL}
 
 
-@real
+@pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
 @pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
 def test_a_real_job_is_explained_whatever_dumps_are_lost(culprits: tuple[int, ...]) -> None:
     files = sorted((REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}").iterdir())
@@ -63,16 +56,134 @@ def test_a_real_job_is_explained_whatever_dumps_are_lost(culprits: tuple[int, ..
     assert named > DRAWS / 2
 
 
-def test_a_rank_with_nothing_open_that_others_wait_for_is_in_its_own_code(tmp_path: Path) -> None:
-    line = (("step", "/home/ada/demo/train.py", 88), ("main", "/home/ada/demo/train.py", 120))
-    dumps = whole(did(6, ended=True), did(7))
-    dumps[3] = dump(3, did(6, ended=True, frames=line), groups=ONE)
-    verdict = judged(tmp_path, dumps)
-    assert (verdict.culprits, verdict.cause) == ((3,), "rank_stalled")
-    assert "rank 3 has not entered all_reduce #7 of the default group" in verdict.summary
-    assert "after its last call at demo/train.py:88" in verdict.summary
-    assert "or inside that call" in verdict.summary, "torch counts it only once NCCL returned"
-    assert verdict.victims == (0, 1, 2, 4, 5, 6, 7)
+def mixed(dumps: Dumps, *entries: dict[str, Any], of: int, **told: Any) -> Dumps:
+    """The same, but for one rank."""
+    return dumps | {of: dump(of, *entries, **{"groups": ONE, **told})}
+
+
+TWO = {"0": [0, 1]}
+PAIR = {"0": list(ALL), "7": [2, 5]}
+HALVES = {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}
+PARTS = {"0": list(ALL), "1": [0, 1, 2, 3]}
+ENDS = {"0": list(ALL), "1": [0, 3]}
+LINE = (("step", "/home/ada/demo/train.py", 88), ("main", "/home/ada/demo/train.py", 120))
+BLOCK = [
+    *(did(5, "all_gather", size=size) for size in (1, 9)),
+    did(5, "coalesced", ended=True, of_block=True),
+]
+UNTOLD: Any = {"culprits": (), "certainty": None}
+
+
+def uncounted(dumps: Dumps, rank: int) -> Dumps:
+    """The same, but that the record of a rank counts nothing."""
+    return dumps | {rank: dumps[rank] | {"pg_status": {}}}
+
+
+def at_messages(*posts: str) -> Dumps:
+    """Ranks 2 and 5 are at one end of a message each."""
+    posted_by = {2: posted(41, posts[0], group="7"), 5: posted(41, posts[1], group="7")}
+    there = {rank: dump(rank, post, groups=PAIR) for rank, post in posted_by.items()}
+    return whole(did(3, ended=True), groups=PAIR) | there
+
+
+TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
+    "a rank with nothing open that others wait for is in its own code, or inside that call": (
+        mixed(whole(did(6, ended=True), did(7)), did(6, ended=True, frames=LINE), of=3),
+        {"culprits": (3,), "cause": "rank_stalled", "victims": (0, 1, 2, 4, 5, 6, 7),
+         "says": "rank 3 has not entered all_reduce #7 of the default group, and has nothing else"
+         " open: it is in its own code, or inside that call after its last call at demo/train.py:"},
+    ),
+    "an operation that ended on others is its own GPU's": (
+        mixed(whole(did(5, ended=True), did(6)), did(5), did(6), of=2),
+        {"culprits": (2,), "says": "GPU, driver or link of rank 2", "now": "dcgmi diag"},
+    ),
+    **{
+        f"the root of a {op} may be through before the others": (
+            mixed(whole(did(5, op)), did(5, op, ended=True), of=0), {"culprits": ()},
+        )
+        for op in ("broadcast", "reduce")
+    },
+    "a first operation that never ends is the machine": (
+        whole(did(1)), {"culprits": (), "cause": "network_wait", "now": "NCCL_P2P_DISABLE=1"},
+    ),
+    "other sizes under one number are told by the majority": (
+        mixed(whole(did(7, size=628)), did(7, size=1140), of=5),
+        {"culprits": (5,), "cause": "collective_mismatch", "certainty": "majority"},
+    ),
+    "of two ranks that differ none is named": (
+        {0: dump(0, did(7), groups=TWO), 1: dump(1, did(7, "broadcast"), groups=TWO)},
+        {**UNTOLD, "cause": "collective_mismatch", "says": "which of them is wrong is not told"},
+    ),
+    **{
+        f"sizes are not compared where they may differ: {op}": (
+            {rank: dump(rank, did(7, op, size=rank + 1), groups=ONE) for rank in ALL},
+            {"cause": "network_wait"},
+        )
+        for op in ("all_to_all", "reduce_scatter", "gather")
+    },
+    "parts of a coalesced block, which torch never marks as ended, end with it": (
+        mixed(whole(*BLOCK, did(6)), *BLOCK, of=1), {"culprits": (1,), "says": "#6"},
+    ),
+    "member 1 of a group is rank 5": (
+        {rank: dump(rank, groups=PAIR, counted={"0": (3, 3)}) for rank in ALL}
+        | {2: dump(2, posted(41, "recv 0<-1", group="7"), groups=PAIR),
+           5: dump(5, groups=PAIR, counted={"0": (3, 3), "7": (40, 40)})},
+        {"culprits": (5,)},
+    ),
+    "rank 4 is at #2 of its group, the others at #900 of theirs: none is behind another": (
+        {**{rank: dump(rank, did(900, group="1"), groups=HALVES) for rank in (0, 1, 3)},
+         2: dump(2, did(899, group="1", ended=True), groups=HALVES),
+         **{rank: dump(rank, did(2, group="2", ended=True), groups=HALVES) for rank in ALL[4:]}},
+        {"culprits": (2,)},
+    ),
+    "where all but one have nothing open and are not there nothing tells who is wrong": (
+        mixed(whole(did(7, ended=True)), did(7, ended=True), did(8), of=6),
+        {"culprits": (), "certainty": "guess", "fact": "a guess: "},
+    ),
+    "what a dump does not list, whose ring has wrapped, may have ended": (
+        uncounted(
+            whole(did(50, ended=True), groups=OTHER)
+            | {0: dump(0, did(9, group="1"), groups=OTHER)}, 1,
+        ),
+        {"culprits": ()},
+    ),
+    "a clock that went back an hour between two operations orders nothing": (
+        whole(did(5), groups=OTHER)
+        | {0: dump(0, did(9, group="1", at_s=3_700.0), did(5, at_s=100.0), groups=OTHER),
+           1: dump(1, groups=OTHER, counted={"0": (4, 4), "1": (8, 8)})},
+        {"culprits": (1,), "fact": "rank 0: oldest open is all_reduce #9"},
+    ),
+    "groups entered in another order are a mismatch of nobody": (
+        {0: dump(0, did(9, group="1"), groups=TWO | {"1": [0, 1]}, counted={"0": (3, 3)}),
+         1: dump(1, did(4, group="0"), groups=TWO | {"1": [0, 1]}, counted={"1": (8, 8)})},
+        {**UNTOLD, "cause": "collective_mismatch", "says": "ranks wait for each other"},
+    ),
+    "what several wait for has not ended on a rank with nothing open": (
+        uncounted(whole(did(50, ended=True), groups=PARTS), 3)
+        | {rank: dump(rank, did(9, group="1"), groups=PARTS) for rank in (0, 1, 2)},
+        {"culprits": (3,)},
+    ),
+    "of one that waits for it that is a guess": (
+        uncounted({0: dump(0, did(9, group="1"), groups=ENDS), 3: dump(3, groups=ENDS)}, 3),
+        {"culprits": (), "certainty": "guess"},
+    ),
+    "both ends of a message that wait for each other": (
+        at_messages("send 0->1", "recv 1<-0"), {"verdict": "hang", **UNTOLD},
+    ),
+    "two that wait for each other's message": (
+        at_messages("recv 0<-1", "recv 1<-0"), {"verdict": "hang", **UNTOLD},
+    ),
+    "a job of which nothing is open is not called a hang": (
+        whole(did(7, ended=True)),
+        {"verdict": "healthy", "culprits": (), "says": "no operation was open"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_records_prove(tmp_path: Path, name: str) -> None:
+    dumps, expected = TOLD[name]
+    agrees(judged(tmp_path, dumps), expected)
 
 
 def test_waits_are_followed_through_groups_and_messages(tmp_path: Path) -> None:
@@ -89,92 +200,6 @@ def test_waits_are_followed_through_groups_and_messages(tmp_path: Path) -> None:
     assert edges >= {("rank:1", "rank:0"), ("rank:0", "rank:4"), ("rank:4", "rank:6")}
 
 
-def test_an_operation_that_ended_on_others_is_its_own_gpus(tmp_path: Path) -> None:
-    dumps = whole(did(5, ended=True), did(6)) | {2: dump(2, did(5), did(6), groups=ONE)}
-    verdict = judged(tmp_path, dumps)
-    assert verdict.culprits == (2,)
-    assert "GPU, driver or link of rank 2" in verdict.summary
-    assert "dcgmi diag" in verdict.remedies[0].text
-
-
-@pytest.mark.parametrize("op", ["broadcast", "reduce"])
-def test_the_root_may_be_through_before_the_others(tmp_path: Path, op: str) -> None:
-    """Which proves nothing of those that still stand in it."""
-    dumps = whole(did(5, op)) | {0: dump(0, did(5, op, ended=True), groups=ONE)}
-    assert judged(tmp_path, dumps).culprits == ()
-
-
-def test_a_first_operation_that_never_ends_is_the_machine(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, whole(did(1)))
-    assert (verdict.culprits, verdict.cause) == ((), "network_wait")
-    assert "NCCL_P2P_DISABLE=1" in verdict.remedies[0].text
-
-
-def test_other_sizes_under_one_number_are_told_by_the_majority(tmp_path: Path) -> None:
-    verdict = judged(
-        tmp_path, whole(did(7, size=628)) | {5: dump(5, did(7, size=1140), groups=ONE)}
-    )
-    assert (verdict.culprits, verdict.cause) == ((5,), "collective_mismatch")
-    assert verdict.certainty == "majority"
-    assert verdict.collectives[0].ops == {
-        "all_reduce [628] Float": "0-4,6-7",
-        "all_reduce [1140] Float": "5",
-    }
-
-
-def test_of_two_ranks_that_differ_none_is_named(tmp_path: Path) -> None:
-    pair = {"0": [0, 1]}
-    dumps = {0: dump(0, did(7), groups=pair), 1: dump(1, did(7, "broadcast"), groups=pair)}
-    verdict = judged(tmp_path, dumps)
-    assert (verdict.culprits, verdict.cause) == ((), "collective_mismatch")
-    assert "which of them is wrong is not told" in verdict.summary
-
-
-@pytest.mark.parametrize("op", ["all_to_all", "reduce_scatter", "gather"])
-def test_sizes_are_not_compared_where_they_may_differ(tmp_path: Path, op: str) -> None:
-    dumps = {rank: dump(rank, did(7, op, size=rank + 1), groups=ONE) for rank in ALL}
-    assert judged(tmp_path, dumps).cause == "network_wait"
-
-
-def test_parts_of_a_coalesced_block_end_with_it(tmp_path: Path) -> None:
-    """Torch never marks them as ended."""
-    block = [
-        *(did(5, "all_gather", size=size) for size in (1, 9)),
-        did(5, "coalesced", ended=True, of_block=True),
-    ]
-    verdict = judged(tmp_path, whole(*block, did(6)) | {1: dump(1, *block, groups=ONE)})
-    assert verdict.culprits == (1,)
-    assert "#6" in verdict.summary
-
-
-def test_ranks_of_groups_are_read_as_global_ones(tmp_path: Path) -> None:
-    """Member 1 of the group is rank 5."""
-    pair = {"0": list(ALL), "7": [2, 5]}
-    dumps = {rank: dump(rank, groups=pair, counted={"0": (3, 3)}) for rank in ALL}
-    dumps[2] = dump(2, posted(41, "recv 0<-1", group="7"), groups=pair)
-    dumps[5] = dump(5, groups=pair, counted={"0": (3, 3), "7": (40, 40)})
-    assert judged(tmp_path, dumps).culprits == (5,)
-
-
-def test_numbers_of_different_groups_are_not_compared(tmp_path: Path) -> None:
-    """Rank 4 is at #2 of its group, the others at #900 of theirs: none is behind another."""
-    groups = {"1": [0, 1, 2, 3], "2": [4, 5, 6, 7]}
-    dumps = {
-        **{rank: dump(rank, did(900, group="1"), groups=groups) for rank in (0, 1, 3)},
-        2: dump(2, did(899, group="1", ended=True), groups=groups),
-        **{rank: dump(rank, did(2, group="2", ended=True), groups=groups) for rank in (4, 5, 6, 7)},
-    }
-    assert judged(tmp_path, dumps).culprits == (2,)
-
-
-def test_one_that_is_ahead_is_not_behind(tmp_path: Path) -> None:
-    """All but rank 6 have nothing open and have not entered #8: nothing tells who is wrong."""
-    ended = did(7, ended=True)
-    verdict = judged(tmp_path, whole(ended) | {6: dump(6, ended, did(8), groups=ONE)})
-    assert (verdict.culprits, verdict.certainty) == ((), "guess")
-    assert any(one.kind == "guess" for one in verdict.evidence)
-
-
 def test_a_rank_without_a_dump_is_unknown_and_not_guilty(tmp_path: Path) -> None:
     dumps = whole(did(7))
     del dumps[4]
@@ -186,67 +211,8 @@ def test_a_rank_without_a_dump_is_unknown_and_not_guilty(tmp_path: Path) -> None
     assert next(row.state for row in verdict.ranks if row.rank == 4) == "unseen"
 
 
-def test_what_a_dump_does_not_list_may_have_ended(tmp_path: Path) -> None:
-    """Its ring has wrapped: rank 1 lists nothing of group 1, and has no count of it."""
-    dumps = whole(did(50, ended=True), groups=OTHER)
-    dumps[0] = dump(0, did(9, group="1"), groups=OTHER)
-    dumps[1]["pg_status"] = {}
-    assert judged(tmp_path, dumps).culprits == ()
-
-
-def test_a_clock_that_jumped_orders_nothing(tmp_path: Path) -> None:
-    """Rank 0's clock went back an hour between two operations of two groups."""
-    first, second = did(9, group="1", at_s=3_700.0), did(5, at_s=100.0)
-    dumps = whole(did(5), groups=OTHER)
-    dumps[0] = dump(0, first, second, groups=OTHER)
-    dumps[1] = dump(1, groups=OTHER, counted={"0": (4, 4), "1": (8, 8)})
-    verdict = judged(tmp_path, dumps)
-    assert verdict.culprits == (1,)
-    edges = {(one.source, one.target, one.through) for one in verdict.wait_for}
-    assert ("rank:0", "rank:1", "in all_reduce #9") in edges
-
-
-def test_groups_entered_in_another_order_are_a_mismatch_of_nobody(tmp_path: Path) -> None:
-    groups = {"0": [0, 1], "1": [0, 1]}
-    dumps = {
-        0: dump(0, did(9, group="1"), groups=groups, counted={"0": (3, 3)}),
-        1: dump(1, did(4, group="0"), groups=groups, counted={"1": (8, 8)}),
-    }
-    verdict = judged(tmp_path, dumps)
-    assert (verdict.culprits, verdict.cause) == ((), "collective_mismatch")
-    assert "ranks wait for each other" in verdict.summary
-
-
-def test_what_several_wait_for_has_not_ended_on_a_rank_with_nothing_open(tmp_path: Path) -> None:
-    """Rank 3 lists nothing of the group, and has no count: one witness is a guess, two are not."""
-    groups = {"0": list(ALL), "1": [0, 1, 2, 3]}
-    calm = whole(did(50, ended=True), groups=groups)
-    calm[3]["pg_status"] = {}
-    stuck = {rank: dump(rank, did(9, group="1"), groups=groups) for rank in (0, 1, 2)}
-    assert judged(tmp_path / "a", calm | stuck).culprits == (3,)
-    alone = {"0": list(ALL), "1": [0, 3]}
-    pair = {0: dump(0, did(9, group="1"), groups=alone), 3: dump(3, groups=alone)}
-    pair[3]["pg_status"] = {}
-    verdict = judged(tmp_path / "b", pair)
-    assert (verdict.culprits, verdict.certainty) == ((), "guess")
-
-
-@pytest.mark.parametrize("posts", [["send 0->1", "recv 1<-0"], ["recv 0<-1", "recv 1<-0"]])
-def test_ends_of_one_message_that_wait_for_each_other_blame_nobody(
-    tmp_path: Path, posts: list[str]
-) -> None:
-    pair = {"0": list(ALL), "7": [2, 5]}
-    dumps = whole(did(3, ended=True), groups=pair)
-    for rank, post in zip((2, 5), posts, strict=True):
-        dumps[rank] = dump(rank, posted(41, post, group="7"), groups=pair)
-    verdict = judged(tmp_path, dumps)
-    assert (verdict.verdict, verdict.culprits) == ("hang", ())
-
-
 FOUR = {"0": [0, 1, 2, 3]}
-
 PIECES = sorted(one.parent for one in LEFT_BEHIND.glob("*/truth.json"))
-
 LOADER = """Process 700: python train.py
 Python v3.11.7 (/usr/bin/python3.11)
 
@@ -323,9 +289,3 @@ def test_given_pieces_name_nobody_innocent() -> None:
             assert verdict.culprits == tuple(truth["culprits"]), piece
         if truth["truth_from"] == "evidence" and truth["cause"]:
             assert verdict.cause in (truth["cause"], *truth["also_ok"]), piece
-
-
-def test_a_job_of_which_nothing_is_open_is_not_called_a_hang(tmp_path: Path) -> None:
-    verdict = judged(tmp_path, whole(did(7, ended=True)))
-    assert (verdict.verdict, verdict.culprits) == ("healthy", ())
-    assert "no operation was open" in verdict.summary

@@ -120,9 +120,7 @@ def test_redacting_again_changes_nothing(text: str) -> None:
 
 
 LONG = 50_000
-
 SLOW_S = 8.0
-
 """Linear takes a tenth of it at most, quadratic minutes."""
 
 
@@ -180,7 +178,6 @@ def test_a_secret_in_a_plain_variable_is_hidden_and_an_empty_one_shown() -> None
 
 
 ENVIRONMENT = {"WORLD_SIZE": "2", "UCX_TLS": "tcp", "FSDP_VERSION": "2", "HOME": "/root"}
-
 TOLD = {"FSDP_VERSION": "2", "UCX_TLS": "tcp", "WORLD_SIZE": "2"}
 
 
@@ -197,9 +194,7 @@ def test_the_journal_and_the_run_record_tell_the_same() -> None:
 
 
 VALUE = "xsecretx"
-
 RANDOM = "a8F3kq92LmZ0"
-
 SECRET_WORDS = [
     "api_key", "api-key", "apikey", "wandb_key", "wandb-api-key", "token", "hf_token", "hfToken",
     "pass", "passwd", "password", "passphrase", "pw", "pwd", "auth", "secret", "credentials",
@@ -207,15 +202,8 @@ SECRET_WORDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("word", SECRET_WORDS)
-def test_a_value_behind_a_secret_word_is_hidden(word: str) -> None:
-    assert show_command(["x", f"--{word}", VALUE, "y"]) == f"x --{word} {HIDDEN} y"
-    assert show_command(["x", f"--{word}={VALUE}", "y"]) == f"x --{word}={HIDDEN} y"
-    assert show_command(["x", f"-{word}", f"a {VALUE} b"]) == f"x -{word} {HIDDEN}"
-
-
 @given(
-    some.sampled_from(SECRET_WORDS),
+    some.sampled_from([f"{dashes}{word}" for word in SECRET_WORDS for dashes in ("-", "--")]),
     some.sampled_from(["=", " "]),
     some.text(some.characters(exclude_categories=["Cs", "Cc"]), max_size=30),
     some.text(some.characters(exclude_categories=["Cs", "Cc"]), max_size=30),
@@ -225,7 +213,7 @@ def test_whatever_the_value_is_nothing_of_it_is_left(
 ) -> None:
     """Blanks, quotes, commas and further equals signs belong to the value; a dash begins a flag."""
     value = f"v{left}{VALUE}{right}"
-    words = [f"--{word}", value] if between == " " else [f"--{word}={value}"]
+    words = [word, value] if between == " " else [f"{word}={value}"]
     assert shlex.split(show_command(words)) == [
         part.replace(value, HIDDEN) if VALUE in part else part for part in words
     ]

@@ -101,29 +101,21 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     proven = parted.proven and not (parted.reordered and parted.group is None)
     ended_by: EndedBy = "nobody" if proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
-    representatives = {
-        reading.representative: reading for reading in pending
-    }  # a hundred thousand ranks have a few
-    asked = {
-        rank
-        for rank, reading in representatives.items()
-        if reading.alive and asked_by(reading.view)
-    }
-    if asked:
+    views = {reading.representative: reading.view for reading in pending[::-1] if reading.alive}
+    asked = {rank: by for rank, view in views.items() if (by := asked_by(view)) is not None}
+    if leaving := [reading for reading in pending if reading.representative in asked]:
         # no line of the user's is to blame: it is where the signal came, and what was wrong before
         # is gone; ranks that wait in native code answer a signal only once that returns
-        leaving = [reading for reading in pending if reading.representative in asked]
-        wait = leaving[0].wait
         text = (
-            "the job was asked to end by {by}, but cannot: {who} [waits|wait] in {wait} of the "
+            "the job was asked to end by {by}, but cannot: {who} [waits|wait] {wait} of the "
             "signal's handler, which the others do not reach; what was wrong before is unknown"
         )
-        by, what = str(asked_by(leaving[0].view)), wait.name if wait is not None else "a collective"
+        by, wait = asked[leaving[0].representative], leaving[0].in_wait or "in a collective"
         return blame(
             situation,
             leaving,
             "rank_diverged",
-            say(leaving, text, by=by, wait=what),
+            say(leaving, text, by=by, wait=wait),
             sure=0.95 if parted.proven else 0.6,
             ended_by=ended_by,
             waited_for=True,
@@ -169,12 +161,7 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
     return replace(finding, evidence=tuple(_evidence(job, parted)))
 
 
-def _of_omission(
-    finding: Finding,
-    code: Sequence[CodeNote],
-    ways: Collection[Sequence[Frame]],
-    others: Collection[Sequence[Frame]],
-) -> Finding:
+def _of_omission(finding: Finding, code: Sequence[CodeNote], ways: Ways, others: Ways) -> Finding:
     """Turn a finding to the line of the call that the culprits left out, if they did."""
     found = [left_out(code, way, other) for way, other in product(ways, others)]
     left = found[0] if found else None
@@ -245,7 +232,10 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         alike: dict[str, list[int]] = {}
         if parted.reordered and parted.group is None:
             for rank, pending in every.items():
-                alike.setdefault(_is_at(job, pending), []).append(rank)
+                group, place = str(pending.group), within(users_place(pending.way))
+                of = "" if group == DEFAULT_GROUP else f"of {_group_name(job, group)},"
+                at = join(pending.operation.name, of, f"called {place}" if place else "")
+                alike.setdefault(at, []).append(rank)
             places = (f"that of {name_ranks(ranks)} is at {at}" for at, ranks in alike.items())
             return (
                 f"GPUs wait for each other: {', '.join([*places][:MOST_SHOWN])}; each rank has "
@@ -305,13 +295,6 @@ def _does(
     if parted.group is not None:
         now = _numbered(parted, replace(operation, name=now))
     return join(verb(ranks, "is", "are"), f"in {now}", called)
-
-
-def _is_at(job: JobReading, pending: PendingCollective) -> str:
-    """Say at which operation a rank's device is, and where the rank called it."""
-    group = "" if pending.group == DEFAULT_GROUP else f"of {_group_name(job, str(pending.group))},"
-    place = within(users_place(pending.way))
-    return join(pending.operation.name, group, f"called {place}" if place else "")
 
 
 def _did(parted: Divergence, operation: Operation) -> str:

@@ -32,17 +32,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RunFacts
     from lightning_hangcheck.model.evidence import WaitTarget
 
-OF_REMOTE = (
-    *("URLError", "HTTPError", "MaxRetryError", "NewConnectionError", "ReadTimeout"),
-    *("ConnectError", "ConnectTimeout", "RequestException", "RequestError", "RpcError"),
-    *("ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"),
+REFUSED = (
+    *("Connection", "gaierror", "URLError", "HTTPError", "MaxRetryError", "NewConnectionError"),
+    *("ConnectError", "ConnectTimeout", "ReadTimeout", "RequestException", "RequestError"),
+    *("RpcError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"),
 )
-"""Names of those of urllib, urllib3, requests, httpx, grpc, aiohttp and botocore."""
+"""How names of exceptions begin for an end that refuses, leaves, or has no address: of Python,
+urllib, urllib3, requests, httpx, grpc, aiohttp and botocore."""
 HUB = "huggingface_hub"
 """Has time limits of its own: what calls it, as from_pretrained does, takes none."""
-REFUSED = ("Connection", "gaierror")
-"""Beginnings of the names of Python's own exceptions for an end that refuses, leaves, or has no
-address; those of libraries come from these."""
 NOBODY = (
     "which no visible process of this machine holds: a stale lock file, or a lock of another host"
 )
@@ -213,9 +211,9 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     told, vain = reading.handling, "in vain"
     if not error:  # it sleeps behind the handler, in the loop that tries again
         caught = caught_around(job.case.code, (*reading.frames, *reading.stuck_frames))
-        error = next((one for one in caught if one.startswith(REFUSED) or one in OF_REMOTE), "")
+        error = next((one for one in caught if one.startswith(REFUSED)), "")
         told, vain = f"{error} is caught there", "again and again"
-    if not ends and reading.own.only_sleeps and error.startswith((*REFUSED, *OF_REMOTE)):
+    if not ends and reading.own.only_sleeps and error.startswith(REFUSED):
         return Seen(
             text="{who} [has|have] asked a remote end {vain} for {since} {at} : {error}",
             words={"error": told, "vain": vain},
@@ -463,11 +461,7 @@ def _of_absent(finding: Finding, absent: tuple[int, ...]) -> Finding:
 def _who_was_there(run: RunFacts, here: str) -> str:
     """Say who ran on other nodes in the round before, and which of these is not heard any more."""
     told = [
-        join(
-            f"node {node.number}",
-            f"(ranks {node.ranks})" if node.ranks else "",
-            f"has not been heard for {duration(node.silent_s)}",
-        )
+        f"{wording.which_node(node)} has not been heard for {duration(node.silent_s)}"
         for node in run.silent_nodes[:MOST_SHOWN]
     ]
     hosts: dict[str, list[int]] = {}
