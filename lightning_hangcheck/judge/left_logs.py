@@ -17,6 +17,7 @@ what is easily mixed up:
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING
 
@@ -210,8 +211,13 @@ def unlike_calls(book: LogBook) -> LeftFinding | None:
         return None
     contents = {rank: f"{fact.op} {list(fact.sizes)}" for rank, fact in prints.items()}
     odd, cause, text = _apart(contents, prints.values(), book.world)
-    met = "in other operations" if len({fact.op for fact in prints.values()}) > 1 else ""
-    text = f"ranks met {met or 'with other lengths'}{text}"
+    ops = {fact.op for fact in prints.values()}
+    met = "in other operations or with other lengths"
+    if len(prints) > 1 or book.of("sizes"):
+        met = "in other operations" if len(ops) > 1 else "with other lengths"
+    near = {rank for fact in book.of("mismatch_warning") for rank in fact.ranks}
+    met += f" around {name_ranks(near)} of a communicator" if near else ""
+    text = f"ranks met {met}{text}"
     return book.finding("hang" if book.waiting else "crashed", cause, text, facts, odd,
                         certainty="majority", victims=set(prints) if odd else None)  # fmt: skip
 
@@ -511,6 +517,7 @@ def never_came(book: LogBook) -> LeftFinding | None:
     return book.finding("hang", "rendezvous", text, facts)
 
 
+ADDRESS = re.compile(r"\[?([\w.-]{1,255})\]?(?:, |:)(\d{1,5})\b")
 Row = tuple[tuple[str, ...], "VerdictKind", "Cause", str]
 PLAIN: tuple[Row, ...] = (
     (("ras_dead",), "dead", "process_dead", "NCCL's RAS cannot reach {processes}."),
@@ -531,8 +538,9 @@ BROKEN: tuple[Row, ...] = (
      "connections to other ranks broke or brought nothing: another rank had ended, or the network"
      " failed. The logs do not say which."),
     (("unreachable",), "hang", "rendezvous",
-     "a process could not reach its meeting point or a peer."),
+     "a process could not reach its meeting point or a peer{address}."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
+    (("fatal",), "crashed", "unknown", "native code of torch gave up on {writers}: {said}."),
     (("exit", "task", "exception"), "crashed", "unknown",
      "processes ended with exit codes that do not say why. A launcher names the first to end, which"
      " need not be the cause."),
@@ -553,8 +561,11 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "op": facts[0].op,
             "counts": ", ".join(f"{fact.count} launched {fact.seq}" for fact in facts[:6]),
             "writers": name_ranks(writers) if writers else "a rank",
+            "said": redact_text(facts[0].error)[:110].rstrip("., "),
             "why": facts[0].error.lower() or death or "it was cancelled",
         }
+        address = ADDRESS.match(facts[0].error)
+        words["address"] = f" at {address[1]}:{address[2]}" if address else ""
         aspect = {"network_wait": "transport", "rendezvous": "endpoint"}.get(cause, "")
         return book.finding(verdict, cause, text.format(**words), facts, aspect=aspect)
     return None

@@ -18,6 +18,7 @@ FactKind = Literal[
     "call",  # from where the operation was called that timed out
     "heartbeat",  # torch's watchdog thread itself stood still
     "gil",  # the interpreter lock could not be had while the process ended
+    "fatal",  # native code of torch ended its process by a fatal line
     "desync",  # torch's report of who is behind
     "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
     "sizes",  # gloo: a message of another size than expected

@@ -328,6 +328,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Stack trace of the failed collective:", "call", _call),
     ("Heartbeat monitor timed out", "heartbeat", _any),
     ("NCCL's watchdog got stuck", "heartbeat", _any),
+    ("]:[F", "fatal", _fields(r"\[F\d{3,4} \d\d:[^\]]*\](?: \[[^\]]*\])* (?P<error>.*)")),
     ("Could not acquire GIL within", "gil", _any),
     ("To our best knowledge", "desync", _desync),
     # torch's own checks of what ranks do
@@ -356,7 +357,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL
-    ("Mismatched collective", "mismatch_warning", _any),
+    ("Mismatched collective", "mismatch_warning", _fields("^", r"around rank (?P<ranks>\d{1,7})")),
     ("NCCL WARN", "network", _fields(
         r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer"
         r"|socket).*)")),

@@ -413,6 +413,24 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["torch.distributed.elastic.multiprocessing.api.SignalException: Process 77 got signal: 1"],
         {"verdict": "crashed", **NOBODY, "says": "SIGHUP (its terminal was closed)"},
     ),
+    "a watchdog's message that a terminal broke, and its end": (
+        ["[rank6]:[E429 13:55:49.384372190 ProcessGroupNCCL.cpp:1743] [PG ID 0 Rank 6] ProcessGroup"
+         "NCCL'", "s watchdog got stuck for 480 seconds without making progress",
+         "[rank6]:[F429 14:03:49.385461578 ProcessGroupNCCL.cpp:1554] [PG ID 0 Rank 6] Terminating"],
+        {"verdict": "crashed", "cause": "unknown", **NOBODY,
+         "says": "Native code of torch gave up on rank 6: Terminating"},
+    ),
+    "a mismatch of which NCCL tells nothing but where": (
+        ["n7:534:1763 [3] init.cc:1247 NCCL WARN Mismatched collective detected, please check your"
+         " collective calls at and around rank 39."],
+        {"verdict": "crashed", "cause": "collective_mismatch", **NOBODY,
+         "says": "in other operations or with other lengths around rank 39 of a communicator"},
+    ),
+    "an address that nobody answers": (
+        ["[W socket.cpp:601] [c10d] The client socket has failed to connect to [n0.svc.local]:43461"
+         " (errno: 113 - No route to host)."],
+        {"verdict": "hang", "cause": "rendezvous", **NOBODY, "says": "at n0.svc.local:43461"},
+    ),
     "a job that ended well": (
         ["`Trainer.fit` stopped: `max_epochs=3` reached."],
         {"verdict": "healthy"},
