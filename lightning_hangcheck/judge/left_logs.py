@@ -38,7 +38,7 @@ from lightning_hangcheck.judge.log_book import (
     overslept,
     stopped_earlier,
 )
-from lightning_hangcheck.judge.wording import name_ranks, signal_name
+from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
 from lightning_hangcheck.model.left_behind import LogFact, seconds
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
@@ -539,6 +539,9 @@ BROKEN: tuple[Row, ...] = (
      " failed. The logs do not say which."),
     (("unreachable",), "hang", "rendezvous",
      "a process could not reach its meeting point or a peer{address}."),
+    (("gave_up",), "hang", "unknown",
+     "{writers} waited {limit} for another rank's part of an operation, until its time limit. The"
+     " logs do not say for whom."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
     (("fatal",), "crashed", "unknown", "native code of torch gave up on {writers}: {said}."),
     (("exit", "task", "exception"), "crashed", "unknown",
@@ -561,6 +564,7 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "op": facts[0].op,
             "counts": ", ".join(f"{fact.count} launched {fact.seq}" for fact in facts[:6]),
             "writers": name_ranks(writers) if writers else "a rank",
+            "limit": duration((facts[0].limit_ms or 0) / 1000),
             "said": redact_text(facts[0].error)[:110].rstrip("., "),
             "why": facts[0].error.lower() or death or "it was cancelled",
         }
@@ -573,7 +577,8 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
 
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    broken, cancelled = BROKEN[0], BROKEN[2]
+    broken = BROKEN[0]
+    cancelled = next(row for row in BROKEN if "cancelled" in row[0])
     first = {fact.file: fact.line for fact in reversed(book.of(*broken[0]))}
     came_first = all(end.line < first.get(end.file, end.line + 1) for end in book.of(*cancelled[0]))
     return _plainly(book, (cancelled, *BROKEN) if came_first else BROKEN)

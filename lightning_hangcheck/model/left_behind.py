@@ -27,6 +27,7 @@ FactKind = Literal[
     "store",  # a rank waits for another one's NCCL id
     "rendezvous",  # fewer processes came than were announced
     "unreachable",  # the meeting point, or a peer while connecting, did not answer
+    "gave_up",  # gloo: no data came from another rank within the time limit
     "peer_lost",  # a connection broke, or no answer came: what another one's end looks like
     "network",  # NCCL's warnings of the network
     "mismatch_warning",  # NCCL saw other calls on other ranks

@@ -353,7 +353,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
     ("<= op.nbytes", "sizes", _fields(r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
-    ("Timed out waiting", "peer_lost", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:rec|sen)")),
+    ("Timed out waiting", "gave_up", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:rec|sen)")),
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL

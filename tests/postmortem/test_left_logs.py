@@ -416,15 +416,20 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a watchdog's message that a terminal broke, and its end": (
         ["[rank6]:[E429 13:55:49.384372190 ProcessGroupNCCL.cpp:1743] [PG ID 0 Rank 6] ProcessGroup"
          "NCCL'", "s watchdog got stuck for 480 seconds without making progress",
-         "[rank6]:[F429 14:03:49.385461578 ProcessGroupNCCL.cpp:1554] [PG ID 0 Rank 6] Terminating"],
+         "[rank6]:[F429 14:03:49.385461578 ProcessGroupNCCL.cpp:1554] [PG ID 0 Rank 6] End"],
         {"verdict": "crashed", "cause": "unknown", **NOBODY,
-         "says": "Native code of torch gave up on rank 6: Terminating"},
+         "says": "Native code of torch gave up on rank 6: End"},
     ),
     "a mismatch of which NCCL tells nothing but where": (
         ["n7:534:1763 [3] init.cc:1247 NCCL WARN Mismatched collective detected, please check your"
          " collective calls at and around rank 39."],
         {"verdict": "crashed", "cause": "collective_mismatch", **NOBODY,
          "says": "in other operations or with other lengths around rank 39 of a communicator"},
+    ),
+    "a rank that waited in vain with gloo": (
+        ["[rank2]: RuntimeError: [/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:81]"
+         " Timed out waiting 1800000ms for recv operation to complete"],
+        {"verdict": "hang", "cause": "unknown", **NOBODY, "says": "Rank 2 waited 30 min for"},
     ),
     "an address that nobody answers": (
         ["[W socket.cpp:601] [c10d] The client socket has failed to connect to [n0.svc.local]:43461"
