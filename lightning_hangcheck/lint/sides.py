@@ -270,8 +270,8 @@ class Tests:
                 return Test()  # how many ranks there are, wherever that may come from
         if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
-        if isinstance(test, ast.Name) and isinstance(function.defaults.get(test.id), ast.Constant):
-            return Test()  # an option: whether one rank alone does it
+        if isinstance(test, ast.Name) and _is_option(test.id, function):
+            return Test()  # whether one rank alone does it
         side = self._side(test, function, MOST_ALIASES)
         return Test(True, side, side is not None, _grouped(test))
 
@@ -885,6 +885,14 @@ class Reach:
                 conditional |= any(name not in bound for name, _ in event.needs)
             path = (_step(function, node), *event.path)
             yield replace(event, node=node, path=path, needs=frozenset(), conditional=conditional)
+
+
+def _is_option(name: str, function: Function) -> bool:
+    """Whether a parameter is one, by its default, or as it is plainly given True or False."""
+    given = function.module.ranks.values_of(name) if name in function.parameters else []
+    plainly = (one for one in given if isinstance(one, ast.Constant))
+    default = function.defaults.get(name)
+    return isinstance(default, ast.Constant) or any(isinstance(one.value, bool) for one in plainly)
 
 
 WORLD_WIDE = re.compile(
