@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.alerts.metrics_text import METRICS
+from lightning_hangcheck.alerts import METRICS
 
 ROOT = Path(__file__).parent.parent.parent
 RULES = ROOT / "docs" / "examples" / "hangcheck-alerts.yml"

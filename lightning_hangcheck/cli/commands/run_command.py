@@ -113,18 +113,16 @@ def run_watched(
             would fail in the night is refused at the start.
     """
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.alerts import messenger
+    from lightning_hangcheck.alerts import AlertsAskedFor, apprise_folder, refuse_unknown
     from lightning_hangcheck.doctor.launch_command import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
-    alerts = messenger.AlertsAskedFor()
+    alerts = AlertsAskedFor()
     if (notify or on_hang_exec is not None) and not settings.disable:
-        packages: tuple[str, ...] = ()
-        if notify:
-            packages = (messenger.apprise_folder(),)
-            messenger.refuse_unknown(notify)
-        alerts = messenger.AlertsAskedFor(
+        packages = (apprise_folder(),) if notify else ()
+        refuse_unknown(notify)
+        alerts = AlertsAskedFor(
             notify=notify,
             on_hang_exec=on_hang_exec,
             environment=dict(os.environ),

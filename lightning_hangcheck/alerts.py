@@ -1,8 +1,9 @@
-"""The messenger: a process that tells people of one hang and ends; the sidecar starts it.
+"""Who hears of a hang: the messenger tells people and commands, metrics are for Prometheus.
 
-It is a process of its own so that a service that does not answer, or a package that fails, costs
-the sidecar nothing. A failed delivery is logged once on the console. ``--notify`` sends messages
-through apprise; ``--on-hang-exec`` runs a line of the user's in a shell.
+The messenger is a process that tells of one hang and ends. The sidecar starts it, so that a service
+that does not answer, or a package that fails, costs the sidecar nothing. A failed delivery is
+logged once on the console. ``--notify`` sends messages through apprise; ``--on-hang-exec`` runs a
+line of the user's in a shell.
 
 An address holds tokens, so none is ever shown: it is named by its place among the addresses and by
 the service in front of its ``://``.
@@ -20,6 +21,7 @@ import warnings
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -108,15 +110,13 @@ def deliver(delivery: Delivery) -> None:
             log.once(failure, failure)
 
     sending = threading.Thread(target=send, daemon=True)
-    if asked_for.notify:
-        sending.start()
+    sending.start()
     if asked_for.on_hang_exec is not None:
         failure = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
         if failure:
             log.once("on hang exec", failure)
-    if asked_for.notify:
-        # it is bounded by itself, so that each address which is late is named
-        sending.join(NOTIFY_LIMIT_S + 5.0)
+    # it is bounded by itself, so that each address which is late is named
+    sending.join(NOTIFY_LIMIT_S + 5.0)
 
 
 def run_hang_command(
@@ -253,6 +253,66 @@ def _courier_of(address: str) -> Apprise | None:
             logger.propagate = False
         courier = apprise.Apprise(asset=apprise.AppriseAsset(async_mode=False))
         return courier if courier.add(address) else None
+
+
+STATES: dict[VerdictKind, int] = {"suspect": 1, "hang": 2, "dead": 3}
+"""Of the verdict that stands; all others are 0. A public promise: alert rules compare with it."""
+METRICS = {
+    "hangcheck_state": "State of the job: 0 ok, 1 suspect, 2 hang, 3 dead.",
+    "hangcheck_last_progress_timestamp_seconds": (
+        "Unix time of the last sign of progress of each rank of this node."
+    ),
+    "hangcheck_stall_seconds": (
+        "Length of the stall that stands, when this was written; 0 if none does."
+    ),
+    "hangcheck_watching": "1 while the run is watched, 0 once it has ended.",
+    "hangcheck_written_timestamp_seconds": "Unix time at which this was written.",
+    "hangcheck_exit_code": "Exit code of the command that was run, at its end.",
+}
+"""Each by its name, with its HELP."""
+
+
+def metrics_text(
+    *,
+    run_id: str,
+    written: float,
+    standing: VerdictKind | None = None,
+    stall_s: float = 0.0,
+    progress: Mapping[int, float] = MappingProxyType({}),
+    watching: bool = True,
+    exit_code: int | None = None,
+) -> bytes:
+    """Write a run at one moment in Prometheus' text format, version 0.0.4.
+
+    Args:
+        run_id: May be any text.
+        written: Now, in seconds of Unix time; so is the ``progress`` of each rank.
+        standing: The verdict that stands; at the end the last one; None where nothing was found.
+        stall_s: How long the stall that stands has lasted.
+        progress: When each rank last advanced.
+        watching: False once the run has ended.
+        exit_code: Of the command; None while it runs, and where nobody knows it.
+    """
+    state = STATES.get(standing, 0) if standing is not None else 0
+    told: tuple[dict[int | None, float], ...] = (
+        {None: state},
+        {rank: round(moment, 3) for rank, moment in sorted(progress.items())},
+        {None: round(stall_s, 3)},
+        {None: int(watching)},
+        {None: round(written, 3)},
+        {} if exit_code is None else {None: exit_code},
+    )
+    # a label's value: a run folder may be called anything
+    escaped = run_id.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    lines = []
+    for (metric, meaning), samples in zip(METRICS.items(), told, strict=True):
+        if metric == "hangcheck_exit_code" and not samples:
+            continue
+        lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} gauge"]
+        for rank, value in samples.items():
+            of_rank = "" if rank is None else f',rank="{rank}"'
+            lines.append(f'{metric}{{run="{escaped}"{of_rank}}} {value!r}')
+    return "".join(f"{line}\n" for line in lines).encode(errors="replace")
 
 
 def main() -> None:
