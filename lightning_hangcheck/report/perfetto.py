@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.report.page.blocks import identities
-from lightning_hangcheck.report.page.history import longest_first, run_history
-from lightning_hangcheck.report.page.page_facts import moment
+from lightning_hangcheck.report.history import longest_first, run_history
+from lightning_hangcheck.report.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
 from lightning_hangcheck.text.redaction import redact_text
@@ -25,13 +24,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from datetime import datetime
 
-    from lightning_hangcheck.report.page.history import (
+    from lightning_hangcheck.report.history import (
         EnteredCollective,
         RankHistory,
         RunHistory,
         Span,
     )
-    from lightning_hangcheck.report.page.page_facts import PageFacts
+    from lightning_hangcheck.report.page_facts import PageFacts
 
 THREADS = 64
 """Of a rank at most. Ids of threads are unique in the whole file so: Perfetto looks for one in all
@@ -184,7 +183,7 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
 def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     # 200,000 events of four kinds, some 150 bytes each
     most = max(8, 50_000 // max(1, len(history.ranks)))
-    edges, who = edges_by_source(facts.verdict), identities(facts)
+    edges = edges_by_source(facts.verdict)
     # the first number of each group that others entered and a rank that is in it did not
     firsts: dict[tuple[str, int], EnteredCollective] = {}
     newest: dict[tuple[int, str], int] = {}
@@ -201,7 +200,7 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     processes = []
     stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
-        state = who[rank][0]
+        state = facts.shown[rank]
         label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
         process = RankProcess(rank, label)
         processes.append(process)

@@ -19,7 +19,7 @@ from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import saved_run, verdict_text
-from lightning_hangcheck.report.page.rendering import Form, write_as
+from lightning_hangcheck.report.page import Form, write_as
 from lightning_hangcheck.report.saved_run import read_saved_run, records_of_job
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far

@@ -21,7 +21,7 @@ from cases import (
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.report.page.rendering import write_as
+from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.report.page.rendering import Form
+    from lightning_hangcheck.report.page import Form
 
 VOID = {"meta", "br", "link", "input"}
 ODD = 5

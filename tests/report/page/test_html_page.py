@@ -24,7 +24,7 @@ from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, 
 from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.page.rendering import write_as
+from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.text.shown import visible
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.model.case import Case, RankView
-    from lightning_hangcheck.report.page.rendering import Form
+    from lightning_hangcheck.report.page import Form
 
 
 @pytest.mark.parametrize("program", SHOWN)

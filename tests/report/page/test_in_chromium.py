@@ -13,7 +13,7 @@ from page_runs import alike, case_of, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
-from lightning_hangcheck.report.page.rendering import write_as
+from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:

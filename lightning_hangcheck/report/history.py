@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.report.page.page_facts import moment
+from lightning_hangcheck.report.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.text.shown import moment_of, seconds_in_words
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
+    from lightning_hangcheck.report.page_facts import Entry, PageFacts
 
 MOST_ITEMS = 1_200
 """Of all lanes together, some 150 bytes each on the page."""
@@ -208,7 +208,7 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
     A mark is its kind, its moment and its title; when a collective was entered, the lane tells.
     """
     names = {}
-    if not len(facts.shown) == len(facts.states) == facts.verdict.world_size:
+    if len(facts.shown) != facts.verdict.world_size:
         names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
     most = max(20, MOST_ITEMS // max(1, len(facts.shown))) // 2
     found = []

@@ -64,8 +64,8 @@ class PageFacts(Struct, frozen=True, kw_only=True):
         case: What the verdict was made from, None where it was not kept.
         goes_on: The page will be written again at the same place: it reloads itself.
         views: What the case has of each rank; the first view of a rank that was seen twice.
-        states: The verdict's table, by rank.
-        shown: Ranks of which the page tells by themselves: culprits, and one of each other group.
+        shown: Ranks of which the page tells by themselves (culprits, and one of each other group),
+            each with its row of the verdict's table.
         journals: Of those, in the order in which they were written.
         starts: When each of their processes started, and in which folder, by its journal.
         earlier: The verdicts before it with their numbers, oldest first.
@@ -80,8 +80,7 @@ class PageFacts(Struct, frozen=True, kw_only=True):
     record: RunRecord | None = None
     groups: tuple[EqualRanks, ...] = ()
     views: dict[int, RankView] = {}
-    states: dict[int, RankState] = {}
-    shown: tuple[int, ...] = ()
+    shown: dict[int, RankState] = {}
     journals: dict[int, tuple[Entry, ...]] = {}
     starts: dict[int, Entry] = {}
     earlier: tuple[tuple[int, Verdict], ...] = ()
@@ -98,15 +97,20 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
     states = {state.rank: state for state in verdict.ranks}
     most = None
     if all_ranks:  # a verdict's table does not have them all above 1,024; its case does
-        shown = tuple(sorted({*states, *views}))
-        most = MOST_ENTRIES // max(1, len(shown))
+        ranks = sorted({*states, *views})
+        most = MOST_ENTRIES // max(1, len(ranks))
     elif len(states) <= MOST_JOURNALS and len(states) == verdict.world_size:
-        shown = tuple(states)
+        ranks = list(states)
     else:
         blamed = verdict.culprits[: MOST_JOURNALS // 2]
-        shown = tuple(dict.fromkeys((*blamed, *(group.ranks[0] for group in groups))))
-        shown = shown[:MOST_JOURNALS]
-    journals, torn = _journals(parts, folder, shown, most)
+        ranks = list(dict.fromkeys((*blamed, *(group.ranks[0] for group in groups))))
+        ranks = ranks[:MOST_JOURNALS]
+    shown = {}
+    for rank in ranks:
+        state = states.get(rank) or RankState(rank=rank, state="unseen")
+        seen_on = views[rank].host if rank in views else ""
+        shown[rank] = replace(state, host=state.host or seen_on)
+    journals, torn = _journals(parts, folder, ranks, most)
     starts = {
         rank: entry
         for rank, entries in journals.items()
@@ -117,7 +121,6 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
         known,
         groups=groups,
         views=views,
-        states=states,
         shown=shown,
         journals=journals,
         starts=starts,

@@ -11,7 +11,7 @@ from lightning_hangcheck.text.shown import format_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-    from lightning_hangcheck.report.page.page_facts import PageFacts
+    from lightning_hangcheck.report.page_facts import PageFacts
 
 MOST_GROUPS = 8
 """Of ranks; of more, those are one that wait alike, wherever they stand."""

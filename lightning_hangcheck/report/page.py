@@ -1,31 +1,196 @@
-"""The page's blocks but for graph and lanes: what its template cannot read off the facts as is.
+"""A run in the forms that leave the terminal: page, issue, prompt for a coding agent, trace.
 
-``keys`` are unique on the page: frames, threads and ranks can be linked to.
+The page is a template over `page_facts`, the graph, the lanes, and the blocks that are made here.
+All that it shows is escaped in one place. ``keys`` of a block are unique on it: frames, threads and
+ranks can be linked to.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import re
+from functools import cache
 from itertools import accumulate, groupby
-from typing import TYPE_CHECKING, Any, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from msgspec.structs import replace
-
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.verdict import RankState
-from lightning_hangcheck.report.page.history import group_title
+from lightning_hangcheck.model.verdict import Gap
+from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.copied_text import (
+    issue_text,
+    prompt_text,
+    shared_frames,
+    stack_diff,
+)
+from lightning_hangcheck.report.history import group_title, lanes, run_history, ticks
+from lightning_hangcheck.report.page_facts import PageFacts, moment, read_page_facts
+from lightning_hangcheck.report.perfetto import render_trace
 from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
+from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.shown import format_ranks, parse_ranks
+from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
+from lightning_hangcheck.settings import PREFIX
+from lightning_hangcheck.text.shown import (
+    bytes_in_words,
+    format_ranks,
+    parse_ranks,
+    seconds_in_words,
+    several,
+    visible,
+)
+from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from jinja2 import Template
+
+    from lightning_hangcheck.model import evidence
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import ProcessLook, Sample
     from lightning_hangcheck.model.flight import CollectiveRecord
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.report.page.page_facts import Entry, PageFacts
+    from lightning_hangcheck.rundir import RunFolder
+
+Form = Literal["page", "issue", "prompt", "perfetto"]
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TEXT = 4_000
+LONGEST_SHOWN = 65_536
+MOST_EVIDENCE = 200
+
+
+def write_as(
+    form: Form,
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    *,
+    run_folder: str,
+    environment: Mapping[str, str] | None = None,
+    gaps: Iterable[evidence.Gap] = (),
+    goes_on: bool = False,
+) -> str:
+    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
+
+    Its environment may have the price of an hour; one that cannot be read never costs the page. A
+    page of a run that ``goes_on`` reloads itself: it will be written again at the same place.
+    """
+    try:
+        prices = read_prices([(environment or {}).get(f"{PREFIX}PRICE", "")])
+    except BadUsage:
+        prices = Prices()
+    known = PageFacts(
+        verdict=verdict,
+        case=case,
+        run_folder=run_folder,
+        prices=prices,
+        goes_on=goes_on,
+        gaps=tuple(map(Gap.of, gaps)),
+    )
+    facts = read_page_facts(folder, known, all_ranks=form == "perfetto")
+    writers = {"page": render_page, "perfetto": render_trace}
+    return {**writers, "issue": issue_text, "prompt": prompt_text}[form](facts)
+
+
+def render_page(facts: PageFacts) -> str:
+    """Write report.html, a template over these facts.
+
+    Returns:
+        A whole page that asks no host for anything.
+    """
+    verdict = facts.verdict
+    (nodes, edges), history = wait_graph(facts), run_history(facts)
+    stalled_since = moment(verdict.stalled_since)
+    return _template().render(
+        verdict=verdict,
+        facts=facts,
+        summary=verdict_text.summary(verdict),
+        reason=verdict_text.reason(verdict),
+        remedy=next(iter(verdict.remedies), None),
+        cost=_cost(facts),
+        graph=draw_graph(nodes, edges) if nodes else None,
+        history=history,
+        lanes=lanes(facts, history) if history else [],
+        ticks=ticks(history) if history else [],
+        stall_left=history.place(stalled_since) if history and stalled_since else 100.0,
+        steps=find_stragglers(facts.case),
+        grids=collective_grids(facts),
+        trees=stack_trees(verdict),
+        diff=stack_diff(verdict),
+        processes=shown_processes(facts),
+        kernel_looks=list(looks(facts, len(facts.shown), "kernel")),
+        differences=differences(facts),
+        evidence=verdict.evidence[:MOST_EVIDENCE],
+        gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+        issue=issue_text(facts),
+        prompt=prompt_text(facts),
+    )
+
+
+def _cost(facts: PageFacts) -> str:
+    """How long and how much, and what a restart throws away; empty where nothing stands still."""
+    verdict = facts.verdict
+    cost = verdict_text.stall_cost(verdict)
+    if not cost:
+        return ""
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    money = "" if price is None else f" = {price:.2f} at your price"
+    lost = next((f"; {item.text}" for item in verdict.evidence if item.kind == "lost"), "")
+    return f"{cost}{money}{lost}"
+
+
+@cache
+def _template() -> Template:
+    """With the page's style and script. Imported late: the sidecar imports the report early."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for kind in ("css", "js"):
+        part = (TEMPLATES / f"page.{kind}").read_text("utf-8")
+        # as a content security policy names an inline style or script
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
+    environment.globals |= {"version": __version__, "grid_words": ENTERED}
+    for function in (
+        *(several, bytes_in_words, seconds_in_words, trend_words, name_ranks),
+        *(verdict_text.name_process, folded_lines),
+    ):
+        environment.globals[function.__name__] = function
+    return environment.get_template("page.html.jinja")
+
+
+def _shown(value: object) -> object:
+    """Every value of the page goes through here, before it is escaped for HTML.
+
+    What would turn the direction of writing, or is obeyed by a terminal into which the page is
+    printed, is shown by its escape; lines stay lines; nothing is without end.
+    """
+    if type(value) is not str:  # what the templates and this package's own files hold is Markup
+        return "" if value is None else value
+    lines = re.split(r"\r\n|\r|\n", value[:LONGEST_SHOWN])
+    return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
+
 
 Block = dict[str, Any]
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
@@ -43,17 +208,6 @@ ENTERED = {
 }
 Cell = tuple[str, str]
 """Of a collective, for one rank: a word of `ENTERED`, and the operation."""
-
-
-def identities(facts: PageFacts) -> dict[int, tuple[RankState, Entry]]:
-    """Each rank that the page tells of by itself: its row of the table, and its journal's start."""
-    found = {}
-    for rank in facts.shown:
-        state = facts.states.get(rank) or RankState(rank=rank, state="unseen")
-        view = facts.views.get(rank)
-        host = state.host or (view.host if view is not None else "")
-        found[rank] = replace(state, host=host), facts.starts.get(rank, {})
-    return found
 
 
 def collective_grids(facts: PageFacts) -> list[Block]:
@@ -180,7 +334,7 @@ def _branches(
             nexts.setdefault(frames[0], []).append((frames, ranks))
     branches = []
     for number, together in enumerate(nexts.values(), start=1):
-        depth = _shared([frames for frames, _ in together])
+        depth = shared_frames([frames for frames, _ in together])
         inside = frozenset().union(*(ranks for _, ranks in together))
         below = [(frames[depth:], ranks) for frames, ranks in together]
         branches.append(
@@ -193,37 +347,6 @@ def _branches(
             }
         )
     return branches
-
-
-def _shared(stacks: Sequence[Sequence[str]]) -> int:
-    """How many frames all of them begin with."""
-    columns = enumerate(zip(*stacks))  # noqa: B905 - as far as all go
-    return next((at for at, column in columns if len(set(column)) > 1), min(map(len, stacks)))
-
-
-class StackDiff(NamedTuple):
-    """Where an odd group of ranks leaves the way of the majority."""
-
-    odd: str
-    majority: str
-    shared: tuple[str, ...]
-    odd_frames: tuple[str, ...]
-    majority_frames: tuple[str, ...]
-
-
-def stack_diff(verdict: Verdict) -> StackDiff | None:
-    """Set the stack of the first culprit against that of most others; None without two stacks."""
-    culprits = set(verdict.culprits)
-    groups = [group for group in verdict.stack_groups if group.process == "rank" and group.frames]
-    odd = next((group for group in groups if culprits & set(parse_ranks(group.ranks))), None)
-    others = [group for group in groups if group is not odd]
-    if odd is None or not others:
-        return None
-    most = max(others, key=lambda group: group.count)
-    apart = _shared([odd.frames, most.frames])
-    names = [name_ranks(parse_ranks(group.ranks)) for group in (odd, most)]
-    parts = odd.frames[:apart], odd.frames[apart:], most.frames[apart:]
-    return StackDiff(names[0], names[1], *parts)
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
@@ -249,11 +372,6 @@ def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
             lines.append(Line(f"{key}-{at}", shown, False, together))
         at += len(together)
     return lines
-
-
-def shortened(text: str, most: int) -> str:
-    """Cut a text to so many characters, the last of which then says that there is more."""
-    return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
