@@ -23,7 +23,7 @@ from lightning_hangcheck.alerts import (
     refuse_unknown,
     run_hang_command,
 )
-from lightning_hangcheck.cli.commands.run_command import run_watched
+from lightning_hangcheck.cli.run_command import run_watched
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.model.slugs import VerdictKind

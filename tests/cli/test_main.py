@@ -13,7 +13,7 @@ import pytest
 from cases import IN_WANDB, job, rank
 from report.constructed import verdict
 
-from lightning_hangcheck.cli.commands.explain_command import SKILL_FILE
+from lightning_hangcheck.cli.explain_command import SKILL_FILE
 from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, invoke
 from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound

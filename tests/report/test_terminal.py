@@ -26,6 +26,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from planning.planned import machine, model, use
 
+from lightning_hangcheck.cli.plan_command import render as render_plan
 from lightning_hangcheck.cli.showing import coloured
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model import evidence
@@ -51,7 +52,6 @@ from lightning_hangcheck.planning.plan import read_phase
 from lightning_hangcheck.planning.planner import make_plan
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
-from lightning_hangcheck.report.plan_text import render as render_plan
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_stacks

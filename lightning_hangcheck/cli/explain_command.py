@@ -14,7 +14,7 @@ from lightning_hangcheck.report.causes import causes, render, render_list
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
-SKILL_FILE = Path(__file__).parent.parent / "SKILL.md"
+SKILL_FILE = Path(__file__).parent / "SKILL.md"
 EPILOG = """\b
 Examples:
   hangcheck explain

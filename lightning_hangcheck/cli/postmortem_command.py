@@ -1,12 +1,21 @@
-"""What `hangcheck postmortem` prints before its report: three lines, then what was read."""
+"""`hangcheck postmortem`: a verdict on a job that is gone, from what is left of it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import click
+
+from lightning_hangcheck.cli.options import option, run_dir_option
+from lightning_hangcheck.cli.showing import HANG, as_typed, show
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, plain
 from lightning_hangcheck.report.verdict_text import name_ranks, summary
+from lightning_hangcheck.rundir import name_run_folder, refuse_used
 from lightning_hangcheck.text.redaction import redact_text
 
 if TYPE_CHECKING:
@@ -22,8 +31,42 @@ CERTAIN = {
     "majority": "by majority: the others do it otherwise",
 }
 
+EPILOG = """\b
+Examples:
+  hangcheck postmortem .
+  hangcheck postmortem dumps/ slurm-4711.out
+  hangcheck postmortem node0-run node1-run --json
+"""
 
-def render(verdict: Verdict, left: LeftBehind) -> str:
+
+@click.command("postmortem", epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@run_dir_option("OUT")
+@option("--json as_json", None, "Print the verdict alone, as JSON.")
+def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> int:
+    """Explain a job that is gone: who held it up, and why, from the files that it left.
+
+    Files are known by their content: logs, torch's flight-record dumps, stack dumps, and run
+    folders of several nodes. Folders are searched. No torch is needed. Exit code 0 if nothing wrong
+    is seen, 3 if a hang, death or crash is explained, also in part, 2 if nothing can be read.
+    """
+    if not paths:
+        raise BadUsage(
+            "postmortem needs files or folders of the job",
+            "write for example: hangcheck postmortem .",
+        )
+    folder = name_run_folder(run_dir)
+    refuse_used(folder)
+    found = look_at(paths, folder)
+    if as_json:
+        click.echo(encode_pretty(found.verdict), nl=False)
+    else:
+        report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
+        show(_before_the_report(found.verdict, found.left) + report)
+    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
+
+
+def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
     """Say who, why and what now, for somebody who reads nothing more; then what was read."""
     who = "nobody: no rank is proven to be at fault"
     if verdict.culprits:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import click
 
-from lightning_hangcheck.cli.commands.run_command import run_watched
+from lightning_hangcheck.cli.run_command import run_watched
 from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.settings import Settings
 
-JOB = Path(__file__).parent.parent / "demo_job.py"
+JOB = Path(__file__).parent / "demo_job.py"
 EPILOG = """\b
 Examples:
   hangcheck demo
