@@ -215,15 +215,6 @@ def test_without_py_spy_there_is_no_verdict_but_a_remedy(
     assert said.rstrip().endswith("pip install py-spy")
 
 
-def test_a_used_run_folder_is_refused_before_anything_is_looked_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "run.json").write_text("{}")
-    assert attach("--pid", str(os.getppid()))[0] == 2
-    assert "already holds a run" in capsys.readouterr().err
-
-
 def test_a_run_folder_that_cannot_be_written_costs_no_verdict(
     program: StartProgram, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -51,16 +51,6 @@ def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out.startswith("nothing was checked: ")
 
 
-def test_a_group_that_is_none_is_bad_usage(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["doctor", "--only", "weather"]) == 2
-    assert "doctor --help" in capsys.readouterr().err
-
-
-def test_expected_files_need_a_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["doctor", "--expect", "step_*"]) == 2
-    assert "--checkpoints" in capsys.readouterr().err
-
-
 def test_a_needed_file_that_is_old_gives_two(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

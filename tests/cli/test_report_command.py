@@ -192,9 +192,6 @@ def test_each_form_is_printed(
     [
         (["--html", "-"], "has no verdict yet"),
         (["--issue"], "has no verdict yet"),
-        (["--prompt", "--issue"], "one form at a time"),
-        (["--html", "page.html", "--json"], "one form at a time"),
-        (["--perfetto", "trace.json", "--issue"], "one form at a time"),
         (["--perfetto", "-"], "has no verdict yet"),
     ],
 )
@@ -218,14 +215,6 @@ def test_a_page_that_cannot_be_written_there(
     output = capsys.readouterr()
     assert "name a file that you may write" in output.err
     assert output.err.count("\n") == 1
-
-
-def test_nothing_to_report_at_all(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert invoke(["report"]) == 2
-    assert "there is no run below" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -102,25 +102,6 @@ def test_a_dash_and_capitals_are_understood(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().out.startswith("rank_stalled: ")
 
 
-@pytest.mark.parametrize(
-    ("word", "remedy"),
-    [
-        ("rank_staled", "did you mean rank_stalled"),
-        ("proces_dead", "process_dead"),
-        ("banana", "list them: hangcheck explain"),
-    ],
-)
-def test_an_unknown_cause_is_one_sentence_with_near_matches(
-    word: str, remedy: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["explain", word]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith(f"hangcheck: '{word}' is not a cause; ")
-    assert said.err.count("\n") == 1
-    assert remedy in said.err
-
-
 MACHINE = ("--gpus", "1", "--gpu-memory", "80", "--cpu-memory", "64")
 
 
@@ -147,35 +128,3 @@ def test_a_plan_as_text_begins_with_the_class(
     said = capsys.readouterr()
     assert said.out.startswith("FAST  ")
     assert said.err == ""
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--extra", "operators"], "--extra operators is neither NAME=GB"),
-        (["--extra", "=6"], "--extra =6 is neither NAME=GB"),
-        (["--phase", "rollout"], "--phase rollout is not NAME:SETTING,SETTING"),
-        (["--phase", "a:batch=x"], "'x' is not a number from 1"),
-        (["--extra", "operators=-1"], "write for example --extra operators=6"),
-        (["--extra", "operators=nan"], "write for example --extra operators=6"),
-        (["--extra", "operators=174M*complex65"], "write for example --extra operators=6"),
-        (["--extra", "operators=1MM*int8"], "nor NAME=COUNT*TYPE"),
-        (["--extra", "operators=*int8"], "nor NAME=COUNT*TYPE"),
-        (["--gpus", "-1"], "-1 is not in the range"),
-        (["--gpu-memory", "-80"], "'-80' is not a number above 0"),
-        (["--gpu-memory", "inf"], "'inf' is not a number above 0"),
-        (["--context", "0"], "0 is not in the range"),
-        (["--batch", "many"], "'many' is not a valid whole number"),
-        (["--dtype", "float8"], "'float8' is not one of"),
-    ],
-)
-def test_a_slip_is_one_sentence(
-    llama: str, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["plan", llama, *MACHINE, *arguments]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert said in output.err
-    assert output.err.startswith("hangcheck: ")
-    assert output.err.count("\n") == 1
