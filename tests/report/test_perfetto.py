@@ -55,63 +55,51 @@ def test_every_recorded_case_keeps_the_rules(program: str, tmp_path: Path) -> No
     assert [event["name"] for event in events if event.get("cat") == "verdict"]
 
 
-def test_sections_are_nested_and_steps_lie_between_saves(tmp_path: Path) -> None:
-    _journal(
-        tmp_path,
-        0,
+def test_journals_are_sections_steps_and_what_was_not_seen(tmp_path: Path) -> None:
+    """Sections that overlap have rows of their own; of one before missing lines nothing is told."""
+    nested = [
         ("01", "checkpoint", "Script started"),
         ("02", "section_begin", "outer"),
         ("03", "section_begin", "inner"),
         ("05", "section_end", "inner"),
         ("08", "section_end", "outer"),
-        ("09", "section_begin", "barrier"),
         ("10", "saved", 100),
         ("30", "saved", 140),
-    )
-    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
-    assert _lasting(text, "outer") == [(2, 6)]
-    assert _lasting(text, "inner") == [(3, 2)]
-    assert _lasting(text, "barrier, not left") == [(9, 67)]
-    assert _lasting(text, "steps 101-140") == [(10, 20)]
-    (step,) = [event for event in checked(text) if event["name"] == "steps 101-140"]
-    assert step["args"] == {"seconds_each": 0.5}
-    assert "checkpoint None: Script started" in {event["name"] for event in checked(text)}
-
-
-def test_a_section_that_began_before_missing_lines_is_not_told_as_open(tmp_path: Path) -> None:
-    lines = (
+    ]
+    missing = [
         ("02", "section_begin", "lost"),
         ("03", "dropped", "lines"),
         ("04", "section_begin", "barrier"),
-    )
-    _journal(tmp_path, 0, *lines)
-    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
-    assert _lasting(text, "barrier, not left") == [(4, 72)]
-    assert _lasting(text, "lost, not left") == []
-
-
-def test_sections_of_two_threads_that_overlap_have_rows_of_their_own(tmp_path: Path) -> None:
-    _journal(
-        tmp_path,
-        0,
+    ]
+    overlapping = [
         ("02", "section_begin", "one"),
         ("03", "section_begin", "two"),
         ("05", "section_end", "one"),
         ("08", "section_end", "two"),
-    )
-    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
-    assert _lasting(text, "one") == [(2, 3)]
-    assert _lasting(text, "two") == [(3, 5)]
-    assert {"sections", "sections 2"} <= set(named(checked(text), "thread_name").values())
-
-
-def test_what_was_not_seen_is_in_it(tmp_path: Path) -> None:
-    (tmp_path / "ranks").mkdir()
-    (tmp_path / "ranks/rank-0.jsonl").write_text('{"at":"2026-11')
-    text = written(tmp_path, case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), form="perfetto")
+    ]
+    for number, lines in enumerate((nested, missing, overlapping)):
+        _journal(tmp_path, number, *lines)
+    with (tmp_path / "ranks/rank-2.jsonl").open("a") as journal:
+        journal.write('{"at":"2026-11')
+    case = case_of(*(rank(r, IN_LOAD if r == 0 else IN_ALL_REDUCE) for r in range(3)))
+    text = written(tmp_path, case, form="perfetto")
+    lasting = {
+        "outer": [(2, 6)],
+        "inner": [(3, 2)],
+        "steps 101-140": [(10, 20)],
+        "barrier, not left": [(4, 72)],
+        "lost, not left": [],
+        "one": [(2, 3)],
+        "two": [(3, 5)],
+    }
+    assert {name: _lasting(text, name) for name in lasting} == lasting
+    events = checked(text)
+    (step,) = [event for event in events if event["name"] == "steps 101-140"]
+    assert step["args"] == {"seconds_each": 0.5}
+    assert "checkpoint None: Script started" in {event["name"] for event in events}
+    assert {"sections", "sections 2"} <= set(named(events, "thread_name").values())
     told = json.loads(text)["otherData"]
-    assert "1 of its lines are torn" in " ".join(told.values())
-    assert "not seen 1" in told
+    assert "1 of its lines are torn" in told["not seen 1"]
 
 
 def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
