@@ -51,15 +51,23 @@ def test_two_nodes_give_one_verdict(nodes: list[str], capsys: pytest.CaptureFixt
     assert Path("whole/evidence/1/case.json").is_file()
     record = msgspec.json.decode(Path("whole/run.json").read_bytes(), type=RunRecord)
     assert record.nodes == ("node0", "node1")
+    assert invoke(["report", "whole"]) == 0
+    assert invoke(["merge", "whole", "--run-dir", "again"]) == 3
 
 
-def test_a_folder_named_twice(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    said = refused(capsys, nodes[0], f"./{nodes[1]}", f"{Path.cwd()}/{nodes[0]}")
-    assert "is named twice" in said
-
-
-def test_a_folder_that_is_not_there(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "node7-run is no folder" in refused(capsys, nodes[0], "node7-run")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("node0-run ./node1-run {here}/node0-run", "is named twice"),
+        ("node0-run node7-run", "node7-run is no folder"),
+        ("node0-run node1-run --run-dir node0-run", "already holds a run"),
+    ],
+)
+@pytest.mark.usefixtures("nodes")
+def test_folders_that_cannot_be_meant_are_refused(
+    words: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, *words.format(here=Path.cwd()).split())
 
 
 def spoiled(folder: str, how: str) -> None:
@@ -116,10 +124,6 @@ def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) ->
     assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
     verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
     assert [gap.why for gap in verdict.gaps] == ["it was not finished"]
-
-
-def test_a_used_folder_for_the_result(nodes: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert "already holds a run" in refused(capsys, *nodes, "--run-dir", nodes[0])
 
 
 def elastic_node(folder: str, host: str, number: int, rounds: dict[int, tuple[int, ...]]) -> None:
@@ -199,9 +203,3 @@ def test_a_file_among_the_folders_is_left_out_and_said(
     said = capsys.readouterr()
     assert said.out.startswith("HANG  rank 3 ")
     assert said.err == "hangcheck: left out: ledger.jsonl is a file, not a run folder\n"
-
-
-def test_what_was_merged_can_be_reported_and_merged_again(nodes: list[str]) -> None:
-    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
-    assert invoke(["report", "whole"]) == 0
-    assert invoke(["merge", "whole", "--run-dir", "again"]) == 3

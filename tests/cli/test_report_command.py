@@ -7,14 +7,15 @@ import os
 import shutil
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
+from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import RankState, Verdict
+from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
 
 if TYPE_CHECKING:
@@ -69,31 +70,20 @@ def test_report_names_the_newest_start_of_a_job_that_was_started_again(
     assert capsys.readouterr().out.endswith(line)
 
 
-def test_report_takes_times_from_the_case_of_that_verdict(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["hang", "suspect"])
+def test_times_are_those_of_the_case_of_that_verdict(
+    kind: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """verdict.json may be newer than the numbered one: the sidecar is between two writes."""
     views = (RankView(rank=0, silent_for_s=30.0), RankView(rank=1, silent_for_s=31.0))
     facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
     folder.verdict_file.write_bytes(encode_pretty(HANG))
-    folder.numbered_verdict(1).write_bytes(encode_pretty(HANG))
+    folder.numbered_verdict(1).write_bytes(encode_pretty(replace(HANG, verdict=kind)))
     folder.evidence(1).mkdir()
     case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=views)
     (folder.evidence(1) / "case.json").write_bytes(encode(case))
     invoke(["report", str(folder.path)])
-    assert "since 10:23:45Z" in capsys.readouterr().out
-
-
-def test_a_case_of_another_verdict_is_not_mixed_in(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """verdict.json is newer than the newest numbered one: the sidecar is between two writes."""
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    older = msgspec.structs.replace(HANG, verdict="suspect")
-    folder.numbered_verdict(1).write_bytes(encode_pretty(older))
-    folder.evidence(1).mkdir()
-    (folder.evidence(1) / "case.json").write_bytes(b"never read")
-    assert invoke(["report", str(folder.path)]) == 0
-    assert "since" not in capsys.readouterr().out
+    assert ("since 10:23:45Z" in capsys.readouterr().out) is (kind == "hang")
 
 
 def test_report_without_a_folder_takes_the_newest_run(
@@ -123,34 +113,27 @@ def test_a_verdict_outlives_its_evidence(
     assert "evidence of verdict 1" in shown
 
 
-def test_no_verdict_yet_shows_the_last_checkpoint_of_each_rank(
+def test_no_verdict_yet_shows_the_last_checkpoint_and_save_of_each_rank(
     folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A torn last line, left by a crash, is skipped and named."""
-    line = '{"at":"%s","kind":"checkpoint","number":%d,"name":"%s"}\n'
-    first, second = (folder.journal(rank, 0) for rank in (0, 1))
-    first.write_text(line % (AT, 4, "Tokenizer loaded") + line % (AT, 5, "Model created"))
-    second.write_text(line % (AT, 4, "Tokenizer loaded") + '{"at":"2026-11')
+    """A torn last line, left by a crash, is skipped and named; a new process has saved nothing."""
+    passed = f'{{"at":"{AT}","kind":"checkpoint","number":%d,"name":"%s"}}\n'
+    saved = f'{{"at":"{AT}","kind":"saved","seconds":0.03,"step":%s}}\n'
+    begun = passed % (4, "Tokenizer loaded")
+    folder.journal(0, 0).write_text(begun + passed % (5, "Model created"))
+    folder.journal(1, 0).write_text(begun + '{"at":"2026-11')
+    folder.journal(2, 0).write_text(begun + saved % 10 + saved % 20 + saved % "null")
+    folder.journal(3, 0).write_text(begun + saved % 10 + f'{{"at":"{AT}","kind":"start"}}\n')
     assert invoke(["report", str(folder.path)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("no verdict yet\n")
-    assert f"rank 0  CHECKPOINT 5: Model created     last line {AT}" in text
-    assert f"rank 1  CHECKPOINT 4: Tokenizer loaded  last line {AT}" in text
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"rank 0 CHECKPOINT 5: Model created last line {AT}" in lines
+    assert f"rank 1 CHECKPOINT 4: Tokenizer loaded last line {AT}" in lines
+    assert f"rank 2 CHECKPOINT 4: Tokenizer loaded, saved at step 20 last line {AT}" in lines
+    assert f"rank 3 no checkpoint yet last line {AT}" in lines
     assert "journal rank-1.jsonl: 1 of its lines are torn" in text
     assert "python train.py" in text
-
-
-def test_no_verdict_yet_shows_the_last_save(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    begun = f'{{"at":"{AT}","kind":"checkpoint","number":11,"name":"Trainer ready"}}\n'
-    saved = f'{{"at":"{AT}","kind":"saved","seconds":0.03,"step":%s}}\n'
-    folder.journal(0, 0).write_text(begun + saved % 10 + saved % 20 + saved % "null")
-    folder.journal(1, 0).write_text(begun + saved % 10 + f'{{"at":"{AT}","kind":"start"}}\n')
-    assert invoke(["report", str(folder.path)]) == 0
-    text = capsys.readouterr().out
-    assert "rank 0  CHECKPOINT 11: Trainer ready, saved at step 20" in text
-    assert "rank 1  no checkpoint yet  " in text
 
 
 def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
@@ -163,14 +146,14 @@ def test_the_page_of_a_run(folder: RunFolder, capsys: pytest.CaptureFixture[str]
     assert page.endswith("</html>\n")
     assert HANG.summary in page
     assert file.stat().st_mode & 0o777 == 0o600
-    assert invoke(["report", str(folder.path), "--html", "-"]) == 0
-    assert HANG.summary in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
     ("words", "begin"),
     [
         ([], "HANG  "),
+        (["--json"], '{\n  "schema_version": 1'),
+        (["--html", "-"], "<!DOCTYPE html>"),
         (["--issue"], "# hang"),
         (["--prompt"], "# Fix"),
         (["--perfetto", "-"], '{"traceEvents"'),
@@ -185,6 +168,8 @@ def test_each_form_is_printed(
     assert text.startswith(begin)
     assert HANG.summary in text
     assert "\x1b" not in text
+    if words == ["--json"]:
+        assert json.loads(text) == json.loads(folder.verdict_file.read_bytes())
 
 
 @pytest.mark.parametrize(
@@ -246,11 +231,6 @@ def test_a_run_of_which_nothing_can_be_read_is_refused(
     assert said in refused(folder.path, capsys)
 
 
-def _a_journal(folder: RunFolder) -> None:
-    line = {"at": AT, "kind": "checkpoint", "number": 5, "name": "Model created"}
-    folder.journal(0, 0).write_text(json.dumps(line) + "\n")
-
-
 def _evidence(folder: RunFolder) -> None:
     facts = RunFacts(run_id="r", command="python train.py", started_at=AT)
     case = Case(run=facts, taken_at=AT, taken_ns=0, ranks=(RankView(rank=0, pid=7),))
@@ -271,61 +251,40 @@ def _torn(path: Path) -> None:
     path.write_bytes(encode_pretty(HANG)[:100])
 
 
-BAD = {"fifo": os.mkfifo, "endless": _endless, "huge": _huge, "torn": _torn}
+BAD = {"fifo": os.mkfifo, "endless": _endless, "huge": _huge}
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_verdict_costs_no_journal(
+def test_what_cannot_be_read_costs_no_other(
     bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     BAD[bad](folder.verdict_file)
-    _a_journal(folder)
+    BAD[bad](folder.journal(1, 0))
+    line = {"at": AT, "kind": "checkpoint", "number": 5, "name": "Model created"}
+    folder.journal(0, 0).write_text(json.dumps(line) + "\n")
     assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("no verdict that can be read\n")
-    assert "rank 0  CHECKPOINT 5: Model created" in shown
-    assert "verdict.json cannot be read" in " ".join(shown.split())
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.startswith("no verdict that can be read")
+    assert "rank 0 CHECKPOINT 5: Model created" in shown
+    assert "verdict.json cannot be read" in shown
+    gaps = {gap.what for gap in read_saved_run(folder).gaps}
+    assert gaps == {"verdict.json", "journal rank-1.jsonl"}
     assert invoke(["report", "--json", str(folder.path)]) == 2
     assert "verdict.json cannot be read" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
-def test_a_bad_journal_costs_no_other(
+@pytest.mark.parametrize("bad", BAD)
+def test_evidence_that_cannot_be_read_costs_no_older(
     bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    BAD[bad](folder.journal(1, 0))
-    _a_journal(folder)
-    assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert "CHECKPOINT 5: Model created" in shown
-    assert "journal rank-1.jsonl: " in shown
-
-
-@pytest.mark.parametrize("bad", ["fifo", "endless", "huge"])
-def test_bad_evidence_costs_no_older(
-    bad: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
+    """A verdict that is torn comes from it, and so does its page."""
+    _torn(folder.verdict_file)
     _evidence(folder)
     folder.evidence(2).mkdir()
     BAD[bad](folder.evidence(2) / "case.json")
     assert invoke(["report", str(folder.path)]) == 0
-    shown = capsys.readouterr().out
-    assert shown.startswith("HEALTHY")
-    assert f"evidence 2 of {folder.path}" in " ".join(shown.split())
-
-
-def test_a_page_of_a_torn_verdict_comes_from_its_evidence(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG)[:50])
-    _evidence(folder)
+    assert capsys.readouterr().out.startswith("HEALTHY")
     assert invoke(["report", str(folder.path), "--html", "-"]) == 0
-    assert "verdict.json cannot be read" in capsys.readouterr().out
-
-
-def test_json_is_what_verdict_json_holds(
-    folder: RunFolder, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder.verdict_file.write_bytes(encode_pretty(HANG))
-    assert invoke(["report", "--json", str(folder.path)]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(folder.verdict_file.read_bytes())
+    page = capsys.readouterr().out
+    assert "verdict.json cannot be read" in page
+    assert f"evidence 2 of {folder.path}" in page

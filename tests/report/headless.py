@@ -70,18 +70,12 @@ class Browser:
         os.close(self._to)
         os.close(self._from)
 
-    def open(self, page: Path, width: int, *, dark: bool = False) -> None:
+    def open(self, page: Path, width: int) -> None:
         """Load a page from disk in a window of this width, and wait until it is there."""
-        self.visit(page.as_uri(), width, dark=dark)
-
-    def visit(self, address: str, width: int, *, dark: bool = False) -> None:
-        """Load the page of an address likewise."""
         self.complaints, self.requests, self._events = [], [], []
-        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[scheme])
         size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
         self.call("Emulation.setDeviceMetricsOverride", **size)
-        self.call("Page.navigate", url=address)
+        self.call("Page.navigate", url=page.as_uri())
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._take(self._read())
 
