@@ -124,6 +124,8 @@ def run_hang_command(
 ) -> str:
     """Run it to its end; its whole process group ends with it, or at the limit.
 
+    It finds the user's environment, without our secrets, and the news.
+
     Returns:
         What went wrong, in one sentence; empty if nothing did.
     """
@@ -136,20 +138,6 @@ def run_hang_command(
         where = f"what it printed is in {path}"
     except (OSError, NoAnswer):
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
-    given = environment_of(news, environment)
-    try:
-        code = run_to_its_end(["/bin/sh", "-c", line], time_limit_s, given, output)
-    except ChildLate:
-        return f"the command of --on-hang-exec was ended after {time_limit_s:g} s; {where}"
-    except OSError as error:
-        return f"the command of --on-hang-exec cannot be started ({error.strerror})"
-    finally:
-        os.close(output)
-    return f"the command of --on-hang-exec failed (exit code {code}); {where}" if code else ""
-
-
-def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, str]:
-    """What the command finds in its environment: the user's, without our secrets, and the news."""
     # the numbered verdict, which later ones do not replace; where it was not saved, the newest
     verdict = "verdict.json" if news.number is None else f"verdicts/{news.number}.json"
     told = {
@@ -161,37 +149,41 @@ def environment_of(news: HangNews, environment: Mapping[str, str]) -> dict[str, 
         "SUMMARY": news.text,
         "VERDICT": f"{news.run_dir}/{verdict}",
     }
-    kept = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
-    return kept | {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
+    given = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
+    given |= {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
+    try:
+        code = run_to_its_end(["/bin/sh", "-c", line], time_limit_s, given, output)
+    except ChildLate:
+        return f"the command of --on-hang-exec was ended after {time_limit_s:g} s; {where}"
+    except OSError as error:
+        return f"the command of --on-hang-exec cannot be started ({error.strerror})"
+    finally:
+        os.close(output)
+    return f"the command of --on-hang-exec failed (exit code {code}); {where}" if code else ""
 
 
-def apprise_folder() -> str:
-    """Find the folder of the path of modules in which apprise lies: our processes start without it.
+def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
+    """Find the folder of modules in which apprise lies, as our processes start without it.
 
     Raises:
-        BadUsage: It is not installed.
+        BadUsage: It is not installed, or does not know an address: what could tell nobody at night
+            is refused at the start of a run.
     """
+    if not addresses:
+        return ()
     spec = find_spec("apprise")
     if spec is None or spec.origin is None:
         raise BadUsage(
             "--notify needs the package apprise, which is not installed",
             "pip install 'lightning-hangcheck[notify]'",
         )
-    return str(Path(spec.origin).parents[1])
-
-
-def refuse_unknown(addresses: Sequence[str]) -> None:
-    """Refuse at the start of a run what could tell nobody at night.
-
-    Raises:
-        BadUsage: apprise does not know an address.
-    """
     for number, address in enumerate(addresses, 1):
         if _courier_of(address) is None:
             raise BadUsage(
                 f"{named(number, address)} is not an address that apprise knows",
                 "write one as https://github.com/caronc/apprise/wiki says: json://host:8000",
             )
+    return (str(Path(spec.origin).parents[1]),)
 
 
 def named(number: int, address: str) -> str:

@@ -109,24 +109,21 @@ def run_watched(
     """Run a command as `hangcheck run` does with these settings; return its exit code.
 
     Raises:
-        BadUsage: A message could not be sent: a package is missing, or an address unknown. What
-            would fail in the night is refused at the start.
+        BadUsage: A message could not be sent: a package is missing, or an address unknown.
     """
     # imported here so that `hangcheck report` needs no part of the sidecar
-    from lightning_hangcheck.alerts import AlertsAskedFor, apprise_folder, refuse_unknown
+    from lightning_hangcheck.alerts import AlertsAskedFor, apprise_packages
     from lightning_hangcheck.doctor.launch_command import job_of_nodes
     from lightning_hangcheck.hooks.zero_code.start import injected
     from lightning_hangcheck.launch.run import run_command
 
     alerts = AlertsAskedFor()
     if (notify or on_hang_exec is not None) and not settings.disable:
-        packages = (apprise_folder(),) if notify else ()
-        refuse_unknown(notify)
         alerts = AlertsAskedFor(
             notify=notify,
             on_hang_exec=on_hang_exec,
             environment=dict(os.environ),
-            packages=packages,
+            packages=apprise_packages(notify),
         )
     given = {"PYTHONPATH": injected(os.environ.get("PYTHONPATH"))}
     job = job_of_nodes(command, os.environ)

@@ -12,6 +12,7 @@ import hashlib
 import re
 from functools import cache
 from itertools import accumulate, groupby
+from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -22,12 +23,7 @@ from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
-from lightning_hangcheck.report.copied_text import (
-    issue_text,
-    prompt_text,
-    shared_frames,
-    stack_diff,
-)
+from lightning_hangcheck.report.copied_text import issue_text, prompt_text, stack_diff
 from lightning_hangcheck.report.history import group_title, lanes, run_history, ticks
 from lightning_hangcheck.report.page_facts import PageFacts, moment, read_page_facts
 from lightning_hangcheck.report.perfetto import render_trace
@@ -334,7 +330,7 @@ def _branches(
             nexts.setdefault(frames[0], []).append((frames, ranks))
     branches = []
     for number, together in enumerate(nexts.values(), start=1):
-        depth = shared_frames([frames for frames, _ in together])
+        depth = len(commonprefix([frames for frames, _ in together]))  # noqa: RUF071 - no paths
         inside = frozenset().union(*(ranks for _, ranks in together))
         below = [(frames[depth:], ranks) for frames, ranks in together]
         branches.append(

@@ -18,9 +18,9 @@ from lightning_hangcheck.alerts import (
     AlertsAskedFor,
     Delivery,
     HangNews,
+    apprise_packages,
     metrics_text,
     notify,
-    refuse_unknown,
     run_hang_command,
 )
 from lightning_hangcheck.cli.run_command import run_watched
@@ -180,7 +180,7 @@ def test_an_address_that_apprise_does_not_know_is_refused_at_the_start(
     """What is no service is not shown as one."""
     pytest.importorskip("apprise", reason="the extra `notify` is not installed")
     with pytest.raises(BadUsage) as refusal:
-        refuse_unknown(["json://127.0.0.1", address])
+        apprise_packages(["json://127.0.0.1", address])
     assert str(refusal.value).startswith(f"{named} is not an address")
     assert LEAK not in str(refusal.value)
 
