@@ -11,7 +11,7 @@ from msgspec.structs import asdict, replace
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, Stall
-from lightning_hangcheck.report.paragraphs import aligned
+from lightning_hangcheck.report.paragraphs import aligned, fit
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
@@ -168,10 +168,8 @@ def _of_phase(phase: PastPhase, prices: Prices) -> Row:
 
 
 def _of_run(run: Run, prices: Prices) -> Row:
-    stalled_s, all_s = (
-        sum(stall.seconds for stall in run.stalls),
-        sum(time.seconds for time in run.spent),
-    )
+    stalled_s = sum(stall.seconds for stall in run.stalls)
+    all_s = sum(time.seconds for time in run.spent)
     largest_first = sorted(run.spent, key=lambda time: -time.seconds)
     spent = {str(time.phase): time.seconds / all_s for time in largest_first if time.seconds}
     reasons = []
@@ -257,8 +255,7 @@ def _money(cost: float | None) -> str:
 
 def cut(text: str, most: int) -> str:
     """Make foreign text one harmless line of so many characters at most."""
-    plain = one_line(text)
-    return plain if len(plain) <= most else f"{plain[: most - 3]}..."
+    return fit(one_line(text), most)
 
 
 def render_csv(totals: Totals) -> str:

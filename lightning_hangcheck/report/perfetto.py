@@ -6,6 +6,7 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ from lightning_hangcheck.text.shown import EPOCH, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
     from lightning_hangcheck.report.history import (
@@ -83,15 +84,17 @@ def shown(text: str) -> str:
 
 
 def _microseconds(at: datetime) -> int:
-    since = at - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def _shown_args(args: Mapping[str, str | float]) -> dict[str, str | float]:
+    return {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
 
 
 def _names(pid: int, tid: int, **names: str | int) -> Iterator[Event]:
     """What processes and threads are called, and in which order they stand."""
     for what, name in names.items():
-        field = {"sort_index": "sort_index", "labels": "labels"}.get(what.partition("_")[2], "name")
-        args = {field: shown(name) if isinstance(name, str) else name}
+        args = _shown_args({what.partition("_")[2]: name})
         yield {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
@@ -122,8 +125,7 @@ class RankProcess:
         event = self.add("X", thread, name, began, dur=0)
         event["dur"] = max(0, _microseconds(ended) - event["ts"])
         if args:
-            told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
-            event["args"] = told
+            event["args"] = _shown_args(args)
 
     def tell(
         self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
@@ -144,14 +146,12 @@ class RankProcess:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
         entered = history.collectives[-most:]
-        groups = list(dict.fromkeys(collective.group for collective in (*entered, *missed)))[
-            :MOST_GROUPS
-        ]
+        groups = list(dict.fromkeys(entry.group for entry in (*entered, *missed)))[:MOST_GROUPS]
         for entry in (*entered, *missed):
-            thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
-            hole = entry in missed
             if entry.group not in groups:
                 continue
+            thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
+            hole = entry in missed
             if entry.ended and not hole:
                 self.add("i", thread, name, entry.at, s="t")
             else:
