@@ -5,21 +5,13 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from constructed import (
-    FOLDER,
-    case,
-    crashed,
-    never_came,
-    recovered,
-    running,
-    stalled,
-    suspect,
-    verdict,
-)
+from constructed import FOLDER, case, running, suspect, verdict
+from hangbench.recorded import case_of_program
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
@@ -27,6 +19,7 @@ from planning.planned import machine, model, use
 
 from lightning_hangcheck.cli.plan_command import render as render_plan
 from lightning_hangcheck.cli.showing import coloured
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model import evidence
 from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import RankView
@@ -55,30 +48,44 @@ from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_li
 from lightning_hangcheck.report.verdict_text import render_stacks
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.verdict import Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
 
 MOST_LINES = 40
 
-CASES = {
-    "stalled": stalled(),
-    "never_came": (None, never_came()),
-    "crashed": crashed(),
-    "suspect": (None, suspect()),
-    "finished": (None, running("finished", "both ranks ended with exit code 0 after 41 steps")),
-    "healthy": (None, running("healthy", "")),
-    "slow": (None, running("slow", "rank 1 takes 5 times longer for a step than before")),
-    "recovered": (None, recovered()),
-}
+RECORDED = ("worker_stuck", "missing_rank", "stopped_by_signal", "killed")
+
+
+@cache
+def golden_cases() -> dict[str, tuple[Case | None, Verdict]]:
+    """Each with its verdict, whose text is a file of its name."""
+    found: dict[str, tuple[Case | None, Verdict]] = {}
+    for name in RECORDED:
+        recorded = case_of_program(name)
+        found[name] = recorded, judge(recorded)
+    worker, hang = found["worker_stuck"]
+    unseen = tuple(Gap("stack", rank, "py-spy timed out after 5 s") for rank in (0, 1))
+    over = replace(hang, verdict="recovered", remedies=(), gaps=unseen)
+    return {
+        **found,
+        "recovered": (worker, over),
+        "suspect": (None, suspect()),
+        "finished": (None, running("finished", "both ranks ended with exit code 0 after 41 steps")),
+        "healthy": (None, running("healthy", "")),
+        "slow": (None, running("slow", "rank 1 takes 5 times longer for a step than before")),
+    }
+
 
 texts = some.text(max_size=600)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [path.stem for path in sorted(GOLDEN.iterdir())])
 def test_report_equals_its_golden_text(name: str) -> None:
     """After a change that is meant, run tests/report/write_golden.py and read the difference."""
-    case, judged = CASES[name]
+    case, judged = golden_cases()[name]
     assert verdict_text.render(case, judged, FOLDER) == (GOLDEN / f"{name}.txt").read_text()
 
 
@@ -164,7 +171,7 @@ def test_more_situations_than_rows_are_counted() -> None:
 
 
 def test_colour_changes_no_character() -> None:
-    text = (GOLDEN / "stalled.txt").read_text()
+    text = (GOLDEN / "worker_stuck.txt").read_text()
     assert coloured(text).plain == text
     assert coloured(text).spans
 
