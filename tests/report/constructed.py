@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.verdict import (
     RankState,
     Verdict,
@@ -12,9 +11,6 @@ from lightning_hangcheck.model.verdict import (
 
 RUN_ID = "20261120T102301-7f3a"
 FOLDER = f"hangcheck_runs/{RUN_ID}"
-COMMAND = "torchrun --nproc_per_node=2 train.py"
-STARTED_AT = "2026-11-20T10:23:01Z"
-TAKEN_AT = "2026-11-20T10:24:16.000000Z"
 STALLED_SINCE = "2026-11-20T10:23:45.000000Z"
 
 
@@ -23,18 +19,12 @@ def verdict(kind: str, **fields: Any) -> Verdict:
     given: dict[str, Any] = {
         "verdict": kind,
         "run_id": RUN_ID,
-        "command": COMMAND,
+        "command": "torchrun --nproc_per_node=2 train.py",
         "world_size": 2,
-        "started_at": STARTED_AT,
-        "detected_at": TAKEN_AT,
+        "started_at": "2026-11-20T10:23:01Z",
+        "detected_at": "2026-11-20T10:24:16.000000Z",
     }
     return Verdict(**(given | fields))
-
-
-def case(*ranks: RankView) -> Case:
-    """A case of the same run, for the time of each rank's last progress."""
-    run = RunFacts(run_id=RUN_ID, command=COMMAND, started_at=STARTED_AT, world_size=len(ranks))
-    return Case(run=run, taken_at=TAKEN_AT, taken_ns=0, ranks=ranks)
 
 
 def _state(rank: int, state: str, phase: str, **more: Any) -> RankState:

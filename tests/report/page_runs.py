@@ -10,7 +10,7 @@ from cases import (
     IN_ALL_REDUCE,
     IN_LOAD,
     MAIN,
-    NOW_NS,
+    job,
     look,
     rank,
     torch,
@@ -19,7 +19,6 @@ from cases import (
 )
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.evidence import ThreadStack
 from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
@@ -27,7 +26,7 @@ from lightning_hangcheck.rundir import RunFolder
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.model.case import RankView
+    from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.report.page import Form
 
@@ -35,23 +34,15 @@ VOID = {"meta", "br", "link", "input"}
 ODD = 5
 
 
-def case_of(*ranks: RankView, command: str = "torchrun train.py") -> Case:
-    """A case of these ranks."""
-    run = RunFacts(
-        run_id="run", command=command, started_at="2026-11-20T10:23:01Z", world_size=len(ranks)
-    )
-    return Case(run=run, taken_at="2026-11-20T10:24:16.000000Z", taken_ns=NOW_NS, ranks=ranks)
-
-
 def alike(world_size: int) -> Case:
     """Rank 5 stands in its loading, all others wait for it at one line."""
-    return case_of(*(rank(r, IN_LOAD if r == ODD else IN_ALL_REDUCE) for r in range(world_size)))
+    return job(*(rank(r, IN_LOAD if r == ODD else IN_ALL_REDUCE) for r in range(world_size)))
 
 
 def all_different(world_size: int) -> Case:
     """The same, but every rank waits at a line of its own."""
     ways = [(MAIN, *(user(f"f{depth}", r) for depth in range(9))) for r in range(world_size)]
-    return case_of(
+    return job(
         *(
             rank(r, IN_LOAD if r == ODD else (*ways[r], IN_ALL_REDUCE[-1]))
             for r in range(world_size)
@@ -70,7 +61,7 @@ def deep(world_size: int) -> Case:
         views.append(with_threads(rank(number, stack), *others))
         processes = (*views[-1].processes, *workers)
         views[-1] = msgspec.structs.replace(views[-1], processes=processes)
-    return case_of(*views)
+    return job(*views)
 
 
 def written(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, rank, user
+from cases import IN_ALL_REDUCE, job, rank, user
 from headless import Browser, installed_browser
 from long_tests import WHEN_ASKED_FOR
-from page_runs import alike, case_of, written
+from page_runs import alike, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem
@@ -97,7 +97,7 @@ def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
 
 def test_hostile_names_do_nothing(browser: Browser, tmp_path: Path) -> None:
     name = "</textarea></script><script>document.title='owned'</script><img src=//evil.example/x>"
-    case = case_of(rank(0, (user(name, 3, f"{name}.py"),)), rank(1, IN_ALL_REDUCE), command=name)
+    case = job(rank(0, (user(name, 3, f"{name}.py"),)), rank(1, IN_ALL_REDUCE), command=name)
     verdict = msgspec.structs.replace(
         judge(case),
         summary=name,

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, gone, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 from hangbench.recorded import SHOWN, case_of_program
-from page_runs import ODD, alike, case_of, written
+from page_runs import ODD, alike, written
 from trace_rules import checked, named
 
 from lightning_hangcheck.judge import judge
@@ -81,7 +81,7 @@ def test_journals_are_sections_steps_and_what_was_not_seen(tmp_path: Path) -> No
         _journal(tmp_path, number, *lines)
     with (tmp_path / "ranks/rank-2.jsonl").open("a") as journal:
         journal.write('{"at":"2026-11')
-    case = case_of(*(rank(r, IN_LOAD if r == 0 else IN_ALL_REDUCE) for r in range(3)))
+    case = job(*(rank(r, IN_LOAD if r == 0 else IN_ALL_REDUCE) for r in range(3)))
     text = written(tmp_path, case, form="perfetto")
     lasting = {
         "outer": [(2, 6)],
@@ -116,7 +116,7 @@ def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
 
 
 def test_an_arrow_leads_to_a_rank_that_is_gone(tmp_path: Path) -> None:
-    case = case_of(rank(0, IN_ALL_REDUCE), gone(1, -9))
+    case = job(rank(0, IN_ALL_REDUCE), gone(1, -9))
     verdict = msgspec.structs.replace(
         judge(case), wait_for=(Edge("rank:0", "rank:1", "all_reduce"),)
     )
@@ -143,7 +143,7 @@ def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
         msgspec.structs.replace(view, flight=flight(entered))
         for view, entered in zip(views, (3, 2), strict=True)
     ]
-    text = written(tmp_path, case_of(*views), form="perfetto")
+    text = written(tmp_path, job(*views), form="perfetto")
     assert _lasting(text, "#3 all_reduce, not ended") == [(30, 46)]
     assert _lasting(text, "#3 all_reduce, not entered") == [(30, 46)]
     events = checked(text)
@@ -165,7 +165,7 @@ def test_a_hostile_name_is_harmless(name: str, tmp_path: Path) -> None:
         ("03", "checkpoint", name),
         ("04", "section_end", name),
     )
-    case = case_of(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE), command=name)
+    case = job(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE), command=name)
     text = written(tmp_path, case, form="perfetto")
     checked(text)
     assert all(sign.isprintable() or sign == "\n" for sign in text)

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from constructed import FOLDER, case, running, suspect, verdict
+from cases import NOW_NS, job
+from constructed import FOLDER, running, suspect, verdict
 from hangbench.recorded import case_of_program
 from hypothesis import given, settings
 from hypothesis import strategies as some
@@ -149,7 +150,7 @@ def test_what_is_said_while_the_job_runs_is_a_line() -> None:
 
 def test_the_earliest_of_equal_ranks_is_shown_across_midnight() -> None:
     """Clock texts have another order than moments."""
-    silent = case(*(RankView(rank=r, silent_for_s=s) for r, s in ((0, 20.0), (1, 900.0))))
+    silent = job(*(RankView(rank=r, silent_for_s=s) for r, s in ((0, 20.0), (1, 900.0))))
     silent = replace(silent, taken_at="2026-11-20T00:10:00.000000Z")
     states = tuple(RankState(rank=r, state="waiting") for r in (0, 1))
     text = verdict_text.render(silent, verdict("hang", ranks=states), FOLDER)
@@ -228,9 +229,11 @@ KERNEL = ProcessState(
 
 def test_a_sample_shows_kernel_and_frames_outermost_first() -> None:
     look = ProcessLook(
-        pid=7, role="rank", samples=(Sample(taken_ns=-2 * 10**9, kernel=KERNEL, stack=STACK),)
+        pid=7,
+        role="rank",
+        samples=(Sample(taken_ns=NOW_NS - 2 * 10**9, kernel=KERNEL, stack=STACK),),
     )
-    text = render_stacks(case(RankView(rank=1, processes=(look,))))
+    text = render_stacks(job(RankView(rank=1, processes=(look,))))
     assert text.endswith(
         "rank 1 (pid 7), 1 sample\n"
         "  2.0 s before the end\n"
@@ -242,7 +245,7 @@ def test_a_sample_shows_kernel_and_frames_outermost_first() -> None:
 
 
 def test_gaps_stand_at_the_end() -> None:
-    whole = case(RankView(rank=1))
+    whole = job(RankView(rank=1))
     gap = evidence.Gap("stack", 1, "py-spy timed out after 5 s")
     assert "not seen" not in render_stacks(whole)
     text = render_stacks(replace(whole, gaps=(gap,)))
@@ -324,7 +327,7 @@ def evenly(number: int, loader_s: float, forward_s: float, rest_s: float) -> Ran
 def test_the_slowest_rank_is_the_one_with_most_work_of_its_own() -> None:
     """All steps of a distributed job take the same time, as the others wait for the slowest."""
     fast = [evenly(number, 0.02, 0.1, 0.28) for number in (0, 1, 3)]
-    found = find_stragglers(case(*fast, evenly(2, 0.2, 0.1, 0.1)))
+    found = find_stragglers(job(*fast, evenly(2, 0.2, 0.1, 0.1)))
     assert found is not None
     assert [one.rank for one in found.ranks] == [2, 0, 1, 3]
     assert found.ranks[0].ratio == pytest.approx(2.5)
@@ -339,18 +342,18 @@ def test_the_slowest_rank_is_the_one_with_most_work_of_its_own() -> None:
 
 def test_of_two_ranks_the_slower_is_compared_with_the_other() -> None:
     """And those that are alike are called so."""
-    found = find_stragglers(case(evenly(0, 0.1, 0.1, 0.4), evenly(1, 0.4, 0.1, 0.1)))
+    found = find_stragglers(job(evenly(0, 0.1, 0.1, 0.4), evenly(1, 0.4, 0.1, 0.1)))
     assert found is not None
     assert (found.ranks[0].rank, found.ranks[0].ratio) == (1, pytest.approx(2.5))
     assert found.typical.rest_s == pytest.approx(0.4)
-    alike = find_stragglers(case(evenly(0, 0.1, 0.1, 0.2), evenly(1, 0.1, 0.105, 0.195)))
+    alike = find_stragglers(job(evenly(0, 0.1, 0.1, 0.2), evenly(1, 0.1, 0.105, 0.195)))
     assert stragglers_lines(alike)[0].endswith("80 timed, 0.4 s each; all 2 ranks are alike")
 
 
 def test_a_rank_that_became_slower_is_told_with_the_part_that_did() -> None:
     early, late = sums(40, 0.1, 0.1, 0.1), StepTimes(80, 4 + 40 * 0.7, 8, 8)
     marks = [sums(10 * n, 0.1, 0.1, 0.1) for n in range(1, 4)]
-    lines = stragglers_lines(find_stragglers(case(measured(0, *marks, early, early, late))))
+    lines = stragglers_lines(find_stragglers(job(measured(0, *marks, early, early, late))))
     assert (
         lines[-1]
         == "      trend    0.3 s at first, 0.9 s in the end; most in loader: 0.1 s, then 0.7 s"
@@ -363,7 +366,7 @@ def test_nothing_is_said_of_few_steps_or_none() -> None:
         RankView(rank=0, beat=Beat(pid=1)),
         RankView(rank=0),
     ):
-        assert find_stragglers(case(few)) is None
+        assert find_stragglers(job(few)) is None
     assert find_stragglers(None) is None
     assert stragglers_lines(None) == []
 
