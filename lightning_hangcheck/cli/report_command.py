@@ -86,7 +86,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
             saved.verdict,
             saved.case,
             run_folder=shown_folder,
-            environment=os.environ,
+            price=os.environ.get("HANGCHECK_PRICE", ""),
             gaps=saved.gaps,
         )
         _write(text, asked[ways[0]])

@@ -21,7 +21,6 @@ from lightning_hangcheck.judge.alike import shown_threads
 from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.copied_text import issue_text, prompt_text, stack_diff
 from lightning_hangcheck.report.history import group_title, lanes, run_history, ticks
@@ -31,7 +30,6 @@ from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
 from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
-from lightning_hangcheck.settings import PREFIX
 from lightning_hangcheck.text.shown import (
     bytes_in_words,
     format_ranks,
@@ -68,38 +66,24 @@ def write_as(
     case: Case | None,
     *,
     run_folder: str,
-    environment: Mapping[str, str] | None = None,
+    price: str = "",
     gaps: Iterable[evidence.Gap] = (),
     goes_on: bool = False,
 ) -> str:
     """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
 
-    Its environment may have the price of an hour; one that cannot be read never costs the page. A
-    page of a run that ``goes_on`` reloads itself: it will be written again at the same place.
+    A ``price`` of an hour that cannot be read never costs the page. A page of a run that
+    ``goes_on`` reloads itself: it will be written again at the same place.
     """
-    try:
-        prices = read_prices([(environment or {}).get(f"{PREFIX}PRICE", "")])
-    except BadUsage:
-        prices = Prices()
-    known = PageFacts(
-        verdict=verdict,
-        case=case,
-        run_folder=run_folder,
-        prices=prices,
-        goes_on=goes_on,
-        gaps=tuple(map(Gap.of, gaps)),
+    facts = read_page_facts(
+        folder, verdict, case, gaps, run_folder=run_folder, all_ranks=form == "perfetto"
     )
-    facts = read_page_facts(folder, known, all_ranks=form == "perfetto")
-    writers = {"page": render_page, "perfetto": render_trace}
-    return {**writers, "issue": issue_text, "prompt": prompt_text}[form](facts)
+    if form == "page":
+        return _render(facts, price, goes_on=goes_on)
+    return {"perfetto": render_trace, "issue": issue_text, "prompt": prompt_text}[form](facts)
 
 
-def render_page(facts: PageFacts) -> str:
-    """Write report.html, a template over these facts.
-
-    Returns:
-        A whole page that asks no host for anything.
-    """
+def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
     verdict = facts.verdict
     (nodes, edges), history = wait_graph(facts), run_history(facts)
     stalled_since = moment(verdict.stalled_since)
@@ -109,7 +93,8 @@ def render_page(facts: PageFacts) -> str:
         summary=verdict_text.summary(verdict),
         reason=verdict_text.reason(verdict),
         remedy=next(iter(verdict.remedies), None),
-        cost=_cost(facts),
+        cost=_cost(facts, price),
+        goes_on=goes_on,
         graph=draw_graph(nodes, edges) if nodes else None,
         history=history,
         lanes=lanes(facts, history) if history else [],
@@ -129,12 +114,16 @@ def render_page(facts: PageFacts) -> str:
     )
 
 
-def _cost(facts: PageFacts) -> str:
+def _cost(facts: PageFacts, price: str) -> str:
     """How long and how much, and what a restart throws away; empty where nothing stands still."""
     verdict = facts.verdict
     cost = verdict_text.stall_cost(verdict)
     if not cost:
         return ""
+    try:
+        prices = read_prices([price])
+    except BadUsage:
+        prices = Prices()
     gpus = {
         gpu.name
         for view in (facts.case.ranks if facts.case is not None else ())
@@ -142,8 +131,8 @@ def _cost(facts: PageFacts) -> str:
         for sample in look.samples[-1:]
         for gpu in sample.gpus
     }
-    price = facts.prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
-    money = "" if price is None else f" = {price:.2f} at your price"
+    paid = prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    money = "" if paid is None else f" = {paid:.2f} at your price"
     lost = next((f"; {item.text}" for item in verdict.evidence if item.kind == "lost"), "")
     return f"{cost}{money}{lost}"
 

@@ -11,7 +11,6 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import read_regular
-from lightning_hangcheck.ledger.spending import Prices
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
@@ -27,8 +26,9 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
+    from lightning_hangcheck.model import evidence
     from lightning_hangcheck.model.evidence import Frame
     from lightning_hangcheck.rundir import RunFolder
 
@@ -62,7 +62,6 @@ class PageFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         case: What the verdict was made from, None where it was not kept.
-        goes_on: The page will be written again at the same place: it reloads itself.
         views: What the case has of each rank; the first view of a rank that was seen twice.
         shown: Ranks of which the page tells by themselves (culprits, and one of each other group),
             each with its row of the verdict's table.
@@ -75,25 +74,30 @@ class PageFacts(Struct, frozen=True, kw_only=True):
     verdict: Verdict
     case: Case | None
     run_folder: str
-    prices: Prices
-    goes_on: bool = False
-    record: RunRecord | None = None
-    groups: tuple[EqualRanks, ...] = ()
-    views: dict[int, RankView] = {}
-    shown: dict[int, RankState] = {}
-    journals: dict[int, tuple[Entry, ...]] = {}
-    starts: dict[int, Entry] = {}
-    earlier: tuple[tuple[int, Verdict], ...] = ()
-    sources: tuple[SourceLines, ...] = ()
-    gaps: tuple[Gap, ...] = ()
+    record: RunRecord | None
+    groups: tuple[EqualRanks, ...]
+    views: dict[int, RankView]
+    shown: dict[int, RankState]
+    journals: dict[int, tuple[Entry, ...]]
+    starts: dict[int, Entry]
+    earlier: tuple[tuple[int, Verdict], ...]
+    sources: tuple[SourceLines, ...]
+    gaps: tuple[Gap, ...]
 
 
-def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> PageFacts:
+def read_page_facts(
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    gaps: Iterable[evidence.Gap],
+    *,
+    run_folder: str,
+    all_ranks: bool,
+) -> PageFacts:
     """Read the rest of a run; ``all_ranks`` for a form that tells of each of them by itself."""
-    parts, verdict = Parts(), known.verdict
+    parts = Parts()
     groups = tuple(equal_ranks(verdict))
-    every = known.case.ranks if known.case is not None else ()
-    views = {view.rank: view for view in reversed(every)}
+    views = {view.rank: view for view in reversed(case.ranks if case is not None else ())}
     states = {state.rank: state for state in verdict.ranks}
     most = None
     if all_ranks:  # a verdict's table does not have them all above 1,024; its case does
@@ -117,8 +121,10 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
         for entry in entries
         if entry.get("kind") == "start" and moment(entry.get("at"))
     }
-    return replace(
-        known,
+    return PageFacts(
+        verdict=verdict,
+        case=case,
+        run_folder=run_folder,
         groups=groups,
         views=views,
         shown=shown,
@@ -127,7 +133,7 @@ def read_page_facts(folder: RunFolder, known: PageFacts, *, all_ranks: bool) -> 
         record=parts.read(folder.run_file, lambda: read_fact(folder.run_file, RunRecord)),
         earlier=parts.read(folder.path / "verdicts", lambda: _earlier(folder, verdict)) or (),
         sources=parts.read(Path("source"), lambda: source_lines(verdict, starts)) or (),
-        gaps=(*known.gaps, *map(Gap.of, parts.gaps), *torn),
+        gaps=(*map(Gap.of, (*gaps, *parts.gaps)), *torn),
     )
 
 

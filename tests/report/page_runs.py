@@ -72,9 +72,8 @@ def written(
     price: str = "",
 ) -> str:
     """Write a case in one of its forms; its folder may be empty."""
-    judged, environment = verdict or judge(case), {"HANGCHECK_PRICE": price}
     return write_as(
-        form, RunFolder(folder), judged, case, run_folder="run", environment=environment
+        form, RunFolder(folder), verdict or judge(case), case, run_folder="run", price=price
     )
 
 
