@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
+from report.constructed import verdict
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import RankState, Verdict
+from lightning_hangcheck.model.verdict import RankState
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
 
@@ -25,14 +26,9 @@ if TYPE_CHECKING:
 
 AT = "2026-11-20T10:24:16.000000Z"
 RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
-HANG = Verdict(
-    verdict="hang",
-    run_id="r",
-    command="python train.py",
-    started_at=AT,
-    detected_at=AT,
+HANG = verdict(
+    "hang",
     stalled_for_s=31.0,
-    world_size=2,
     culprits=(1,),
     cause="rank_stalled",
     summary="rank 1 is stuck in wait_for_feed (train.py:88)",
