@@ -95,17 +95,16 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
-    running = RunningJobReader(folder).read().ranks
+    running, now = RunningJobReader(folder).read().ranks, datetime.now(timezone.utc)
     if saved.verdict is None:
-        text = saved_run.render_unjudged(saved, shown_folder, running)
-        click.echo(text, nl=False)
+        click.echo(saved_run.render_unjudged(saved, shown_folder, running, now), nl=False)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
-        now = datetime.now(timezone.utc)
-        click.echo(saved_run.render_below(running, now), nl=False)
+        if running:  # few lines: the verdict has told the ranks in trouble already
+            click.echo("\n".join(["", "now", "", *saved_run.render(running, now, most=8)]))
     for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
         click.echo(line)
     nodes = [node.run_id for node in folders_of_nodes(folder)]

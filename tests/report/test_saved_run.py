@@ -26,7 +26,6 @@ from lightning_hangcheck.report.saved_run import (
     moved_ranks,
     read_saved_run,
     render,
-    render_below,
     render_unjudged,
 )
 from lightning_hangcheck.rundir import RunFolder
@@ -173,13 +172,10 @@ def test_of_many_ranks_those_that_were_silent_longest_are_shown() -> None:
     assert lines[2].strip() == "... and 998 more, silent for less long"
 
 
-def test_below_a_verdict_ranks_that_run_are_told() -> None:
-    """Nothing where none does. Where another rank saves, a rank without a save lacks nothing."""
-    assert render_below([], NOW) == ""
+def test_where_another_rank_saves_a_rank_without_a_save_lacks_nothing() -> None:
     save = SaveMark(number=1, at="2026-11-20T10:29:00.000Z", step=8)
-    text = render_below([running(0, step=9, save=save), running(1, step=9)], NOW)
-    assert text.startswith("\nnow\n\n      rank 0  ")
-    assert text.splitlines()[-1].endswith("last sign 0.2 s ago")
+    lines = render([running(0, step=9, save=save), running(1, step=9)], NOW, 8)
+    assert lines[1].endswith("last sign 0.2 s ago")
 
 
 def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
