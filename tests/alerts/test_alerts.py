@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
@@ -30,11 +32,10 @@ from lightning_hangcheck.model.slugs import VerdictKind
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from prometheus_client.metrics_core import Metric
 
 LEAK = "xleakx"
+DOCS = Path(__file__).parents[2] / "docs"
 USERS = {"PATH": "/usr/bin:/bin", "TOKEN": "of-the-user", "HANGCHECK_NOTIFY": "slack://secret"}
 
 
@@ -226,3 +227,22 @@ def test_the_state_is_that_of_the_contract(kind: VerdictKind | None) -> None:
 def test_a_run_may_be_called_anything(name: str) -> None:
     (state,) = families(run_id=name)["hangcheck_state"].samples
     assert state.labels == {"run": name}
+
+
+def test_the_rules_name_only_metrics_that_are_written() -> None:
+    yaml = pytest.importorskip("yaml")
+    (group,) = yaml.safe_load((DOCS / "examples" / "hangcheck-alerts.yml").read_text())["groups"]
+    rules = group["rules"]
+    assert len({rule["alert"] for rule in rules}) == len(rules) == 5
+    for rule in rules:
+        assert set(rule) <= {"alert", "expr", "for", "labels", "annotations"}
+        named = set(re.findall(r"hangcheck_\w+", rule["expr"]))
+        assert named
+        assert named <= set(METRICS), rule["alert"]
+        shown = set(re.findall(r"\$labels\.(\w+)", str(rule["annotations"])))
+        assert shown <= {"run", "rank", "instance"}
+
+
+def test_every_metric_is_on_the_page_and_no_other() -> None:
+    page = (DOCS / "alerts.md").read_text()
+    assert set(re.findall(r"^\| `(hangcheck_\w+)", page, re.MULTILINE)) == set(METRICS)
