@@ -22,7 +22,21 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+AT = "2026-11-20T10:24:16.000Z"
 SHOW_ARGUMENTS = "import sys; print(sys.argv[1:]); sys.exit(3)"
+SMOKING = [sys.executable, str(PROGRAMS / "smoking.py")]
+
+
+def hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", *words],
+        cwd=folder,
+        env={**os.environ, "HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_RUN_S,
+        check=False,
+    )
 
 
 @pytest.mark.parametrize(
@@ -37,93 +51,47 @@ def test_the_commands_own_words_are_not_ours(
     words: list[str], arrived: str, tmp_path: Path
 ) -> None:
     """Its exit code is ours; options that look like ours belong to it."""
-    hangcheck = [
-        sys.executable,
-        "-m",
-        "lightning_hangcheck",
-        "run",
-        "--run-dir",
-        str(tmp_path / "r"),
-    ]
     command = [sys.executable, "-c", SHOW_ARGUMENTS, *words]
-    ran = subprocess.run(
-        [*hangcheck, "--", *command],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        cwd=tmp_path,
-        check=False,
-    )
-    assert ran.stdout == f"{arrived}\n"
-    assert ran.returncode == 3
-
-
-AT = "2026-11-20T10:24:16.000Z"
-
-
-def ended_run(path: Path, world_size: int) -> RunFolder:
-    folder = prepare_run_folder(RunFolder(path))
-    record = RunRecord(
-        run_id="r",
-        command="python train.py",
-        started_at=AT,
-        world_size=world_size,
-        ended_at=AT,
-        exit_code=0,
-    )
-    folder.run_file.write_bytes(encode(record))
-    return folder
-
-
-def shown(folder: RunFolder, capsys: pytest.CaptureFixture[str]) -> list[str]:
-    assert invoke(["watch", str(folder.path)]) == 0
-    output = capsys.readouterr()
-    assert output.err == ""
-    return output.out.splitlines()
+    ran = hangcheck(tmp_path, "run", "--run-dir", "r", "--", *command)
+    assert (ran.returncode, ran.stdout) == (3, f"{arrived}\n")
 
 
 def test_a_run_without_a_verdict_is_shown_by_its_journals(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = ended_run(tmp_path / "run", 1)
+    folder = prepare_run_folder(RunFolder(tmp_path / "run"))
+    facts = {"world_size": 1, "started_at": AT, "ended_at": AT, "exit_code": 0}
+    record = RunRecord(run_id="r", command="python train.py", **facts)  # type: ignore[arg-type]
+    folder.run_file.write_bytes(encode(record))
     entry = {"kind": "checkpoint", "number": 12, "name": "Training finished", "at": AT}
     folder.journal(0, 1).write_text(json.dumps(entry) + "\n")
-    lines = shown(folder, capsys)
+    assert invoke(["watch", str(folder.path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "no verdict yet"
     assert lines[1].endswith("the run has ended after <1 ms, exit code 0")
     assert lines[5].startswith("0     ended  12: Training finished")
 
 
-QUICK = {"HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"}
-
-
-def _smoke(
-    folder: Path, when: str, what: str = "stop", *options: str
-) -> subprocess.CompletedProcess[str]:
-    program = [sys.executable, str(PROGRAMS / "smoking.py"), "{devices}", "{workers}", when, what]
-    return _hangcheck(folder, *options, "--", *program)
-
-
-def _hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "smoke", *words],
-        cwd=folder,
-        env={**os.environ, **QUICK},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_RUN_S,
-        check=False,
-    )
-
-
-def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_this_one(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--run-dir /proc/smoke -- true", "cannot be made"),
+        # before its verdict is taken for this one
+        ("--run-dir smoke -- true {devices} {workers}", "already holds a run; name another folder"),
+        ("-- ./no-interpreter", "'./no-interpreter' cannot be started (the reason is in "),
+    ],
+)
+def test_a_smoke_run_that_cannot_start_is_said_in_one_line(
+    words: str, says: str, tmp_path: Path
 ) -> None:
     (tmp_path / "smoke-2-ranks-0-workers").mkdir()
     (tmp_path / "smoke-2-ranks-0-workers" / "run.json").touch()
-    ran = _smoke(tmp_path, "never", "stop", "--run-dir", "smoke")
+    (tmp_path / "no-interpreter").write_text("#!/nosuch/interpreter\n")
+    (tmp_path / "no-interpreter").chmod(0o700)
+    ran = hangcheck(tmp_path, "smoke", *words.split())
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert "smoke-2-ranks-0-workers already holds a run; name another folder" in ran.stderr
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
 
 
 @pytest.mark.real
@@ -143,7 +111,7 @@ def test_a_folder_that_holds_a_run_is_refused_before_its_verdict_is_taken_for_th
 def test_the_first_that_hangs_is_named(
     when: str, results: list[str], first: str, means: str, tmp_path: Path
 ) -> None:
-    ran = _smoke(tmp_path, when)
+    ran = hangcheck(tmp_path, "smoke", "--", *SMOKING, "{devices}", "{workers}", when, "stop")
     assert ran.returncode == 3, ran.stdout + ran.stderr
     lines = ran.stdout.splitlines()
     assert lines[0].startswith(f"SMOKE  {first}")
@@ -158,26 +126,7 @@ def test_the_first_that_hangs_is_named(
 @WHEN_ASKED_FOR
 @pytest.mark.real
 def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
-    program = [sys.executable, str(PROGRAMS / "smoking.py"), "1", "0", "always", "wait"]
-    ran = _hangcheck(tmp_path, "--limit", "6", "--", *program)
+    ran = hangcheck(tmp_path, "smoke", "--limit", "6", "--", *SMOKING, "1", "0", "always", "wait")
     assert ran.returncode == 3, ran.stdout + ran.stderr
     assert ran.stdout.startswith("SMOKE  as given: still ran at its limit; 0 of 1 run passed")
     assert "still ran after 6 s" in ran.stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (["--run-dir", "/proc/smoke", "--", "true"], "cannot be made"),
-        (["--", "./no-interpreter"], "'./no-interpreter' cannot be started (the reason is in "),
-    ],
-)
-def test_a_job_that_cannot_be_started_is_said_in_one_line(
-    words: list[str], says: str, tmp_path: Path
-) -> None:
-    (tmp_path / "no-interpreter").write_text("#!/nosuch/interpreter\n")
-    (tmp_path / "no-interpreter").chmod(0o700)
-    ran = _hangcheck(tmp_path, *words)
-    assert ran.returncode == 2
-    assert says in ran.stderr
-    assert "Traceback" not in ran.stderr
