@@ -6,18 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_WANDB, job, rank
 from report.constructed import verdict
 
 from lightning_hangcheck.cli.explain_command import SKILL_FILE
 from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, invoke
 from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
@@ -151,18 +149,6 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == f"hangcheck {__version__}\n"
 
 
-def test_module_is_the_command() -> None:
-    module = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "rnu"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert module.returncode == 2
-    assert module.stderr.startswith("hangcheck: no such command 'rnu'")
-
-
 INTERRUPTED = """
 import os, signal, sys
 from lightning_hangcheck.cli.main import invoke
@@ -265,31 +251,29 @@ def test_every_exit_code_is_real() -> None:
     assert told == EXIT_CODES
 
 
+def typed(
+    folder: Path, *words: str, line: str = '"$@"', **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """What becomes of ``hangcheck`` and these words, behind a shell's redirections."""
+    command = ["/bin/sh", "-c", line, "sh", sys.executable, "-m", "lightning_hangcheck", *words]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, timeout=120, check=False, **options
+    )
+
+
+NO_SPACE = b"hangcheck: the output cannot be written (No space left on device)"
+
+
 @pytest.mark.parametrize(
     ("shell", "code", "said"),
-    [
-        ('"$@" >&-', 0, b""),
-        ('"$@" <&- >&- 2>&-', 0, b""),
-        (
-            '"$@" >/dev/full',
-            2,
-            b"hangcheck: the output cannot be written (No space left on device)",
-        ),
-    ],
+    [('"$@" >&-', 0, b""), ('"$@" <&- >&- 2>&-', 0, b""), ('"$@" >/dev/full', 2, NO_SPACE)],
 )
 @pytest.mark.parametrize("arguments", [["explain"], ["--help"], ["lint", "empty.py"]])
 def test_an_output_that_is_closed_or_full_is_no_traceback(
     arguments: list[str], shell: str, code: int, said: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.py").write_text("")
-    words = [sys.executable, "-m", "lightning_hangcheck", *arguments]
-    ended = subprocess.run(
-        ["/bin/sh", "-c", shell, "sh", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    ended = typed(tmp_path, *arguments, line=shell)
     assert ended.returncode == code, ended.stderr
     assert ended.stderr.partition(b";")[0].strip() == said
 
@@ -297,48 +281,29 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
 def test_a_closed_output_stays_closed_for_the_command(tmp_path: Path) -> None:
     """And no file of ours takes its number, into which the command would then print."""
     look = "import os, sys; sys.exit(7 if os.path.exists('/proc/self/fd/1') else 8)"
-    words = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run", "--"]
-    ended = subprocess.run(
-        ["/bin/sh", "-c", '"$@" >&-', "sh", *words, sys.executable, "-c", look],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    words = ["run", "--run-dir", "run", "--", sys.executable, "-c", look]
+    ended = typed(tmp_path, *words, line='"$@" >&-')
     assert ended.returncode == 8, ended.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("words", "code"),
     [
-        (["report", "RUN"], 0),
-        (["report", "--json", "RUN"], 0),
-        (["report", "--prompt", "RUN"], 0),
-        (["explain", "rank_diverged"], 0),
-        (["explain", "--agent"], 0),
-        (["attach", "--pid", "999999999"], 4),
-        (["merge", "RUN"], 2),
-        (["run"], 2),
-        (["run", "--run-dir", "NEW", "--", sys.executable, "-c", "pass"], 0),
+        ("rnu", 2),
+        ("report run", 0),
+        ("report --json run", 0),
+        ("report --prompt run", 0),
+        ("explain rank_diverged", 0),
+        ("explain --agent", 0),
+        ("attach --pid 999999999", 4),
+        ("merge run", 2),
+        ("run --run-dir new -- true", 0),
     ],
-    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_no_command_needs_a_terminal(arguments: list[str], code: int, tmp_path: Path) -> None:
+def test_no_command_needs_a_terminal(words: str, code: int, tmp_path: Path) -> None:
     """In a session of its own, which has none, and without any standard input."""
-    run = tmp_path / "run"
-    run.mkdir()
-    verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    (run / "verdict.json").write_bytes(encode_pretty(verdict))
-    places = {"RUN": str(run), "NEW": str(tmp_path / "new")}
-    words = [places.get(word, word) for word in arguments]
-    closing = 'exec "$@" <&-'
-    ended = subprocess.run(
-        ["/bin/sh", "-c", closing, "sh", sys.executable, "-m", "lightning_hangcheck", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "verdict.json").write_bytes(encode_pretty(verdict("hang")))
+    ended = typed(tmp_path, *words.split(), line='exec "$@" <&-', start_new_session=True)
     assert ended.returncode == code, ended.stderr
     assert b"Traceback" not in ended.stderr
