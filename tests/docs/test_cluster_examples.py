@@ -126,25 +126,18 @@ def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
         validator.validate(whole, "1.31", strict=True)
 
 
-def test_kubectl_is_called_for_ssh(tmp_path: Path) -> None:
-    """By a kubectl that tells how it was called."""
+def test_kubectl_is_called_for_a_container_beside_the_job(tmp_path: Path) -> None:
+    """Without an image it is called as tests/attach/test_hosts.py has it."""
     (tmp_path / "kubectl").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "kubectl").chmod(0o700)
     script = PAGES / "examples" / "kubernetes" / "kubectl-as-ssh.sh"
     line = "hangcheck attach --json-case"
     called = ["bash", str(script), "-T", "-o", "BatchMode=yes", "--", "pod/train-0", line]
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-
-    def words(**environment: str) -> list[str]:
-        answer = subprocess.run(
-            called, env={**path, **environment}, capture_output=True, timeout=120, check=True
-        )
-        return answer.stdout.decode().splitlines()
-
-    assert words() == ["exec", "pod/train-0", "--container=pytorch", "--", "sh", "-c", line]
-    debug = words(DEBUG_IMAGE="tools")
-    assert debug[:3] == ["debug", "pod/train-0", "--image=tools"]
-    assert debug[-4:] == ["--", "sh", "-c", line]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DEBUG_IMAGE": "tools"}
+    answer = subprocess.run(called, env=environment, capture_output=True, timeout=120, check=True)
+    words = answer.stdout.decode().splitlines()
+    assert words[:3] == ["debug", "pod/train-0", "--image=tools"]
+    assert words[-4:] == ["--", "sh", "-c", line]
 
 
 def test_what_python_examples_call_of_ours_exists() -> None:
