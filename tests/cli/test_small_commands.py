@@ -92,39 +92,26 @@ def test_every_cause_has_a_page(cause: str, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_without_a_cause_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of one, a dash and capitals are understood."""
     assert invoke(["explain"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(causes_file().cause)
-
-
-def test_a_dash_and_capitals_are_understood(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["explain", "Rank-Stalled"]) == 0
     assert capsys.readouterr().out.startswith("rank_stalled: ")
 
 
-MACHINE = ("--gpus", "1", "--gpu-memory", "80", "--cpu-memory", "64")
-
-
-@pytest.fixture
-def llama(tmp_path: Path) -> str:
-    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "dtype": "bfloat16"}))
-    return str(tmp_path)
-
-
 @pytest.mark.filterwarnings("ignore")
-def test_a_plan_as_json_holds_everything(llama: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke(["plan", llama, *MACHINE, "--extra", "operators=6", "--json"]) == 0
+def test_a_plan_is_text_that_begins_with_the_class_or_json_that_holds_everything(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "dtype": "bfloat16"}))
+    machine = ("--gpus", "1", "--gpu-memory", "80", "--cpu-memory", "64")
+    assert invoke(["plan", str(tmp_path), *machine, "--extra", "operators=6", "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     assert (plan["parameters"], plan["speed"]) == (PUBLISHED_PARAMETERS, "fast")
     assert plan["extras"] == {"operators": 6_000_000_000}
     assert plan["max_memory"] == {"0": "72GB", "cpu": "64GB"}
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_plan_as_text_begins_with_the_class(
-    llama: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert invoke(["plan", f"{llama}/config.json", *MACHINE, "--dtype", "int8"]) == 0
+    assert invoke(["plan", f"{tmp_path}/config.json", *machine, "--dtype", "int8"]) == 0
     said = capsys.readouterr()
     assert said.out.startswith("FAST  ")
     assert said.err == ""
