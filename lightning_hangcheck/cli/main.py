@@ -79,7 +79,7 @@ class ByTense(click.Group):
 
 def command_named(name: str) -> click.Command:
     """Import a command."""
-    module = import_module(f"lightning_hangcheck.cli.commands.{name}_command")
+    module = import_module(f"lightning_hangcheck.cli.{name}_command")
     command: click.Command = getattr(module, name)
     return command
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor
+from lightning_hangcheck.alerts import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact

@@ -151,7 +151,7 @@ def save_page(
 
     def write() -> None:
         # imported here: the sidecar imports this room from its start
-        from lightning_hangcheck.report.page.rendering import write_as
+        from lightning_hangcheck.report.page import write_as
 
         signal.alarm(PAGE_LIMIT_S)
         os.nice(PAGE_NICENESS)
@@ -161,7 +161,7 @@ def save_page(
             verdict,
             case,
             run_folder=str(folder.path),
-            environment=os.environ,
+            price=os.environ.get("HANGCHECK_PRICE", ""),
             goes_on=goes_on,
         )
         if max(folder.verdict_numbers(), default=0) <= number:

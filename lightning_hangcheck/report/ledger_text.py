@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, Stall
-from lightning_hangcheck.report.paragraphs import aligned
+from lightning_hangcheck.report.paragraphs import aligned, fit
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
@@ -168,10 +168,8 @@ def _of_phase(phase: PastPhase, prices: Prices) -> Row:
 
 
 def _of_run(run: Run, prices: Prices) -> Row:
-    stalled_s, all_s = (
-        sum(stall.seconds for stall in run.stalls),
-        sum(time.seconds for time in run.spent),
-    )
+    stalled_s = sum(stall.seconds for stall in run.stalls)
+    all_s = sum(time.seconds for time in run.spent)
     largest_first = sorted(run.spent, key=lambda time: -time.seconds)
     spent = {str(time.phase): time.seconds / all_s for time in largest_first if time.seconds}
     reasons = []
@@ -257,8 +255,7 @@ def _money(cost: float | None) -> str:
 
 def cut(text: str, most: int) -> str:
     """Make foreign text one harmless line of so many characters at most."""
-    plain = one_line(text)
-    return plain if len(plain) <= most else f"{plain[: most - 3]}..."
+    return fit(one_line(text), most)
 
 
 def render_csv(totals: Totals) -> str:
@@ -379,43 +376,22 @@ def draw(totals: Totals) -> bytes:
     rows = [row for row in (*totals.phases, *totals.runs) if row.duration_s][-40:]
     if not rows:
         raise BadUsage("there is nothing to draw in the ledger yet", "leave out --chart")
-    # a colour for each phase of the ranks' time, those first that took most; `tab10` has ten
-    hours: dict[str, float] = {}
-    for row in rows:
-        for phase, share in row.spent.items():
-            hours[phase] = hours.get(phase, 0.0) + share * row.rank_hours
-    ordered = sorted(hours, key=lambda phase: -hours[phase])
-    colours = {phase: f"C{at}" for at, phase in enumerate(ordered[:9])}
-    if len(ordered) > 9:
-        colours["other"] = "C9"
     figure = Figure(figsize=(11.0, 1.9 + 0.4 * len(rows)), layout="constrained")
     axes = figure.add_subplot()
     for place, row in enumerate(rows):
-        # from left to right hours by what the ranks did; one piece where nothing tells
-        whole = (row.duration_s or 0.0) / SECONDS_PER_HOUR
-        parts: dict[str, float] = {}
-        for phase, share in row.spent.items():
-            name = phase if phase in colours else "other"
-            parts[name] = parts.get(name, 0.0) + share * whole
-        left = 0.0
-        for part in [name for name in colours if name in parts] or [""]:
-            piece, colour = parts.get(part, whole), colours.get(part, "#8899aa")
-            axes.barh(place, piece, left=left, color=colour, edgecolor="white", linewidth=0.5)
-            left += piece
+        hours = (row.duration_s or 0.0) / SECONDS_PER_HOUR
+        axes.barh(place, hours, color="#8899aa")
         cost = "" if row.cost is None else f", {row.cost:.2f}"
         stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
         ranks = f" x {row.ranks}" if row.ranks > 1 else ""
         label = f" {row.took}{ranks}{cost}{stalled}, {row.status}"
-        axes.text(left, place, label, va="center", fontsize=8)
+        axes.text(hours, place, label, va="center", fontsize=8)
     axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, 40)}" for row in rows])
     axes.invert_yaxis()
     longest_s = max(row.duration_s or 0.0 for row in rows)
     axes.set_xlim(0.0, 1.5 * longest_s / SECONDS_PER_HOUR)  # room for the labels
     axes.set_xlabel("hours")
     axes.set_title("hangcheck ledger", loc="left")
-    if colours:
-        marks: list[Any] = [axes.barh(0, 0, color=colour) for colour in colours.values()]
-        figure.legend(marks, list(colours), fontsize=8, loc="outside lower center", ncols=5)
     picture = io.BytesIO()
     figure.savefig(picture, format="png", dpi=120)
     return picture.getvalue()

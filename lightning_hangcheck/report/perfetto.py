@@ -6,15 +6,15 @@ https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 
 from __future__ import annotations
 
+from datetime import timedelta
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.report.page.blocks import identities
-from lightning_hangcheck.report.page.history import longest_first, run_history
-from lightning_hangcheck.report.page.page_facts import moment
+from lightning_hangcheck.report.history import longest_first, run_history
+from lightning_hangcheck.report.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
 from lightning_hangcheck.text.redaction import redact_text
@@ -22,16 +22,16 @@ from lightning_hangcheck.text.shown import EPOCH, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
 
-    from lightning_hangcheck.report.page.history import (
+    from lightning_hangcheck.report.history import (
         EnteredCollective,
         RankHistory,
         RunHistory,
         Span,
     )
-    from lightning_hangcheck.report.page.page_facts import PageFacts
+    from lightning_hangcheck.report.page_facts import PageFacts
 
 THREADS = 64
 """Of a rank at most. Ids of threads are unique in the whole file so: Perfetto looks for one in all
@@ -84,15 +84,17 @@ def shown(text: str) -> str:
 
 
 def _microseconds(at: datetime) -> int:
-    since = at - EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+    return (at - EPOCH) // timedelta(microseconds=1)
+
+
+def _shown_args(args: Mapping[str, str | float]) -> dict[str, str | float]:
+    return {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
 
 
 def _names(pid: int, tid: int, **names: str | int) -> Iterator[Event]:
     """What processes and threads are called, and in which order they stand."""
     for what, name in names.items():
-        field = {"sort_index": "sort_index", "labels": "labels"}.get(what.partition("_")[2], "name")
-        args = {field: shown(name) if isinstance(name, str) else name}
+        args = _shown_args({what.partition("_")[2]: name})
         yield {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
 
 
@@ -123,8 +125,7 @@ class RankProcess:
         event = self.add("X", thread, name, began, dur=0)
         event["dur"] = max(0, _microseconds(ended) - event["ts"])
         if args:
-            told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
-            event["args"] = told
+            event["args"] = _shown_args(args)
 
     def tell(
         self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
@@ -145,14 +146,12 @@ class RankProcess:
             each = round(span.seconds / span.steps, 6)
             self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
         entered = history.collectives[-most:]
-        groups = list(dict.fromkeys(collective.group for collective in (*entered, *missed)))[
-            :MOST_GROUPS
-        ]
+        groups = list(dict.fromkeys(entry.group for entry in (*entered, *missed)))[:MOST_GROUPS]
         for entry in (*entered, *missed):
-            thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
-            hole = entry in missed
             if entry.group not in groups:
                 continue
+            thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
+            hole = entry in missed
             if entry.ended and not hole:
                 self.add("i", thread, name, entry.at, s="t")
             else:
@@ -184,7 +183,7 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
 def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     # 200,000 events of four kinds, some 150 bytes each
     most = max(8, 50_000 // max(1, len(history.ranks)))
-    edges, who = edges_by_source(facts.verdict), identities(facts)
+    edges = edges_by_source(facts.verdict)
     # the first number of each group that others entered and a rank that is in it did not
     firsts: dict[tuple[str, int], EnteredCollective] = {}
     newest: dict[tuple[int, str], int] = {}
@@ -201,7 +200,7 @@ def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
     processes = []
     stood: dict[str, tuple[datetime, RankProcess]] = {}
     for rank, told in history.ranks.items():
-        state = who[rank][0]
+        state = facts.shown[rank]
         label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
         process = RankProcess(rank, label)
         processes.append(process)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from datetime import datetime, timezone
 from functools import partial
 from itertools import groupby
 from shlex import quote
@@ -35,6 +34,7 @@ from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime, w
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+    from datetime import datetime
     from pathlib import Path
 
     from lightning_hangcheck.model.run import Round
@@ -235,12 +235,6 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     memory_bytes: int | None = None
 
 
-def render_below(ranks: Sequence[RunningRank], now: datetime) -> str:
-    """Write what stands below the newest verdict of a run; nothing where none of its ranks runs."""
-    # few lines: the verdict has told the ranks in trouble already
-    return "\n".join(["", "now", "", *render(ranks, now, most=8)]) + "\n" if ranks else ""
-
-
 def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
     """Write a line for each rank; of more than fit, those that have been silent longest."""
     fitting = most if len(ranks) <= most else most - 1
@@ -337,10 +331,7 @@ def moved_ranks(rounds: Sequence[Round]) -> list[str]:
 
 
 def render_unjudged(
-    saved: SavedRun,
-    run_folder: str,
-    running: Sequence[RunningRank] = (),
-    now: datetime | None = None,
+    saved: SavedRun, run_folder: str, running: Sequence[RunningRank], now: datetime
 ) -> str:
     """Write what is known of a run before its first verdict.
 
@@ -364,7 +355,7 @@ def render_unjudged(
         if others := len(members) - len(ranks):
             names.append(f"{others} without a rank")
         rows.append((" and ".join(names), text, f"last line {plain(last)}" if last else ""))
-    shown = render(running, now or datetime.now(timezone.utc), MOST_ROWS)
+    shown = render(running, now, MOST_ROWS)
     shown += aligned(rows[:MOST_ROWS], shrinking=(1,))
     if len(rows) > MOST_ROWS:
         shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")

@@ -12,11 +12,11 @@ from signal import Signals
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.wording import duration, rank_time
 from lightning_hangcheck.model.code_owner import MODULE, is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.verdict import MOST_LISTED
-from lightning_hangcheck.report.causes import causes, explanation
 from lightning_hangcheck.report.paragraphs import (
     INDENT,
     WIDTH,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import ProcessLook
-    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.model.slugs import Cause, VerdictKind
     from lightning_hangcheck.model.verdict import Edge, Gap, RankState, State, Verdict
 
 KIND_WORDS: dict[VerdictKind, str] = {
@@ -99,7 +99,10 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
         *listed("not seen", gap_lines(verdict.gaps), 4),
     ]
     lines += _report_command(run_folder)
-    if verdict.cause in causes() and (verdict.verdict, verdict.cause) != ("crashed", "unknown"):
+    if verdict.cause in causes_file().cause and (verdict.verdict, verdict.cause) != (
+        "crashed",
+        "unknown",
+    ):
         lines += labelled("", f"hangcheck explain {verdict.cause}", most=1)
     return "\n".join(lines) + "\n"
 
@@ -144,8 +147,7 @@ def reason(verdict: Verdict) -> str:
         return ""
     parts = []
     if verdict.seen_in != "files":  # what a cause looks like in files, the summary says
-        said = explanation(verdict.cause, verdict.world_size, len(verdict.culprits))
-        parts.append(said.rstrip("."))
+        parts.append(_explained(verdict.cause, verdict.world_size, len(verdict.culprits)))
     if verdict.victims and verdict.culprits:
         wait = "waits" if len(verdict.victims) == 1 else "wait"
         verb = "waited" if verdict.verdict == "recovered" else wait
@@ -154,6 +156,15 @@ def reason(verdict: Verdict) -> str:
     told = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
     unproven = "; not proven yet" if verdict.verdict == "suspect" else ""
     return f"{told} (confidence {verdict.confidence:.2f}{unproven})"
+
+
+def _explained(cause: Cause, world_size: int, stuck: int) -> str:
+    """Empty of a cause that only a newer version knows."""
+    known = causes_file().cause.get(cause)
+    if known is None:
+        return ""
+    said = known.alone if world_size <= 1 else known.together if stuck >= world_size else ""
+    return (said or known.explanation).rstrip(".")
 
 
 def stall_cost(verdict: Verdict) -> str:

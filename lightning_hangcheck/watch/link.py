@@ -17,7 +17,7 @@ from typing import IO, TYPE_CHECKING
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.alerts.messenger import AlertsAskedFor
+from lightning_hangcheck.alerts import AlertsAskedFor
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine import NoRoom, require_room, start_thread
 from lightning_hangcheck.model.codec import encode, json_decoder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.messenger import AlertsAskedFor
+from lightning_hangcheck.alerts import AlertsAskedFor
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath

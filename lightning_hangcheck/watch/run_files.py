@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.metrics_text import RunReading, render
+from lightning_hangcheck.alerts import metrics_text
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import read_fact, write_atomically
 from lightning_hangcheck.ledger import ledger_file
@@ -208,19 +208,17 @@ class RunFiles:
         """As things are now, or as the run ended with a verdict."""
         now_s, told = time.time(), verdict or alarm.standing
         stands = told is not None and told is alarm.standing
-        return render(
-            RunReading(
-                run_id=self._writer.folder.run_id,
-                standing=None if told is None else told.verdict,
-                stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
-                progress={
-                    number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
-                    for number, rank in self._roster.round.ranks.items()
-                },
-                written=now_s,
-                watching=verdict is None,
-                exit_code=exit_code,
-            )
+        return metrics_text(
+            run_id=self._writer.folder.run_id,
+            standing=None if told is None else told.verdict,
+            stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
+            progress={
+                number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
+                for number, rank in self._roster.round.ranks.items()
+            },
+            written=now_s,
+            watching=verdict is None,
+            exit_code=exit_code,
         )
 
     def _write_ledger(self, line: Run) -> None:

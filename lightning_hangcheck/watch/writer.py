@@ -19,7 +19,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log
-from lightning_hangcheck.alerts.messenger import AT_THE_END_S, AlertsAskedFor, Delivery, HangNews
+from lightning_hangcheck.alerts import AT_THE_END_S, AlertsAskedFor, Delivery, HangNews
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files.safe import FOR_ALL, write_atomically
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
@@ -347,7 +347,7 @@ class Alerting:
             try:
                 require_room(MESSENGER_TASKS)
                 messenger = subprocess.Popen(
-                    own_command("lightning_hangcheck.alerts.messenger"),
+                    own_command("lightning_hangcheck.alerts"),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     env=environment_of_module(),

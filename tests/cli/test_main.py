@@ -6,18 +6,16 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_WANDB, job, rank
 from report.constructed import verdict
 
-from lightning_hangcheck.cli.commands.explain_command import SKILL_FILE
+from lightning_hangcheck.cli.explain_command import SKILL_FILE
 from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, invoke
 from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
@@ -31,44 +29,97 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "what", "remedy"),
+    ("words", "what", "remedy"),
     [
-        (["rnu"], "no such command 'rnu'", "see: hangcheck --help"),
-        (["run"], "run needs a command to run", "hangcheck run -- torchrun"),
-        (["run", "--"], "run needs a command to run", "hangcheck run -- torchrun"),
-        (["run", "--on-hang", "stop", "--", "true"], "'--on-hang'", "see: hangcheck run --help"),
-        (["run", "--stal-timeout", "3", "--", "true"], "--stal-timeout", "hangcheck run --help"),
-        (
-            ["attach", "--pid", "x"],
-            "'x' is not a valid whole number",
-            "see: hangcheck attach --help",
+        ("rnu", "no such command 'rnu'", "see: hangcheck --help"),
+        ("run", "run needs a command to run", "hangcheck run -- torchrun"),
+        ("run --", "run needs a command to run", "hangcheck run -- torchrun"),
+        ("run --on-hang stop -- true", "'--on-hang'", "see: hangcheck run --help"),
+        ("run --stal-timeout 3 -- true", "--stal-timeout", "hangcheck run --help"),
+        ("run --set price=cheap -- true", "price cheap is not a price", "example 0.89/h"),
+        ("run --prometheus . -- true", "--prometheus .: it is a folder", "a file in"),
+        ("run --run-dir used -- touch started", "used already holds a run", "name another"),
+        ("run --nodes-port 29511 -- true", "a secret of 16 characters or more", "; export "),
+        ("run --nodes-port 0 -- true", "0 is not in the range", "hangcheck run --help"),
+        ("run --nodes-port http -- true", "is not a valid whole number", "hangcheck run --help"),
+        *(
+            (f"run --stall-timeout={text} -- true", "--stall-timeout", "write for example 30")
+            for text in ("0", "-1", "soon", "nan", "inf", "")
         ),
-        (["attach", "--pid", "0"], "0 is not in the range", "see: hangcheck attach --help"),
-        (["report", "--html"], "'--html' requires an argument", "see: hangcheck report --help"),
-        (["ledger", "--json", "--csv"], "writes one form", "name one of --json, --csv"),
-        (["run", "--stall-timeout", "0", "--", "true"], "'0' is not a number above 0", "30"),
-        (
-            ["run", "--set", "price=cheap", "--", "true"],
-            "price cheap is not a price",
-            "example 0.89/h",
+        *(
+            (f"run --set {assignment} -- true", f"--set {what}", remedy)
+            for assignment, what, remedy in (
+                ("idle_after", "idle_after has no value", "--set idle_after=60"),
+                ("idle_aftr=3", "idle_aftr: there is no such setting", "did you mean idle_after"),
+                ("zzz=3", "zzz: there is no such setting", "docs/settings.md"),
+                ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
+                ("idle_after=0", "idle_after='0' is no positive number", "--set idle_after=30"),
+                ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
+            )
         ),
-        (["run", "--prometheus", ".", "--", "true"], "--prometheus .: it is a folder", "a file in"),
-        (["merge"], "merge needs the run folders", "hangcheck merge node0-run"),
-        (["postmortem"], "postmortem needs files or folders", "hangcheck postmortem ."),
-        (["postmortem", "nowhere"], "nowhere is not there", "hangcheck postmortem PATH"),
-        (["report", "a", "b"], "report takes one run folder", "hangcheck report RUN_DIR"),
+        ("attach --pid x", "'x' is not a valid whole number", "see: hangcheck attach --help"),
+        ("attach --pid 0", "0 is not in the range", "see: hangcheck attach --help"),
+        ("attach --run-dir used --pid 1", "used already holds a run", "name another"),
+        ("watch", "there is no run below", "name a run folder, or start one: hangcheck run"),
+        ("report", "there is no run below", "name a run folder, or start one: hangcheck run"),
+        ("report a b", "report takes one run folder", "hangcheck report RUN_DIR"),
+        ("report --html", "'--html' requires an argument", "see: hangcheck report --help"),
+        ("report --prompt --issue", "report writes one form at a time", "name one of --json"),
+        ("report --perfetto t --json", "report writes one form at a time", "name one of --json"),
+        ("ledger --json --csv", "ledger writes one form at a time", "name one of --json, --csv"),
+        ("ledger --json --chart x", "ledger writes one form at a time", "name one of --json"),
+        ("merge", "merge needs the run folders", "hangcheck merge node0-run"),
+        ("postmortem", "postmortem needs files or folders", "hangcheck postmortem ."),
+        ("postmortem nowhere", "nowhere is not there", "hangcheck postmortem PATH"),
+        ("explain rank_staled", "'rank_staled' is not a cause", "did you mean rank_stalled"),
+        ("explain proces_dead", "'proces_dead' is not a cause", "process_dead"),
+        ("explain banana", "'banana' is not a cause", "list them: hangcheck explain"),
+        ("doctor --only weather", "'weather' is not one of", "see: hangcheck doctor --help"),
+        ("doctor --expect a", "--expect needs a place to look", "--checkpoints PLACE"),
+        ("rehearse", "rehearse needs a command to run", "write it behind two dashes"),
+        ("rehearse --scene fire -- torchrun x.py", "no scene 'fire'", "name one of"),
+        ("rehearse -- no-such-program", "'no-such-program' cannot be started", "rehearse -- pyth"),
+        ("rehearse -- sh train.sh", "cannot be rehearsed: sh is neither torchrun", "; "),
+        ("rehearse --ranks 1 -- x", "1 is not in the range 2<=x<=16", "hangcheck rehearse --help"),
+        ("smoke --limit soon", "'soon' is not a number above 0", "write for example 30"),
+        ("smoke -- nosuch", "'nosuch' cannot be started (no such program", "smoke -- python"),
+        *(
+            (f"plan model --gpus 0 {option}", what, "; ")
+            for option, what in (
+                ("--extra operators", "--extra operators is neither NAME=GB"),
+                ("--phase rollout", "--phase rollout is not NAME:SETTING,SETTING"),
+                ("--phase a:batch=x", "'x' is not a number from 1"),
+                ("--extra operators=nan", "write for example --extra operators=6"),
+                ("--extra operators=174M*complex65", "write for example --extra operators=6"),
+                ("--extra operators=*int8", "nor NAME=COUNT*TYPE"),
+                ("--gpus -1", "-1 is not in the range"),
+                ("--gpu-memory -80", "'-80' is not a number above 0"),
+                ("--batch many", "'many' is not a valid whole number"),
+                ("--dtype float8", "'float8' is not one of"),
+            )
+        ),
     ],
 )
 def test_bad_usage_is_one_line(
-    arguments: list[str], what: str, remedy: str, capsys: pytest.CaptureFixture[str]
+    words: str,
+    what: str,
+    remedy: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert invoke(arguments) == 2
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("HANGCHECK_NODES_TOKEN", raising=False)
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / "run.json").write_text("{}")
+    assert invoke(words.split()) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.startswith("hangcheck: ")
     assert output.err.count("\n") == 1
     assert what in output.err
     assert remedy in output.err
+    assert [path.name for path in tmp_path.iterdir()] == ["used"]
 
 
 def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
@@ -80,28 +131,22 @@ def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixt
     assert words >= set(COMMANDS)
 
 
-@pytest.mark.parametrize("command", ["", *COMMANDS])
-def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert invoke([*filter(None, [command]), "--help"]) == 0
-    examples = capsys.readouterr().out.partition("Examples:\n")[2]
-    assert examples.startswith("    hangcheck ")
+@pytest.mark.parametrize(
+    "words", ["", *COMMANDS, "ledger check", "ledger compare"], ids=lambda words: words or "alone"
+)
+def test_help_fits_on_a_screen_and_has_examples(
+    words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke([*words.split(), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert len(text.splitlines()) <= 45
+    assert max(map(len, text.splitlines())) <= 100
+    assert text.partition("Examples:\n")[2].startswith("    hangcheck ")
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["--version"]) == 0
     assert capsys.readouterr().out == f"hangcheck {__version__}\n"
-
-
-def test_module_is_the_command() -> None:
-    module = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "rnu"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert module.returncode == 2
-    assert module.stderr.startswith("hangcheck: no such command 'rnu'")
 
 
 INTERRUPTED = """
@@ -161,13 +206,10 @@ def test_a_command_loads_nothing_that_it_does_not_need(
     assert ran.returncode == 0, ran.stderr
 
 
-HANGS = ("hang", "dead", "crashed")
-
-
 @pytest.mark.parametrize("kind", VERDICT_KINDS)
 def test_only_a_hang_that_was_found_gives_three(kind: VerdictKind) -> None:
     """A script may end a job on 3; a suspicion, a slow job and a recovery are no reason to."""
-    assert exit_code_of(verdict(kind)) == (3 if kind in HANGS else 0)
+    assert exit_code_of(verdict(kind)) == (3 if kind in ("hang", "dead", "crashed") else 0)
 
 
 TEXT = SKILL_FILE.read_text()
@@ -209,31 +251,29 @@ def test_every_exit_code_is_real() -> None:
     assert told == EXIT_CODES
 
 
+def typed(
+    folder: Path, *words: str, line: str = '"$@"', **options: Any
+) -> subprocess.CompletedProcess[bytes]:
+    """What becomes of ``hangcheck`` and these words, behind a shell's redirections."""
+    command = ["/bin/sh", "-c", line, "sh", sys.executable, "-m", "lightning_hangcheck", *words]
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, timeout=120, check=False, **options
+    )
+
+
+NO_SPACE = b"hangcheck: the output cannot be written (No space left on device)"
+
+
 @pytest.mark.parametrize(
     ("shell", "code", "said"),
-    [
-        ('"$@" >&-', 0, b""),
-        ('"$@" <&- >&- 2>&-', 0, b""),
-        (
-            '"$@" >/dev/full',
-            2,
-            b"hangcheck: the output cannot be written (No space left on device)",
-        ),
-    ],
+    [('"$@" >&-', 0, b""), ('"$@" <&- >&- 2>&-', 0, b""), ('"$@" >/dev/full', 2, NO_SPACE)],
 )
 @pytest.mark.parametrize("arguments", [["explain"], ["--help"], ["lint", "empty.py"]])
 def test_an_output_that_is_closed_or_full_is_no_traceback(
     arguments: list[str], shell: str, code: int, said: bytes, tmp_path: Path
 ) -> None:
     (tmp_path / "empty.py").write_text("")
-    words = [sys.executable, "-m", "lightning_hangcheck", *arguments]
-    ended = subprocess.run(
-        ["/bin/sh", "-c", shell, "sh", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    ended = typed(tmp_path, *arguments, line=shell)
     assert ended.returncode == code, ended.stderr
     assert ended.stderr.partition(b";")[0].strip() == said
 
@@ -241,48 +281,29 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
 def test_a_closed_output_stays_closed_for_the_command(tmp_path: Path) -> None:
     """And no file of ours takes its number, into which the command would then print."""
     look = "import os, sys; sys.exit(7 if os.path.exists('/proc/self/fd/1') else 8)"
-    words = [sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run", "--"]
-    ended = subprocess.run(
-        ["/bin/sh", "-c", '"$@" >&-', "sh", *words, sys.executable, "-c", look],
-        cwd=tmp_path,
-        capture_output=True,
-        timeout=120,
-        check=False,
-    )
+    words = ["run", "--run-dir", "run", "--", sys.executable, "-c", look]
+    ended = typed(tmp_path, *words, line='"$@" >&-')
     assert ended.returncode == 8, ended.stderr
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("words", "code"),
     [
-        (["report", "RUN"], 0),
-        (["report", "--json", "RUN"], 0),
-        (["report", "--prompt", "RUN"], 0),
-        (["explain", "rank_diverged"], 0),
-        (["explain", "--agent"], 0),
-        (["attach", "--pid", "999999999"], 4),
-        (["merge", "RUN"], 2),
-        (["run"], 2),
-        (["run", "--run-dir", "NEW", "--", sys.executable, "-c", "pass"], 0),
+        ("rnu", 2),
+        ("report run", 0),
+        ("report --json run", 0),
+        ("report --prompt run", 0),
+        ("explain rank_diverged", 0),
+        ("explain --agent", 0),
+        ("attach --pid 999999999", 4),
+        ("merge run", 2),
+        ("run --run-dir new -- true", 0),
     ],
-    ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else None,
 )
-def test_no_command_needs_a_terminal(arguments: list[str], code: int, tmp_path: Path) -> None:
+def test_no_command_needs_a_terminal(words: str, code: int, tmp_path: Path) -> None:
     """In a session of its own, which has none, and without any standard input."""
-    run = tmp_path / "run"
-    run.mkdir()
-    verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    (run / "verdict.json").write_bytes(encode_pretty(verdict))
-    places = {"RUN": str(run), "NEW": str(tmp_path / "new")}
-    words = [places.get(word, word) for word in arguments]
-    closing = 'exec "$@" <&-'
-    ended = subprocess.run(
-        ["/bin/sh", "-c", closing, "sh", sys.executable, "-m", "lightning_hangcheck", *words],
-        cwd=tmp_path,
-        capture_output=True,
-        start_new_session=True,
-        timeout=120,
-        check=False,
-    )
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "verdict.json").write_bytes(encode_pretty(verdict("hang")))
+    ended = typed(tmp_path, *words.split(), line='exec "$@" <&-', start_new_session=True)
     assert ended.returncode == code, ended.stderr
     assert b"Traceback" not in ended.stderr

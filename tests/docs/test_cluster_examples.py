@@ -22,16 +22,6 @@ FILES = sorted(path for path in (PAGES / "examples").rglob("*") if path.is_file(
 SCRIPTS = [path for path in FILES if path.suffix in (".sh", ".sbatch")]
 MANIFESTS = [path for path in FILES if path.name in ("pytorchjob.yaml", "jobset.yaml")]
 SHELL_ENDS = ("|", "||", "&&", ";", "&", ">")
-SBATCH = {
-    "job-name": r"[\w-]+",
-    "nodes": r"\d+",
-    "ntasks-per-node": r"\d+",
-    "gpus-per-node": r"\d+",
-    "cpus-per-task": r"\d+",
-    "time": r"\d+:\d\d:\d\d",
-    "output": r"[\w%.-]+",
-}
-"""Options of sbatch(1) that the examples use, each with what its value looks like."""
 
 
 def _name(path: Path) -> str:
@@ -103,30 +93,19 @@ def test_scripts_are_read_by_bash() -> None:
         assert (checked.returncode, checked.stderr) == (0, ""), path
         assert path.read_text().startswith("#!/bin/bash\n"), path
         assert re.search(r"^set -e?uo pipefail$", path.read_text(), re.M), path
+        # sbatch reads no option behind the first line that is a command (sbatch(1))
+        _, *lines = path.read_text().splitlines()
+        options = [line for line in lines if line.startswith("#SBATCH")]
+        assert lines[: len(options)] == options, path
 
 
-@pytest.mark.parametrize("path", [one for one in SCRIPTS if one.suffix == ".sbatch"], ids=_name)
-def test_sbatch_reads_the_options_at_the_top_of_a_script(path: Path) -> None:
-    """It stops at the first line that is a command (sbatch(1))."""
-    lines = path.read_text().splitlines()[1:]
-    options = [line for line in lines if line.startswith("#SBATCH")]
-    assert lines[: len(options)] == options
-    for option in options:
-        found = re.fullmatch(r"#SBATCH --([a-z-]+)=(\S+)", option)
-        assert found is not None, option
-        assert re.fullmatch(SBATCH[found[1]], found[2]), option
-
-
-def test_a_pytorchjob_has_a_master_whose_container_its_operator_finds() -> None:
+def test_operators_find_the_container_and_the_first_pod() -> None:
     spec = _load(PAGES / "examples" / "kubernetes" / "pytorchjob.yaml")["spec"]
     assert set(spec["pytorchReplicaSpecs"]) == {"Master", "Worker"}
     for replica in spec["pytorchReplicaSpecs"].values():
         assert set(replica) == {"replicas", "restartPolicy", "template"}
         (container,) = replica["template"]["spec"]["containers"]
         assert container["name"] == "pytorch"
-
-
-def test_the_first_pod_of_the_jobset_is_named_as_its_service_names_it() -> None:
     manifest = _load(PAGES / "examples" / "kubernetes" / "jobset.yaml")
     (job,) = manifest["spec"]["replicatedJobs"]
     assert job["template"]["spec"]["completionMode"] == "Indexed"
@@ -147,25 +126,18 @@ def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
         validator.validate(whole, "1.31", strict=True)
 
 
-def test_kubectl_is_called_for_ssh(tmp_path: Path) -> None:
-    """By a kubectl that tells how it was called."""
+def test_kubectl_is_called_for_a_container_beside_the_job(tmp_path: Path) -> None:
+    """Without an image it is called as tests/attach/test_hosts.py has it."""
     (tmp_path / "kubectl").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / "kubectl").chmod(0o700)
     script = PAGES / "examples" / "kubernetes" / "kubectl-as-ssh.sh"
     line = "hangcheck attach --json-case"
     called = ["bash", str(script), "-T", "-o", "BatchMode=yes", "--", "pod/train-0", line]
-    path = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
-
-    def words(**environment: str) -> list[str]:
-        answer = subprocess.run(
-            called, env={**path, **environment}, capture_output=True, timeout=120, check=True
-        )
-        return answer.stdout.decode().splitlines()
-
-    assert words() == ["exec", "pod/train-0", "--container=pytorch", "--", "sh", "-c", line]
-    debug = words(DEBUG_IMAGE="tools")
-    assert debug[:3] == ["debug", "pod/train-0", "--image=tools"]
-    assert debug[-4:] == ["--", "sh", "-c", line]
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DEBUG_IMAGE": "tools"}
+    answer = subprocess.run(called, env=environment, capture_output=True, timeout=120, check=True)
+    words = answer.stdout.decode().splitlines()
+    assert words[:3] == ["debug", "pod/train-0", "--image=tools"]
+    assert words[-4:] == ["--", "sh", "-c", line]
 
 
 def test_what_python_examples_call_of_ours_exists() -> None:

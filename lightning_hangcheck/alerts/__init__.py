@@ -1,1 +1,0 @@
-"""Who hears of a hang: `messenger` tells people and commands, `metrics_text` is for Prometheus."""

@@ -1,0 +1,98 @@
+"""`hangcheck explain`: what a cause means, how it is recognised, and what helps."""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge.knowledge import causes_file
+from lightning_hangcheck.report.paragraphs import labelled, wrapped
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.judge.knowledge import RemedyKnowledge
+    from lightning_hangcheck.model.slugs import Cause
+
+SKILL_FILE = Path(__file__).parent / "SKILL.md"
+MOST = 40
+WORDS = {
+    "rank": "RANK",
+    "pid": "PID",
+    "place": "FILE:LINE",
+    "function": "FUNCTION",
+    "test": ", under ITS TEST",
+    "unused": "SO MANY GiB",
+}
+"""What a verdict fills in: here a word that a reader replaces."""
+EPILOG = """\b
+Examples:
+  hangcheck explain
+  hangcheck explain rank_stalled
+  hangcheck explain --agent
+"""
+
+
+@click.command("explain", epilog=EPILOG)
+@click.option("--agent", is_flag=True, help="Print what a coding agent needs to know of hangcheck.")
+@click.argument("cause", required=False, metavar="[CAUSE]")
+def explain(cause: str | None, *, agent: bool) -> int:
+    """Print what a cause means, how it is recognised, and what helps.
+
+    Without CAUSE all of them are listed. A verdict names its cause behind `why`.
+    """
+    if agent:
+        click.echo(SKILL_FILE.read_text(encoding="utf-8"), nl=False)
+        return 0
+    if cause is None:
+        click.echo(render_list(), nl=False)
+        return 0
+    slug = cause.strip().lower().replace("-", "_")
+    causes = causes_file().cause
+    if slug not in causes:
+        near = get_close_matches(slug, causes, n=3, cutoff=0.5)
+        remedy = f"did you mean {' or '.join(near)}?" if near else "list them: hangcheck explain"
+        raise BadUsage(f"{cause!r} is not a cause", remedy)
+    click.echo(render(slug), nl=False)
+    return 0
+
+
+def render(cause: Cause) -> str:
+    """Write the page of one cause as plain text.
+
+    Raises:
+        KeyError: It has no page.
+    """
+    known = causes_file().cause[cause]
+    lines = [
+        *wrapped(f"{cause}: {known.title}", "", "", MOST),
+        "",
+        *labelled("what", known.explanation, MOST),
+        *(labelled("seen by", known.recognised, MOST) if known.recognised else []),
+    ]
+    told = "A verdict shows only what fits, with the words in capitals filled in."
+    lines += labelled("do", told, 1)
+    for number, remedy in enumerate(known.remedies, start=1):
+        limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
+        when = f" ({limits})" if limits else ""
+        below = " " * len(f"{number}. ")
+        lines += labelled(
+            "", f"{number}. {remedy_text(remedy)}{when}\n{below}see {remedy.see}", MOST
+        )
+    return "\n".join(lines) + "\n"
+
+
+def render_list() -> str:
+    """Write all causes that have a page, one line each."""
+    causes = causes_file().cause
+    width = max(map(len, causes))
+    return "".join(f"{cause:<{width}}  {known.title}\n" for cause, known in causes.items())
+
+
+def remedy_text(remedy: RemedyKnowledge) -> str:
+    """Write a remedy with words that a reader replaces where a verdict fills in its own."""
+    text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
+    return re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)

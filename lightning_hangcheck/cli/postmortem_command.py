@@ -1,0 +1,139 @@
+"""`hangcheck postmortem`: a verdict on a job that is gone, from what is left of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from lightning_hangcheck.cli.options import option, run_dir_option
+from lightning_hangcheck.cli.showing import HANG, as_typed, show
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
+from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, plain
+from lightning_hangcheck.report.verdict_text import name_ranks, summary
+from lightning_hangcheck.rundir import name_run_folder, refuse_used
+from lightning_hangcheck.text.redaction import redact_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lightning_hangcheck.model.left_behind import LeftBehind, ReadFile
+    from lightning_hangcheck.model.verdict import Verdict
+
+MOST_KINDS = 8
+MOST_ROWS = 16
+CERTAIN = {
+    "proven": "proven by what was read",
+    "majority": "by majority: the others do it otherwise",
+}
+
+EPILOG = """\b
+Examples:
+  hangcheck postmortem .
+  hangcheck postmortem dumps/ slurm-4711.out
+  hangcheck postmortem node0-run node1-run --json
+"""
+
+
+@click.command("postmortem", epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="PATH...")
+@run_dir_option("OUT")
+@option("--json as_json", None, "Print the verdict alone, as JSON.")
+def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> int:
+    """Explain a job that is gone: who held it up, and why, from the files that it left.
+
+    Files are known by their content: logs, torch's flight-record dumps, stack dumps, and run
+    folders of several nodes. Folders are searched. No torch is needed. Exit code 0 if nothing wrong
+    is seen, 3 if a hang, death or crash is explained, also in part, 2 if nothing can be read.
+    """
+    if not paths:
+        raise BadUsage(
+            "postmortem needs files or folders of the job",
+            "write for example: hangcheck postmortem .",
+        )
+    folder = name_run_folder(run_dir)
+    refuse_used(folder)
+    found = look_at(paths, folder)
+    if as_json:
+        click.echo(encode_pretty(found.verdict), nl=False)
+    else:
+        report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
+        show(_before_the_report(found.verdict, found.left) + report)
+    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
+
+
+def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
+    """Say who, why and what now, for somebody who reads nothing more; then what was read."""
+    who = "nobody: no rank is proven to be at fault"
+    if verdict.culprits:
+        certain = CERTAIN.get(verdict.certainty or "", "")
+        who = f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
+    elif guess := next((one.text for one in verdict.evidence if one.kind == "guess"), ""):
+        who = f"nobody is proven to be at fault; {guess}"
+    elif verdict.verdict in ("healthy", "finished"):
+        who = "nobody: nothing wrong is seen"
+    missing = next((gap.why for gap in verdict.gaps), "") or "nothing: no remedy is known"
+    now = verdict.remedies[0].in_words if verdict.remedies else missing
+    lines = [
+        *labelled("who", who, most=1),
+        *labelled("why", summary(verdict), most=3),
+        *labelled("now", now, most=2),
+        "",
+        *_last_words(left),
+        *_what_was_read(left),
+        "",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _what_was_read(left: LeftBehind) -> Iterator[str]:
+    """What files were taken for, those of one kind together, and what was left out."""
+    kinds: dict[str, list[ReadFile]] = {}
+    for file in left.read:
+        kinds.setdefault(file.kind, []).append(file)
+    for kind, same in list(kinds.items())[:MOST_KINDS]:
+        ranks = sorted({rank for file in same for rank in file.ranks})
+        whose = f" of {name_ranks(ranks)}" if ranks else ""
+        count = "" if len(same) == 1 else f"{len(same)} files, such as "
+        text = f"{kind}{whose}: {count}{same[0].path}"
+        yield from labelled("read", text, most=2)
+    whys: dict[str, list[str]] = {}
+    for out in left.left_out:
+        whys.setdefault(out.why, []).append(out.path)
+    for why, paths in sorted(whys.items(), key=lambda one: -len(one[1]))[:MOST_KINDS]:
+        more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield from labelled("left out", f"{paths[0]}{more}: {why}", most=2)
+
+
+def _last_words(left: LeftBehind) -> list[str]:
+    """A table of where each rank was last by its own lines; who came least far comes first."""
+    book = LogBook(left.logs)
+
+    def came(rank: int) -> tuple[int, str, int]:
+        trail, word = book.trails.get(rank), book.words[rank]
+        return (trail.checkpoint if trail else 0), word.when, word.rank or 0
+
+    together: dict[tuple[str, ...], list[int]] = {}
+    for rank in sorted(book.words, key=came):
+        # checkpoint, call, and the last line where it is another one
+        trail, word = book.trails.get(rank), book.words[rank].text
+        named = trail is not None and trail.checkpoint
+        passed = f"CHECKPOINT {trail.checkpoint}: {trail.passed}" if trail and named else ""
+        call = trail.inside[-1].name if trail and trail.inside else ""
+        known = word in (passed, f"About to call {call}...")
+        cells = (passed, f"in {call}" if call else "", "" if known else word)
+        together.setdefault(tuple(plain(redact_text(cell)) for cell in cells), []).append(rank)
+    rows = []
+    for alike, ranks in together.items():
+        whens = sorted(book.words[rank].when for rank in ranks if book.words[rank].when)
+        when = f"last lines {whens[0]} to {whens[-1]}" if whens else ""
+        if whens and whens[0] == whens[-1]:
+            when = f"last line {whens[0]}"
+        rows.append((name_ranks(sorted(ranks)), *alike, when))
+    lines = aligned(rows[:MOST_ROWS], shrinking=(1, 2, 3))
+    more = [f"{INDENT}... and {len(rows) - MOST_ROWS} more rows"] if len(rows) > MOST_ROWS else []
+    return [*lines, *more, *([""] if lines else [])]

@@ -1,0 +1,131 @@
+"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards."""
+
+from __future__ import annotations
+
+import os
+from datetime import datetime, timezone
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, get_args
+
+import click
+from msgspec.structs import replace
+
+from lightning_hangcheck.attach.recorded_session import RunningJobReader
+from lightning_hangcheck.cli.options import option
+from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
+from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.verdict import Gap
+from lightning_hangcheck.report import saved_run, verdict_text
+from lightning_hangcheck.report.page import Form, write_as
+from lightning_hangcheck.report.saved_run import read_saved_run, records_of_job
+from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
+from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.report.saved_run import SavedRun
+    from lightning_hangcheck.rundir import RunFolder
+
+FORMS: dict[str, Form] = {form: form for form in get_args(Form)}
+EPILOG = """\b
+Examples:
+  hangcheck report
+  hangcheck report hangcheck_runs/20261120T102301-7f3a
+  hangcheck report --json > verdict.json
+  hangcheck report --html report.html
+  hangcheck report --issue | gh issue create --title "job hangs" --body-file -
+  hangcheck report --prompt > prompt.md
+  hangcheck report --perfetto trace.json
+"""
+
+
+@click.command("report", epilog=EPILOG)
+@click.argument("paths", nargs=-1, metavar="[RUN_DIR]")
+@option("--json", None, "Print the verdict as JSON, for programs.")
+@option("--html page", "FILE", "Write one self-contained page; - prints it.")
+@option("--issue", None, "Print Markdown for an issue.")
+@option("--prompt", None, "Print Markdown for a coding agent.")
+@option("--perfetto", "FILE", "Write a trace for ui.perfetto.dev; - prints it.")
+def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
+    """Print the newest verdict of a run.
+
+    Without RUN_DIR it is the newest run below hangcheck_runs/. A run that has no verdict yet shows
+    each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
+    Logs are read by `hangcheck postmortem`. Exit code 2 if the folder cannot be used.
+    """
+    ways = [name for name, given in asked.items() if given not in (None, False)]
+    if len(ways) > 1:
+        raise BadUsage(
+            "report writes one form at a time",
+            "name one of --json, --html, --issue, --prompt, --perfetto",
+        )
+    if len(paths) > 1:
+        raise BadUsage(
+            "report takes one run folder",
+            "hangcheck report RUN_DIR, or for logs: hangcheck postmortem FILE...",
+        )
+    run_dir = paths[0] if paths else None
+    folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
+    shown_folder = run_dir or as_typed(folder.path)
+    saved = read_saved_run(folder)
+    if not ways:
+        _show(saved, folder, shown_folder)
+    elif saved.verdict is None:
+        raise UnreadableRun(
+            saved.refused or f"{shown_folder} has no verdict yet",
+            f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
+        )
+    elif ways == ["json"]:
+        click.echo(encode_pretty(saved.verdict), nl=False)  # as docs/verdict.schema.json has it
+    else:
+        text = write_as(
+            FORMS[ways[0]],
+            folder,
+            saved.verdict,
+            saved.case,
+            run_folder=shown_folder,
+            price=os.environ.get("HANGCHECK_PRICE", ""),
+            gaps=saved.gaps,
+        )
+        _write(text, asked[ways[0]])
+    return 0
+
+
+def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
+    """Print it for people."""
+    running, now = RunningJobReader(folder).read().ranks, datetime.now(timezone.utc)
+    if saved.verdict is None:
+        click.echo(saved_run.render_unjudged(saved, shown_folder, running, now), nl=False)
+    else:
+        judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
+        show(verdict_text.render(saved.case, judged, shown_folder))
+        for line in stragglers_lines(find_stragglers(saved.case)):
+            click.echo(line)
+        if running:  # few lines: the verdict has told the ranks in trouble already
+            click.echo("\n".join(["", "now", "", *saved_run.render(running, now, most=8)]))
+    for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
+        click.echo(line)
+    nodes = [node.run_id for node in folders_of_nodes(folder)]
+    if nodes:
+        click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")
+    if (starts := starts_so_far(folder)) > 1:
+        newest = folder_of_start(folder, starts).run_id
+        click.echo(f"the job was started again: hangcheck report {shown_folder}/{newest}")
+
+
+def _write(text: str, file: str | bool | None) -> None:
+    """Print it, or write the named file so that nobody ever sees half of it."""
+    if not isinstance(file, str) or file == "-":
+        click.echo(text, nl=False)
+        return
+    path = Path(file)
+    remedy = "name a file that you may write"
+    if path.exists() and not path.is_file():
+        raise BadUsage(f"{path} exists and is not a file", remedy)
+    try:
+        write_atomically(path, text.encode())
+    except OSError as error:
+        raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
+    say(f"wrote {path}")

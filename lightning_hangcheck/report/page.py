@@ -1,0 +1,415 @@
+"""A run in the forms that leave the terminal: page, issue, prompt for a coding agent, trace.
+
+The page is a template over `page_facts`, the graph, the lanes, and the blocks that are made here.
+All that it shows is escaped in one place. ``keys`` of a block are unique on it: frames, threads and
+ranks can be linked to.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from functools import cache
+from itertools import accumulate, groupby
+from os.path import commonprefix
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.ledger.spending import Prices, read_prices
+from lightning_hangcheck.model.code_owner import is_ours, owner_of
+from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.copied_text import issue_text, prompt_text, stack_diff
+from lightning_hangcheck.report.history import group_title, lanes, run_history, ticks
+from lightning_hangcheck.report.page_facts import PageFacts, moment, read_page_facts
+from lightning_hangcheck.report.perfetto import render_trace
+from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
+from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
+from lightning_hangcheck.report.verdict_text import name_ranks
+from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
+from lightning_hangcheck.text.shown import (
+    bytes_in_words,
+    format_ranks,
+    parse_ranks,
+    seconds_in_words,
+    several,
+    visible,
+)
+from lightning_hangcheck.version import __version__
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from jinja2 import Template
+
+    from lightning_hangcheck.model import evidence
+    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import ProcessLook, Sample
+    from lightning_hangcheck.model.flight import CollectiveRecord
+    from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.rundir import RunFolder
+
+Form = Literal["page", "issue", "prompt", "perfetto"]
+TEMPLATES = Path(__file__).parent / "templates"
+LONGEST_TEXT = 4_000
+LONGEST_SHOWN = 65_536
+MOST_EVIDENCE = 200
+
+
+def write_as(
+    form: Form,
+    folder: RunFolder,
+    verdict: Verdict,
+    case: Case | None,
+    *,
+    run_folder: str,
+    price: str = "",
+    gaps: Iterable[evidence.Gap] = (),
+    goes_on: bool = False,
+) -> str:
+    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
+
+    A ``price`` of an hour that cannot be read never costs the page. A page of a run that
+    ``goes_on`` reloads itself: it will be written again at the same place.
+    """
+    facts = read_page_facts(
+        folder, verdict, case, gaps, run_folder=run_folder, all_ranks=form == "perfetto"
+    )
+    if form == "page":
+        return _render(facts, price, goes_on=goes_on)
+    return {"perfetto": render_trace, "issue": issue_text, "prompt": prompt_text}[form](facts)
+
+
+def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
+    verdict = facts.verdict
+    (nodes, edges), history = wait_graph(facts), run_history(facts)
+    stalled_since = moment(verdict.stalled_since)
+    return _template().render(
+        verdict=verdict,
+        facts=facts,
+        summary=verdict_text.summary(verdict),
+        reason=verdict_text.reason(verdict),
+        remedy=next(iter(verdict.remedies), None),
+        cost=_cost(facts, price),
+        goes_on=goes_on,
+        graph=draw_graph(nodes, edges) if nodes else None,
+        history=history,
+        lanes=lanes(facts, history) if history else [],
+        ticks=ticks(history) if history else [],
+        stall_left=history.place(stalled_since) if history and stalled_since else 100.0,
+        steps=find_stragglers(facts.case),
+        grids=collective_grids(facts),
+        trees=stack_trees(verdict),
+        diff=stack_diff(verdict),
+        processes=shown_processes(facts),
+        kernel_looks=list(looks(facts, len(facts.shown), "kernel")),
+        differences=differences(facts),
+        evidence=verdict.evidence[:MOST_EVIDENCE],
+        gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
+        issue=issue_text(facts),
+        prompt=prompt_text(facts),
+    )
+
+
+def _cost(facts: PageFacts, price: str) -> str:
+    """How long and how much, and what a restart throws away; empty where nothing stands still."""
+    verdict = facts.verdict
+    cost = verdict_text.stall_cost(verdict)
+    if not cost:
+        return ""
+    try:
+        prices = read_prices([price])
+    except BadUsage:
+        prices = Prices()
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    paid = prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    money = "" if paid is None else f" = {paid:.2f} at your price"
+    lost = next((f"; {item.text}" for item in verdict.evidence if item.kind == "lost"), "")
+    return f"{cost}{money}{lost}"
+
+
+@cache
+def _template() -> Template:
+    """With the page's style and script. Imported late: the sidecar imports the report early."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        finalize=_shown,
+        undefined=StrictUndefined,
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for kind in ("css", "js"):
+        part = (TEMPLATES / f"page.{kind}").read_text("utf-8")
+        # as a content security policy names an inline style or script
+        digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
+        environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
+    environment.globals |= {"version": __version__, "grid_words": ENTERED}
+    for function in (
+        *(several, bytes_in_words, seconds_in_words, trend_words, name_ranks),
+        *(verdict_text.name_process, folded_lines),
+    ):
+        environment.globals[function.__name__] = function
+    return environment.get_template("page.html.jinja")
+
+
+def _shown(value: object) -> object:
+    """Every value of the page goes through here, before it is escaped for HTML.
+
+    What would turn the direction of writing, or is obeyed by a terminal into which the page is
+    printed, is shown by its escape; lines stay lines; nothing is without end.
+    """
+    if type(value) is not str:  # what the templates and this package's own files hold is Markup
+        return "" if value is None else value
+    lines = re.split(r"\r\n|\r|\n", value[:LONGEST_SHOWN])
+    return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
+
+
+Block = dict[str, Any]
+MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
+MOST_FRAMES = 1_600
+"""Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
+300 bytes each on the page."""
+MOST_PROCESSES, MOST_THREADS = 6, 24
+"""Of a rank, and of a process with Python frames."""
+ENTERED = {
+    "ended": "entered and ended",
+    "open": "entered, not ended",
+    "apart": "entered another operation than others",
+    "missing": "not entered",
+    "unkept": "entered, no longer in the record",
+}
+Cell = tuple[str, str]
+"""Of a collective, for one rank: a word of `ENTERED`, and the operation."""
+
+
+def collective_grids(facts: PageFacts) -> list[Block]:
+    """The groups of which the flight records tell, a column a number, first where ranks part."""
+    groups: dict[str, dict[int, CollectiveRecord]] = {}
+    for rank, view in facts.views.items():
+        for record in view.flight.groups if view.flight is not None else ():
+            if rank in record.ranks or not record.ranks:  # others know of the group, too
+                groups.setdefault(record.group, {})[rank] = record
+    culprits = frozenset(facts.verdict.culprits)
+    grids = [_grid(name, records, culprits) for name, records in groups.items()]
+    told = sorted((grid for grid in grids if grid["numbers"]), key=lambda grid: grid["alike"])
+    return told[:MOST_GROUPS]
+
+
+def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozenset[int]) -> Block:
+    newest = {
+        rank: max([record.last_enqueued, *(entry.seq for entry in record.entries)])
+        for rank, record in records.items()
+    }
+    last = max(newest.values())
+    numbers = range(max(1, last - MOST_NUMBERS + 1), last + 1)
+    cells: dict[int, list[Cell]] = {}
+    for rank, record in records.items():
+        entries = {entry.seq: entry for entry in record.entries}
+        cells[rank] = [
+            ("ended" if record.has_ended(entries[number]) else "open", entries[number].op)
+            if number in entries
+            else ("unkept" if number <= newest[rank] else "missing", "")
+            for number in numbers
+        ]
+    columns = zip(*cells.values(), strict=True)
+    apart = [len({operation for _, operation in column if operation}) > 1 for column in columns]
+    rows: dict[tuple[Cell, ...], list[int]] = {}
+    for rank, row in cells.items():
+        marked = tuple(
+            ("apart" if differs and operation else entered, operation)
+            for (entered, operation), differs in zip(row, apart, strict=True)
+        )
+        rows.setdefault(marked, []).append(rank)
+    ordered = sorted(rows.items(), key=lambda row: (culprits.isdisjoint(row[1]), row[1]))
+    titles = [group_title(name, one.description) for one in records.values()]
+    return {
+        "group": max(titles, key=len),
+        "numbers": numbers,
+        "rows": [
+            (name_ranks(ranks), not culprits.isdisjoint(ranks), row)
+            for row, ranks in ordered[:MOST_ROWS]
+        ],
+        "rows_left_out": max(0, len(ordered) - MOST_ROWS),
+        "alike": {entered for row in rows for entered, _ in row}.isdisjoint(("missing", "apart")),
+    }
+
+
+def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
+    """What differs by run.json and the shown ranks' journals: each name with values and who."""
+    ranks = facts.record.ranks if facts.record is not None else ()
+    told = {"host": {record.rank: record.host for record in ranks}}
+    for name in sorted({name for record in ranks for name in record.environment} - OWN):
+        told[name] = {record.rank: record.environment.get(name, NOT_SET) for record in ranks}
+    for name in ("command", "folder", "launcher"):
+        told[name] = {rank: str(start.get(name, "")) for rank, start in facts.starts.items()}
+    versions = {
+        rank: found if isinstance(found := start.get("versions"), dict) else {}
+        for rank, start in facts.starts.items()
+    }
+    for name in sorted({str(name) for found in versions.values() for name in found}):
+        by_rank = {rank: str(found.get(name, "")) for rank, found in versions.items()}
+        told[f"version of {name}"] = by_rank
+    shown = []
+    for name, values in told.items():
+        spread = by_value(values, most=6, longest=200)
+        if len(spread) > 1:
+            shown.append((name, [(value, name_ranks(who)) for value, who in spread]))
+    # times in logs of these nodes do not compare with the first one's
+    clocks = [
+        (f"{clock.ahead_s:+.2f} s, within {clock.within_s:.2f} s", f"node {clock.node}")
+        for clock in (facts.record.clocks if facts.record is not None else ())
+        if clock.differs
+    ]
+    return [*shown, *([("clock, ahead of node 0's", clocks)] if clocks else [])]
+
+
+class Line(NamedTuple):
+    """One frame, or several of libraries that are folded into one line."""
+
+    key: str
+    text: str
+    is_users: bool
+    folded: tuple[str, ...] = ()
+
+
+Stack = tuple[tuple[str, ...], frozenset[int]]
+"""Frames and the ranks in them."""
+
+
+def stack_trees(verdict: Verdict) -> list[tuple[str, list[Block], int]]:
+    """Merge the stacks of the ranks, and those of their workers: title, branches, how many more."""
+    culprits = frozenset(verdict.culprits)
+    trees = []
+    for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
+        stacks = [
+            (group.frames, frozenset(parse_ranks(group.ranks)))
+            for group in verdict.stack_groups  # the largest first
+            if group.process == process
+        ]
+        blamed_first = sorted(stacks, key=lambda stack: culprits.isdisjoint(stack[1]))
+        so_far = accumulate(len(frames) for frames, _ in blamed_first)
+        kept = [one for one, sum_ in zip(blamed_first, so_far, strict=True) if sum_ <= MOST_FRAMES]
+        if kept:
+            everybody = frozenset().union(*(ranks for _, ranks in kept))
+            branches = _branches(kept, f"frame-{process}", everybody, culprits)
+            trees.append((title, branches, len(stacks) - len(kept)))
+    return trees
+
+
+def _branches(
+    stacks: Iterable[Stack], key: str, everybody: frozenset[int], culprits: frozenset[int]
+) -> list[Block]:
+    """Runs of frames that the same ranks share, each with what follows where they part."""
+    nexts: dict[str, list[Stack]] = {}
+    for frames, ranks in stacks:
+        if frames:
+            nexts.setdefault(frames[0], []).append((frames, ranks))
+    branches = []
+    for number, together in enumerate(nexts.values(), start=1):
+        depth = len(commonprefix([frames for frames, _ in together]))  # noqa: RUF071 - no paths
+        inside = frozenset().union(*(ranks for _, ranks in together))
+        below = [(frames[depth:], ranks) for frames, ranks in together]
+        branches.append(
+            {
+                "lines": folded_lines(together[0][0][:depth], f"{key}.{number}"),
+                "inside": format_ranks(inside),
+                "outside": format_ranks(everybody - inside),
+                "has_culprit": bool(inside & culprits),
+                "branches": _branches(below, f"{key}.{number}", everybody, culprits),
+            }
+        )
+    return branches
+
+
+def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
+    """Fold each run of frames (``func (file:line)``) that are not the user's into one line."""
+
+    def package(text: str) -> str:
+        """Whose code a frame is; empty of the user's."""
+        if (frame := Frame.parse(text)) is None:
+            return "unknown files"
+        owner = owner_of(frame.file)
+        named = {"user": "", "standard": "Python", "ours": "this tool", "framework": owner.package}
+        return named[owner.kind]
+
+    lines: list[Line] = []
+    at = 0
+    for name, run in groupby(frames, key=package):
+        together = tuple(run)
+        if not name or len(together) == 1:
+            for number, frame in enumerate(together, start=at):
+                lines.append(Line(f"{key}-{number}", frame, not name))
+        else:
+            shown = f"{len(together)} frames of {name}, innermost {together[-1]}"
+            lines.append(Line(f"{key}-{at}", shown, False, together))
+        at += len(together)
+    return lines
+
+
+def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
+    """The processes of so many shown ranks, culprits first, with their newest sample of a part."""
+    culprits = frozenset(facts.verdict.culprits)
+    for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
+        view = facts.views.get(rank)
+        for look in view.processes[:MOST_PROCESSES] if view is not None else ():
+            for sample in reversed(look.samples):
+                if getattr(sample, part) is not None:
+                    yield rank, look, sample
+                    break
+
+
+def shown_processes(facts: PageFacts) -> list[Block]:
+    """The threads of culprits, and of one rank of each other group, as far as they fit."""
+    found: list[Block] = []
+    left = 1_200  # frames of all processes together, some 250 bytes each on the page
+    for rank, look, sample in looks(facts, 12, "stack"):
+        if (stack := sample.stack) is None:
+            continue
+        left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
+        if left < 0 and found:
+            break
+        # local variables of the innermost call of which somebody asked for them
+        asked = (
+            local_values
+            for earlier in reversed(look.samples)
+            for local_values in reversed(earlier.local_values)
+            if not is_ours(local_values.frame.file)
+        )
+        by_kernel = {one.tid: one for one in (sample.kernel.threads if sample.kernel else ())}
+        threads = []
+        for number, thread in enumerate(shown_threads(stack)[:MOST_THREADS]):
+            known = by_kernel.get(thread.tid or 0)
+            marks = [
+                "holds the interpreter lock" if thread.owns_gil else "",
+                "takes a lock" if thread.takes_lock else "",
+                f"state {known.state}" if known is not None else "",
+                f"in {known.wchan}" if known is not None and known.wchan else "",
+            ]
+            key = f"rank-{rank}-pid-{look.pid}-thread-{thread.tid or number}"
+            name = f"{thread.name or 'thread'} {thread.tid or ''}".strip()
+            lines = folded_lines([str(frame) for frame in thread.frames], f"{key}-frame")
+            threads.append((key, name, ", ".join(filter(None, marks)), lines))
+        found.append(
+            {
+                "rank": rank,
+                "look": look,
+                "source": stack.source,
+                "threads": threads,
+                "native_calls": sample.native_calls,
+                "innermost": next(asked, None),
+            }
+        )
+    return found

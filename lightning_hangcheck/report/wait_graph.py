@@ -1,0 +1,201 @@
+"""Who waits for whom: the graph of groups in equal standing, and where it is drawn."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lightning_hangcheck.report.paragraphs import plain
+from lightning_hangcheck.report.verdict_text import EqualRanks, Situation, name_ranks, short_path
+from lightning_hangcheck.text.shown import format_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from lightning_hangcheck.report.page_facts import PageFacts
+
+MOST_GROUPS = 8
+"""Of ranks; of more, those are one that wait alike, wherever they stand."""
+WIDTH, HEIGHT = 210, 46
+"""Of a node: 30 characters of 12 pixels in the smaller of its two lines."""
+BETWEEN, BELOW = 26, 64
+MARGIN = 14
+MOST_BESIDE = 4
+"""Nodes in a row; more of the same height go on below."""
+ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
+"""How far beside the nodes an edge has its handles that passes by other rows."""
+ROOM_ABOVE = 34
+"""For the arcs between nodes of one row."""
+
+
+class GraphNode(NamedTuple):
+    """A rank, a group of equal ranks, or something that they wait for.
+
+    Attributes:
+        detail: Where they stand; empty of what is no rank.
+        rank: The first of them, None of what is no rank.
+        in_cycle: It waits for itself, by itself or through others.
+        height: How far above the end of the waiting it stands.
+    """
+
+    key: str
+    title: str
+    detail: str = ""
+    rank: int | None = None
+    is_culprit: bool = False
+    in_cycle: bool = False
+    height: int = 0
+
+
+class GraphEdge(NamedTuple):
+    """One node waits for another, through what the label says."""
+
+    source: str
+    target: str
+    through: str
+    in_cycle: bool
+
+
+def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
+    """Collapse the verdict's graph: ranks in equal standing are one node."""
+    groups, culprits = facts.groups, facts.verdict.culprits
+    if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
+        merged: dict[Situation, list[EqualRanks]] = {}
+        for group in groups:
+            alike = group.situation._replace(place=("", ""), phase="")
+            merged.setdefault(alike, []).append(group)
+        groups = tuple(
+            same[0]
+            if len(same) == 1
+            else EqualRanks(alike, tuple(sorted(rank for one in same for rank in one.ranks)), [])
+            for alike, same in merged.items()
+        )
+    nodes: dict[str, GraphNode] = {}
+    key_of: dict[str, str] = {}
+    only_wait = set()
+    for group in groups:
+        is_culprit = group.situation.is_culprit
+        single = is_culprit and len(culprits) <= 8
+        for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
+            key = f"ranks:{format_ranks(ranks)}"
+            title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
+            detail = plain(group.situation.standing)
+            nodes[key] = GraphNode(key, title, detail, ranks[0], is_culprit)
+            key_of |= {f"rank:{rank}": key for rank in ranks}
+            only_wait |= set() if any(rank in culprits for rank in ranks) else {key}
+    ranked = set(nodes)
+    throughs: dict[tuple[str, str], dict[str, None]] = {}
+    for edge in facts.verdict.wait_for:
+        pair = key_of.get(edge.source, edge.source), key_of.get(edge.target, edge.target)
+        throughs.setdefault(pair, {})[edge.through] = None
+    for key in (key for pair in throughs for key in pair):
+        kind, _, name = key.partition(":")
+        shown = short_path(name) if kind == "file" else name
+        nodes.setdefault(key, GraphNode(key, plain(f"{kind} {shown}")))
+    kept = set(list(nodes)[:40])
+    pairs = [pair for pair in throughs if kept.issuperset(pair)]
+    heights, cycles = _heights_and_cycles(pairs, only_wait)
+    edges = []
+    for source, target in pairs:
+        names = list(throughs[source, target])
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        in_cycle = cycles.get(source, -1) == cycles.get(target, -2)
+        edges.append(GraphEdge(source, target, plain(", ".join(names[:2]) + more), in_cycle))
+    drawn = [
+        node._replace(in_cycle=key in cycles, height=heights.get(key, 0))
+        for key, node in nodes.items()
+        if key in kept and (key in heights or key in ranked)
+    ]
+    return drawn, edges
+
+
+def _heights_and_cycles(
+    pairs: Sequence[tuple[str, str]], only_wait: Collection[str]
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Longest way down to where the waiting ends, and which nodes wait for themselves.
+
+    A group of ranks that wait for others of their group is no cycle unless all are culprits: those
+    are where the graph ends.
+    """
+    if not pairs:
+        return {}, {}
+    import networkx  # 20 MB, which nobody pays who has no graph
+
+    graph = networkx.DiGraph(pairs)
+    whole = networkx.condensation(graph)
+    heights: dict[str, int] = {}
+    cycles: dict[str, int] = {}
+    for height, parts in enumerate(networkx.topological_generations(whole.reverse())):
+        for part in parts:
+            members = whole.nodes[part]["members"]
+            heights.update(dict.fromkeys(members, height))
+            turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
+            if turns and members.isdisjoint(only_wait):
+                cycles.update(dict.fromkeys(members, part))
+    return heights, cycles
+
+
+def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[str, Any]:
+    """Place a graph's nodes, at least one, in rows, the end of the waiting below.
+
+    Returns:
+        In pixels its width and height; its nodes, each with its upper left corner; its edges, each
+        as the path of an SVG, and where the middle of its label stands.
+    """
+    heights: dict[int, list[GraphNode]] = {}
+    for node in nodes:
+        heights.setdefault(node.height, []).append(node)
+    rows = [
+        members[first : first + MOST_BESIDE]
+        for _, members in sorted(heights.items(), reverse=True)
+        for first in range(0, len(members), MOST_BESIDE)
+    ]
+    widest = max(map(len, rows))
+    row_of = {node.key: number for number, row in enumerate(rows) for node in row}
+    arcs = any(row_of[edge.source] == row_of[edge.target] for edge in edges)
+    room = ROOM_ABOVE if arcs else 0
+    corners: dict[str, tuple[int, int]] = {}
+    for number, members in enumerate(rows):
+        start = MARGIN + (widest - len(members)) * (WIDTH + BETWEEN) // 2
+        for column, node in enumerate(members):
+            x = start + column * (WIDTH + BETWEEN)
+            corners[node.key] = (x, MARGIN + room + number * (HEIGHT + BELOW))
+    into: dict[str, int] = {}
+    drawn = []
+    for edge in edges:
+        # labels of edges into one node stand at different heights, so that they do not meet
+        number = into[edge.target] = into.get(edge.target, -1) + 1
+        drawn.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
+    aside = ASIDE if len(rows) > 2 else 0
+    return {
+        "width": 2 * MARGIN + widest * (WIDTH + BETWEEN) - BETWEEN + aside,
+        "height": 2 * (MARGIN + room) + len(rows) * (HEIGHT + BELOW) - BELOW,
+        "nodes": [(node, *corners[node.key]) for node in nodes],
+        "edges": drawn,
+    }
+
+
+def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:
+    """The curve from one node's corner to another's, and the place of its label."""
+    (x, y), (to_x, to_y) = start, end
+    middle, to_middle = x + WIDTH // 2, to_x + WIDTH // 2
+    if start == end:
+        left, right = middle - 40, middle + 40
+        path = f"M{left} {y}C{left - 10} {y - 36} {right + 10} {y - 36} {right} {y - 3}"
+        return path, middle, y - ROOM_ABOVE + 8
+    if y == to_y:
+        sign, edge_y = (-1, y) if x < to_x else (1, y + HEIGHT)
+        bow, tip = edge_y + 38 * sign, edge_y + 3 * sign
+        path = f"M{middle} {edge_y}C{middle} {bow} {to_middle} {bow} {to_middle} {tip}"
+        return path, (middle + to_middle) // 2, edge_y + (-24 if sign < 0 else 34)
+    start_y, end_y = (y + HEIGHT, to_y - 3) if y < to_y else (y, to_y + HEIGHT + 3)
+    half = (start_y + end_y) // 2
+    if abs(end_y - start_y) > BELOW:
+        # past the rows between: a Bezier goes three quarters of the way to where its handles are
+        beside = max(middle, to_middle) + ASIDE
+        path = f"M{middle} {start_y}C{beside} {start_y} {beside} {end_y} {to_middle} {end_y}"
+        return path, round((middle + to_middle) / 8 + beside * 3 / 4), half
+    path = f"M{middle} {start_y}C{middle} {half} {to_middle} {half} {to_middle} {end_y}"
+    part = 0.35 + 0.12 * (number % 4)
+    bent = part * part * (3 - 2 * part)  # how far across a Bezier with these handles has come
+    across = round(middle + (to_middle - middle) * bent)
+    return path, across, round(start_y + (end_y - start_y) * part)

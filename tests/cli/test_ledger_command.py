@@ -1,0 +1,207 @@
+"""`hangcheck ledger`: the totals as text, JSON, CSV and Markdown, and whether a phase must run."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from ledger.lines import begun, discarded, ended, run
+from msgspec.structs import replace
+
+from lightning_hangcheck.cli.main import invoke
+from lightning_hangcheck.ledger import ledger_file
+from lightning_hangcheck.ledger.ledger_file import fingerprint
+from lightning_hangcheck.ledger.spending import Stall
+
+STALL = Stall(
+    verdict="hang", cause="file_lock", phase="model_load", seconds=1800, rank_hours=1.0,
+    explained=True, summary="rank 0 waits for a lock",
+)  # fmt: skip
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").write_text("1")
+    (tmp_path / "last.ckpt").write_text("weights")
+    path = tmp_path / "hangcheck_runs" / "ledger.jsonl"
+    data, made = fingerprint("data"), fingerprint("last.ckpt")
+    for line in (
+        begun("a", "train", data), ended("a", made, val_acc=0.6), discarded("a", "train", "poor"),
+        begun("b", "train", data), ended("b", made, val_acc=0.91),
+        run("7b", loading_s=7200.0), run("70b", STALL),
+    ):  # fmt: skip
+        ledger_file.append(path, line)
+    return path
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    assert invoke(["ledger", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, "--price", "A100=1.5/h")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert "phases, 6.00 in all" in lines
+    assert (
+        "2026-11-20 10:00:00 train discarded 1 h 00 min 2 50% 3.00 val_acc 0.6 c0ffee poor" in lines
+    )
+    assert "2026-11-20 10:00:00 70b finished 2 h 00 min 2 50% 6.00 torchrun train.py" in lines
+    stall = "70b hang file_lock 30 min 00 s 1 h 00 min of all ranks 1.50 rank 0 waits for a lock"
+    assert stall in lines
+    assert "7b 2 h 00 min loader-bound: 50% of the time in dataloading" in lines
+    assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
+
+
+def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(30):
+        ledger_file.append(ledger, run(f"night-{number}-"))
+    text = printed(capsys)
+    assert [f"night-{number}-" in text for number in (9, 10, 29)] == [False, True, True]
+    assert "12 older ones are left out: --csv, --json have all" in text
+    assert printed(capsys, "--csv").count("night-") == 30
+
+
+@pytest.mark.usefixtures("ledger")
+def test_json_and_csv_hold_the_same_numbers(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The price may come from the environment, too."""
+    totals = json.loads(printed(capsys, "--price", "1/h", "--json"))
+    monkeypatch.setenv("HANGCHECK_PRICE", "1/h")
+    rows = list(csv.DictReader(io.StringIO(printed(capsys, "--csv"))))
+    assert [float(row["cost"]) for row in rows] == [
+        row["cost"] for row in (*totals["phases"], *totals["runs"])
+    ]
+    assert [row["name"] for row in rows] == ["train", "train", "7b", "70b"]
+    assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_markdown_is_a_log_to_append_to(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--markdown")
+    assert "| 2026-11-20 10:00:00 | train | done | 1 h 00 min | 2 | 50% | - | val_acc 0.91" in text
+    assert "- 70b: 30 min 00 s, all ranks together 1 h 00 min: rank 0 waits for a lock" in text
+
+
+@pytest.mark.usefixtures("ledger")
+def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--price", "A100=1.5/h", "compare", "7b", "70b")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "7b 70b second / first"
+    assert "time 2 h 00 min 2 h 00 min 1x" in lines
+    assert "cost 6.00 6.00 1x" in lines
+    assert "stalled - 30 min 00 s" in lines
+    assert "in training_step 1 h 00 min, 50% 2 h 00 min, 100% 2x" in lines
+    assert "in dataloading 1 h 00 min, 50% - 0x" in lines
+    assert "7b: loader-bound: 50% of the time in dataloading" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_three_stand_beside_each_other_and_a_run_is_found_by_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = printed(capsys, "compare", "7b", "torchrun train.py", "train")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert lines[0] == "7b 70b train"
+    assert "metrics val_acc 0.91" in lines
+
+
+def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    told = ("GPT2LMHeadModel, parts on cpu (device map)",)
+    ledger_file.append(ledger, replace(run("slow"), offloaded=told))
+    ledger_file.append(ledger, begun("c", "generate"))
+    ledger_file.append(ledger, replace(ended("c"), offloaded=told))
+    text = printed(capsys, "--ledger", str(ledger))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
+    assert f"generate 1 h 00 min offloaded: {told[0]}; on the CPU: 1.0 cores busy" in lines
+
+
+@pytest.mark.usefixtures("ledger")
+def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
+    """In a process of its own: matplotlib may warn when it is imported."""
+    pytest.importorskip("matplotlib", exc_type=ImportError)
+    command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
+    picture = (tmp_path / "costs.png").read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
+    assert struct.unpack(">II", picture[16:24]) == (1320, 420)
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert invoke(["ledger", "--chart", "costs.png"]) == 2
+    assert "; pip install 'lightning-hangcheck[plots]'" in capsys.readouterr().err
+    assert not (ledger.parent.parent / "costs.png").exists()
+
+
+def test_a_phase_is_checked_by_its_metric_and_its_files(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["ledger", "check", "train"]) == 0
+    assert capsys.readouterr().out == "reuse: phase train: val_acc 0.91 is good (from 0.85)\n"
+    Path("data").write_text("22")
+    assert invoke(["ledger", "--price", "1/h", "check", "train"]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("ask: phase train: ")
+    assert "rerun  1 h 00 min, price 2.00" in said
+    ledger_file.append(ledger, discarded("b", "train", "no good"))
+    assert invoke(["ledger", "check", "train"]) == 1
+    assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
+
+
+def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about(
+    ledger: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("data").write_text("22")
+    ledger_file.append(ledger, begun("p", "prepare"))
+    ledger_file.append(ledger, ended("p", fingerprint("data")))
+    ledger_file.append(ledger, replace(discarded("b", "train", "prepare was run again"), by="p"))
+    assert invoke(["ledger", "check", "train"]) == 3
+    said = capsys.readouterr().out
+    assert said.startswith("ask: phase train: ")
+    assert "reuse  what it made (val_acc 0.91)" in said
+    assert "train stale 1 h 00 min" in " ".join(printed(capsys).split())
+    Path("data").write_text("1")
+    assert invoke(["ledger", "check", "train"]) == 3
+    assert capsys.readouterr().out.startswith("ask: phase train: prepare was run again\n")
+
+
+@pytest.mark.usefixtures("ledger")
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--price", "cheap"], "price cheap is not a price per hour; write for example"),
+        (["--ledger", "none.jsonl"], "there is no ledger"),
+        (["check", "dream"], "the ledger has no phase dream; it has train"),
+        (["--ledger", "."], "cannot be read"),
+        (["check"], "missing argument 'NAME'"),
+        (["compare", "7b"], "compare needs two names; hangcheck ledger compare 7b 70b"),
+        (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
+    ],
+)
+def test_what_is_typed_wrong_is_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["ledger", *arguments]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert said in line

@@ -1,0 +1,188 @@
+"""The trace of a run, held to the rules of its format."""
+
+from __future__ import annotations
+
+import json
+from time import process_time
+from typing import TYPE_CHECKING
+
+import msgspec
+import pytest
+from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
+from hangbench.recorded import SHOWN, case_of_program
+from page_runs import ODD, alike, written
+from trace_rules import checked, named
+
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
+from lightning_hangcheck.model.verdict import Edge
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DAY = "2026-11-20T10:23:"
+SECOND_NS = 1_000_000_000
+NOON_NS = 1_795_170_180 * SECOND_NS
+"""10:23:00 of that day."""
+
+
+def _journal(folder: Path, number: int, *lines: tuple[str, str, object]) -> None:
+    """Lines of (second, kind, name or step)."""
+    (folder / "ranks").mkdir(exist_ok=True)
+    entries = [
+        {"at": f"{DAY}{at}Z", "kind": kind, ("step" if kind == "saved" else "name"): what}
+        for at, kind, what in lines
+    ]
+    text = "\n".join(map(json.dumps, entries))
+    (folder / "ranks" / f"rank-{number}.jsonl").write_text(f"{text}\n")
+
+
+def _lasting(text: str, name: str) -> list[tuple[int, int]]:
+    """Seconds after 10:23 at which it began, and for which it lasted."""
+    return [
+        (event["ts"] // 1_000_000 - NOON_NS // SECOND_NS, event["dur"] // 1_000_000)
+        for event in checked(text)
+        if event["ph"] == "X" and event["name"] == name
+    ]
+
+
+@pytest.mark.parametrize("program", SHOWN)
+def test_every_recorded_case_keeps_the_rules(program: str, tmp_path: Path) -> None:
+    case = case_of_program(program)
+    events = checked(written(tmp_path, case, form="perfetto"))
+    ranks = {name for name in named(events, "process_name").values() if name.startswith("rank ")}
+    assert ranks == {f"rank {view.rank}" for view in case.ranks}
+    assert [event["name"] for event in events if event.get("cat") == "verdict"]
+
+
+def test_journals_are_sections_steps_and_what_was_not_seen(tmp_path: Path) -> None:
+    """Sections that overlap have rows of their own; of one before missing lines nothing is told."""
+    nested = [
+        ("01", "checkpoint", "Script started"),
+        ("02", "section_begin", "outer"),
+        ("03", "section_begin", "inner"),
+        ("05", "section_end", "inner"),
+        ("08", "section_end", "outer"),
+        ("10", "saved", 100),
+        ("30", "saved", 140),
+    ]
+    missing = [
+        ("02", "section_begin", "lost"),
+        ("03", "dropped", "lines"),
+        ("04", "section_begin", "barrier"),
+    ]
+    overlapping = [
+        ("02", "section_begin", "one"),
+        ("03", "section_begin", "two"),
+        ("05", "section_end", "one"),
+        ("08", "section_end", "two"),
+    ]
+    for number, lines in enumerate((nested, missing, overlapping)):
+        _journal(tmp_path, number, *lines)
+    with (tmp_path / "ranks/rank-2.jsonl").open("a") as journal:
+        journal.write('{"at":"2026-11')
+    case = job(*(rank(r, IN_LOAD if r == 0 else IN_ALL_REDUCE) for r in range(3)))
+    text = written(tmp_path, case, form="perfetto")
+    lasting = {
+        "outer": [(2, 6)],
+        "inner": [(3, 2)],
+        "steps 101-140": [(10, 20)],
+        "barrier, not left": [(4, 72)],
+        "lost, not left": [],
+        "one": [(2, 3)],
+        "two": [(3, 5)],
+    }
+    assert {name: _lasting(text, name) for name in lasting} == lasting
+    events = checked(text)
+    (step,) = [event for event in events if event["name"] == "steps 101-140"]
+    assert step["args"] == {"seconds_each": 0.5}
+    assert "checkpoint None: Script started" in {event["name"] for event in events}
+    assert {"sections", "sections 2"} <= set(named(events, "thread_name").values())
+    told = json.loads(text)["otherData"]
+    assert "1 of its lines are torn" in told["not seen 1"]
+
+
+def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
+    case = alike(8)
+    events = checked(written(tmp_path, case, form="perfetto"))
+    names = named(events, "process_name")
+    ends = {event["id"]: names[event["pid"]] for event in events if event["ph"] == "f"}
+    begins = {event["id"]: names[event["pid"]] for event in events if event["ph"] == "s"}
+    drawn = {(begins[number], ends[number]) for number in begins}
+    assert drawn == {(f"rank {r}", f"rank {ODD}") for r in range(8) if r != ODD}
+    stalls = [event for event in events if event["ph"] == "X" and event["name"] == "no progress"]
+    assert len(stalls) == 8
+    assert {event["dur"] for event in stalls} == {31_000_000}
+
+
+def test_an_arrow_leads_to_a_rank_that_is_gone(tmp_path: Path) -> None:
+    case = job(rank(0, IN_ALL_REDUCE), gone(1, -9))
+    verdict = msgspec.structs.replace(
+        judge(case), wait_for=(Edge("rank:0", "rank:1", "all_reduce"),)
+    )
+    events = checked(written(tmp_path, case, verdict, form="perfetto"))
+    assert [event["ph"] for event in events if event["ph"] in "sf"] == ["s", "f"]
+    assert {"process ended, exit code -9", "gone"} <= {event["name"] for event in events}
+
+
+def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
+    """Rank 1 has not entered the third, since rank 0 did."""
+
+    def flight(entered: int) -> FlightRecord:
+        entries = tuple(
+            CollectiveEntry(
+                seq=n, op="all_reduce", retired=n < 3, created_ns=NOON_NS + n * 10 * SECOND_NS
+            )
+            for n in range(1, entered + 1)
+        )
+        record = CollectiveRecord(group="0", ranks=(0, 1), last_enqueued=entered, entries=entries)
+        return FlightRecord(taken_ns=0, groups=(record,))
+
+    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)]
+    views = [
+        msgspec.structs.replace(view, flight=flight(entered))
+        for view, entered in zip(views, (3, 2), strict=True)
+    ]
+    text = written(tmp_path, job(*views), form="perfetto")
+    assert _lasting(text, "#3 all_reduce, not ended") == [(30, 46)]
+    assert _lasting(text, "#3 all_reduce, not entered") == [(30, 46)]
+    events = checked(text)
+    threads = named(events, "thread_name")
+    moments = [event for event in events if event["name"] == "#2 all_reduce"]
+    assert [threads[event["tid"]] for event in moments] == ["collectives of 0"] * 2
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["\x1b[2J\x1b]0;owned\x07\u202egnp\u200b", "a" * 100_000, "\ud800", "wandb_v1_" + "a" * 20],
+    ids=["escape", "long", "surrogate", "secret"],
+)
+def test_a_hostile_name_is_harmless(name: str, tmp_path: Path) -> None:
+    _journal(
+        tmp_path,
+        0,
+        ("02", "section_begin", name),
+        ("03", "checkpoint", name),
+        ("04", "section_end", name),
+    )
+    case = job(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE), command=name)
+    text = written(tmp_path, case, form="perfetto")
+    checked(text)
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
+    assert "wandb_v1_" not in text
+    assert len(text) < 20_000
+
+
+def test_1024_ranks(tmp_path: Path) -> None:
+    """Four times the time that is promised for a page; one in sixteen has a journal."""
+    for number in range(0, 1024, 16):
+        _journal(tmp_path, number, ("02", "section_begin", "load"), ("04", "section_end", "load"))
+    case = alike(1024)
+    verdict = judge(case)
+    began = process_time()
+    text = written(tmp_path, case, verdict, form="perfetto")
+    assert process_time() - began < 20.0
+    events = checked(text)
+    assert len(named(events, "process_name")) == 1025
+    assert len([event for event in events if event["name"] == "load"]) == 64
+    assert len(text) < 10_000_000
