@@ -14,7 +14,6 @@ import ctypes
 import os
 import re
 import struct
-import threading
 import time
 from itertools import takewhile
 from typing import TYPE_CHECKING
@@ -98,14 +97,6 @@ def has_ended(pid: int) -> bool:
     return signs is None or signs.has_ended
 
 
-def main_thread_cpu_s(pid: int) -> float | None:
-    """Seconds of processor time of the main thread alone; None where it cannot be read."""
-    try:
-        return read_stat(pid, pid).cpu_s
-    except OSError:
-        return None
-
-
 _LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 """kernel/sched/debug.c: milliseconds on the clock of the processor that the thread last ran on."""
 
@@ -120,19 +111,19 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
     """
 
-    def last_ran_ms(of: int, thread: int) -> float | None:
-        found = _LAST_RAN.search(read_proc(f"/proc/{of}/task/{thread}/sched"))
+    def last_ran_ms(task: str) -> float | None:
+        found = _LAST_RAN.search(read_proc(f"/proc/{task}/sched"))
         return float(found[1]) if found else None
 
     try:
         line = read_stat(pid, tid or pid)
-        last_ran = last_ran_ms(pid, tid or pid)
+        last_ran = last_ran_ms(f"{pid}/task/{tid or pid}")
         if line.state not in "SDT" or last_ran == 0.0:
             return 0.0
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {line.processor})
         try:
-            now = last_ran_ms(os.getpid(), threading.get_native_id())
+            now = last_ran_ms("thread-self")
         finally:
             os.sched_setaffinity(0, allowed)
     except OSError:
@@ -282,10 +273,7 @@ def command_line(pid: int) -> list[str] | Gap:
 
 def command_lines(pids: Iterable[int]) -> dict[int, list[str] | Gap]:
     """Read the command lines of many processes, in a fraction of the time."""
-    return {
-        pid: _texts_of(pid, "cmdline", f"command line of pid {pid}", data)
-        for pid, data in _read_each(pids, "cmdline")
-    }
+    return _texts_of(pids, "cmdline", "command line")
 
 
 def read_environment(pid: int) -> dict[str, str] | Gap:
@@ -295,25 +283,21 @@ def read_environment(pid: int) -> dict[str, str] | Gap:
 
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
     """Read the environments of many processes, in a fraction of the time."""
-    found: dict[int, dict[str, str] | Gap] = {}
-    met: dict[bytes | Exception, dict[str, str]] = {}  # forks have that of their parent
-    for pid, data in _read_each(pids, "environ"):
-        if data not in met:
-            text = _texts_of(pid, "environ", f"environment of pid {pid}", data)
-            if isinstance(text, Gap):
-                found[pid] = text
-                continue
-            met[data] = _by_name(text)
-        found[pid] = met[data]
-    return found
+    found = _texts_of(pids, "environ", "environment")
+    return {pid: one if isinstance(one, Gap) else _by_name(one) for pid, one in found.items()}
 
 
-def _read_each(pids: Iterable[int], name: str) -> Iterable[tuple[int, bytes | Exception]]:
-    return each_within(PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids).items()
+def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
+    """Read lists of NUL-terminated texts; a zombie and a kernel thread have none."""
+    return {
+        pid: _texts(data, f"/proc/{pid}/{name}", f"{what} of pid {pid}")
+        for pid, data in each_within(
+            PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids
+        ).items()
+    }
 
 
-def _texts_of(pid: int, name: str, what: str, data: bytes | Exception) -> list[str] | Gap:
-    """Take a list of NUL-terminated texts apart; a zombie and a kernel thread have none."""
+def _texts(data: bytes | Exception, path: str, what: str) -> list[str] | Gap:
     remedy = ""
     try:
         if isinstance(data, Exception):
@@ -328,7 +312,7 @@ def _texts_of(pid: int, name: str, what: str, data: bytes | Exception) -> list[s
     except NoAnswer as error:
         why = f"{error}: the process is stuck in the kernel with its memory locked"
     except OSError as error:
-        why = f"/proc/{pid}/{name} cannot be read ({error.strerror})"
+        why = f"{path} cannot be read ({error.strerror})"
     return Gap(what, None, why, "process_memory", remedy)
 
 

@@ -18,7 +18,7 @@ from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
-from lightning_hangcheck.look.proc import UNREADABLE, main_thread_cpu_s, vitals
+from lightning_hangcheck.look.proc import UNREADABLE, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
@@ -435,7 +435,8 @@ class WatchedRound:
                 # where all of its threads have used none since, the main one has not either
                 if main_s is None or seen.cpu_s != rank.all_threads_s:
                     rank.all_threads_s = seen.cpu_s
-                    main_s = rank.main_thread_s = main_thread_cpu_s(pid)
+                    line = read_process_stat(pid, pid)
+                    main_s = rank.main_thread_s = None if line is None else line.cpu_s
                 if main_s is not None and seen is not UNREADABLE:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)

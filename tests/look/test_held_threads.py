@@ -13,7 +13,7 @@ from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
 from lightning_hangcheck.look.py_spy import Variables
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.threads import with_bystanders, with_relations
 from lightning_hangcheck.model.evidence import (
@@ -185,7 +185,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
     """The main thread, once it waits in a function."""
 
     def look() -> ThreadStack | None:
-        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
+        ((_, sample),) = look_at([Target(pid=pid)], PATIENCE_S).samples
         assert sample.stack is not None
         assert sample.kernel is not None
         main, state = sample.stack.threads[0], sample.kernel.threads[0]
@@ -201,7 +201,7 @@ def main_thread(pid: int, function: str) -> ThreadStack:
 def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram) -> None:
     running = program("waiting_in_itself.py", "join")
     main = main_thread(running.pid, "join")
-    (sample, _), *_ = sample_all([Target(pid=running.pid)], PATIENCE_S)
+    ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
     assert sample.stack is not None
     joined = [one.name for one in sample.stack.threads if one.tid == main.joined]
     assert joined == ["the joined one"]
@@ -223,7 +223,7 @@ def known_holders(pid: int, *functions: str) -> dict[str, str]:
     """Which thread has the lock that another takes, by name, once threads wait in functions."""
 
     def look() -> ProcessStack | None:
-        (sample, _), *_ = sample_all([Target(pid=pid)], PATIENCE_S)
+        ((_, sample),) = look_at([Target(pid=pid)], PATIENCE_S).samples
         assert sample.stack is not None
         assert sample.kernel is not None
         waiting = {one.tid for one in sample.kernel.threads if one.syscall in FUTEXES}

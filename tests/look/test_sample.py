@@ -27,7 +27,7 @@ from lightning_hangcheck.look.kernel import (
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.sample import KeptStacks, Target, sample_all
+from lightning_hangcheck.look.sample import KeptStacks, Target, look_at
 from lightning_hangcheck.machine import GROUPS
 from lightning_hangcheck.model.evidence import Gap, ProcessState
 
@@ -51,8 +51,9 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
     running = program(name)
     pid = running.pid
     until(lambda: vitals(pid).state == state, f"state {state}")
-    seen, gaps = sample_all([Target(pid=pid, rank=3)], PATIENCE_S)[0]
-    assert gaps == ()
+    look = look_at([Target(pid=pid, rank=3)], PATIENCE_S)
+    ((_, seen),) = look.samples
+    assert look.gaps == ()
     assert seen.kernel.state == state
     assert function in [frame.function for frame in seen.stack.threads[0].frames]
 
@@ -63,29 +64,13 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
     gone = subprocess.Popen(["true"])
     gone.wait()
     pids = [each.pid for each in running] + [gone.pid]
-    answers = sample_all([Target(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
-    for each, (seen, gaps) in zip(running, answers, strict=False):
-        assert gaps == ()
+    look = look_at([Target(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
+    *taken, last = [sample for _, sample in look.samples]
+    for each, seen in zip(running, taken, strict=True):
         assert seen.kernel.pid == seen.stack.pid == each.pid
         assert 0 < seen.taken_ns <= time.monotonic_ns()
-    seen, gaps = answers[4]
-    assert seen.kernel is None
-    assert seen.stack is None
-    assert {gap.rank for gap in gaps} == {4}
-    assert {gap.why for gap in gaps} == {"the process has ended"}
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
-    sleeper = subprocess.Popen(["sleep", "60"])
-    try:
-        ((seen, gaps),) = sample_all([Target(pid=sleeper.pid, rank=0, python=False)], PATIENCE_S)
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    assert seen.kernel is not None
-    assert (seen.stack, gaps) == (None, ())
+    assert (last.kernel, last.stack) == (None, None)
+    assert {(gap.rank, gap.why) for gap in look.gaps} == {(4, "the process has ended")}
 
 
 READING_LINES = """
@@ -145,7 +130,7 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
         try:
             until(lambda: vitals(rank.pid).state == "S", "it to wait")
             targets = [Target(pid=rank.pid, role="rank"), Target(pid=child)]
-            (own, _), (helper, _) = sample_all(targets, PATIENCE_S)
+            (_, own), (_, helper) = look_at(targets, PATIENCE_S).samples
         finally:
             os.kill(child, signal.SIGKILL)
             rank.kill()
@@ -156,15 +141,17 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
 
 def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
-    taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
-    assert [(one.kernel, one.stack, gaps) for one, gaps in taken] == [(None, None, ())] * 100
+    look = look_at([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
+    assert [(one.kernel, one.stack) for _, one in look.samples] == [(None, None)] * 100
+    assert look.gaps == ()
 
 
 def test_where_time_is_over_before_its_stack_was_asked_for_a_process_has_a_gap() -> None:
     over = iter([False, True])
-    ((seen, gaps),) = sample_all([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
+    look = look_at([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
+    ((_, seen),) = look.samples
     assert (seen.kernel is not None, seen.stack) == (True, None)
-    assert "no time was left" in gaps[-1].why
+    assert "no time was left" in look.gaps[-1].why
 
 
 # include/uapi: asm/unistd_64.h and asm-generic/unistd.h

@@ -35,7 +35,7 @@ from lightning_hangcheck.look.py_spy import (
     python_stacks,
     read_threads,
 )
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.threads import training_first
@@ -155,8 +155,9 @@ def test_the_main_thread_is_first_unless_it_only_serves(
 
 
 def stands_in_load(running: RunningProgram) -> LocalValues | None:
-    ((sample, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, with_values=(0,))
-    assert gaps == ()
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, with_values=(0,))
+    assert look.gaps == ()
+    ((_, sample),) = look.samples
     last = sample.local_values[-1] if sample.local_values else None
     return last if last is not None and last.frame.function == "load" else None
 
@@ -165,7 +166,7 @@ def stands_in_load(running: RunningProgram) -> LocalValues | None:
 def test_values_are_shown_only_on_request_short_and_without_secrets(program: StartProgram) -> None:
     running = program("holding_secrets.py")
     values = until(lambda: stands_in_load(running), "it to stand in load").values
-    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
     assert plain.local_values == ()
     assert values["batch"] == "17"
     assert "data/train.bin" in values["path"]
@@ -187,10 +188,11 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
 @pytest.mark.real
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")
-    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
-    ((closer, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, closer),) = look.samples
     assert plain.native_calls == ()
-    assert gaps == ()
+    assert look.gaps == ()
     assert any("sleep" in call for call in closer.native_calls)
 
 

@@ -30,7 +30,7 @@ from lightning_hangcheck.look.open_files import (
     tcp_connections,
 )
 from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
@@ -397,7 +397,7 @@ def polled_by(waiter: RunningProgram) -> WaitTarget:
     """The lock for which any thread of a process is seen to poll."""
 
     def look() -> WaitTarget | None:
-        (sample, _), *_ = sample_all([Target(pid=waiter.pid)], PATIENCE_S)
+        ((_, sample),) = look_at([Target(pid=waiter.pid)], PATIENCE_S).samples
         assert sample.kernel is not None
         targets = (one for state in sample.kernel.threads for one in state.waits_for)
         return next((one for one in targets if one.kind == "lock"), None)
