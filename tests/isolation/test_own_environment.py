@@ -18,7 +18,7 @@ from watch.launched import start_run, verdict_of
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
-from lightning_hangcheck.look import py_spy
+from lightning_hangcheck.look import gpu, py_spy
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.py_spy import dump, find_py_spy
 from lightning_hangcheck.session.session import SidecarFacts
@@ -80,7 +80,8 @@ def test_the_reader_of_gpus_gets_no_token(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
     for name, value in {**TOKENS, **CODE, "HANGCHECK_TEST_NVML": "hangs"}.items():
         monkeypatch.setenv(name, value)
-    look = threading.Thread(target=gpus_of, args=([os.getpid()], 3.0, tmp_path))
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path)
+    look = threading.Thread(target=gpus_of, args=([os.getpid()], 3.0))
     look.start()
 
     def reader() -> psutil.Process | None:
