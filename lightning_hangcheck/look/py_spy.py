@@ -15,6 +15,7 @@ import shutil
 import struct
 import time
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -32,7 +33,6 @@ from lightning_hangcheck.look.proc import (
     why_refused,
 )
 from lightning_hangcheck.look.programs import ChildLate, answer_of
-from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, LocalValues, ProcessStack, ThreadStack
 from lightning_hangcheck.text.redaction import redact_values
@@ -56,10 +56,6 @@ class PySpyFailed(Unseen):
     """py-spy gave no stacks; the reason is its own complaint in one line."""
 
 
-class PySpyLate(Unseen):
-    """py-spy gave no answer in time and was killed."""
-
-
 def find_py_spy() -> Path | None:
     """Find the program beside this Python, where pip puts it, or on PATH."""
     beside = Path(interpreter()).parent / "py-spy"
@@ -78,15 +74,15 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """
     program = find_py_spy()
     if program is None:
-        absent = "py-spy is not installed beside this Python nor on PATH"
-        raise Unseen(absent, "pip install py-spy")
+        why = "py-spy is not installed beside this Python nor on PATH"
+        raise Unseen(why, "pip install py-spy")
     command = [str(program), "dump", "--json", "--pid", str(pid), *options]
     try:
         answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
     except OSError as error:
         raise PySpyFailed(f"py-spy: {program} cannot be started ({error.strerror})") from error
     except ChildLate as error:
-        raise PySpyLate(f"py-spy gave {error}") from error
+        raise Unseen(f"py-spy gave {error}") from error
     if answer.returncode == 0:
         return answer.stdout
     # the headline and the innermost cause, which py-spy lists below ``Caused by:``
@@ -138,7 +134,7 @@ class DumpedThread(msgspec.Struct):
     active: bool = False
     owns_gil: bool = False
 
-    def stack(self, most: int | None = None, *, takes_lock: bool = False) -> ThreadStack:
+    def stack(self, most: int | None = None) -> ThreadStack:
         """Return it as evidence, with at most so many of its innermost frames."""
         return ThreadStack(
             tid=self.os_thread_id,
@@ -146,7 +142,6 @@ class DumpedThread(msgspec.Struct):
             name=self.thread_name or "",
             active=self.active,
             owns_gil=self.owns_gil,
-            takes_lock=takes_lock,
             frames=tuple(frame.place for frame in reversed(self.frames[:most])),
         )
 
@@ -181,12 +176,12 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
             raise failure from error
         # from Python 3.12 on a chain that ends too early may look whole; but native code may call
         # Python in a thread of its own: a beginning that no thread of Python's has must come twice
-        begun = ((thread, thread.frames[-1].name if thread.frames else "") for thread in threads)
-        unsure = {
-            (thread.os_thread_id, begin)
-            for thread, begin in begun
-            if thread.active and begin not in BEGINNINGS
+        begun = {
+            (thread.os_thread_id, thread.frames[-1].name if thread.frames else "")
+            for thread in threads
+            if thread.active
         }
+        unsure = {(tid, begin) for tid, begin in begun if begin not in BEGINNINGS}
         if not any(thread.is_torn for thread in threads) and unsure <= seen:
             return _with_our_ids(pid, threads)
         seen |= unsure
@@ -281,12 +276,8 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
             is_main = thread.thread_name == "MainThread" if tid is None else tid == pid
             return not is_main, tid or 0
 
-        sources = Sources.of(pid)
-        stacks = []
-        for one in sorted(threads, key=order):
-            takes = any(sources.takes_lock(inner.filename, inner.line) for inner in one.frames[:1])
-            stacks.append(one.stack(takes_lock=takes))
-        return ProcessStack(pid=pid, source=PY_SPY, threads=tuple(stacks))
+        stacks = tuple(one.stack() for one in sorted(threads, key=order))
+        return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
 
     return guarded("stack", f"stack of pid {pid}", rank, look)
 
@@ -335,28 +326,23 @@ MOST_CALLS = 12  # The innermost: what a thread waits in is among them, what led
 
 
 def native_calls(
-    pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
+    pid: int, rank: int | None, time_limit_s: float, tid: int
 ) -> Looked[tuple[str, ...]]:
-    """Read the native calls inside the innermost Python frame of a thread, or of the main one.
+    """Read the native calls inside the innermost Python frame of a thread.
 
     Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
     no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
     """
 
     def look() -> tuple[str, ...]:
-        return innermost_calls(dump(pid, time_limit_s, "--native"), tid or pid)
+        return innermost_calls(dump(pid, time_limit_s, "--native"), tid)
 
     return guarded("native_calls", f"native calls of pid {pid}", rank, look)
 
 
 def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
     """Read them from py-spy's JSON; `Unseen` where it is of another form."""
-    calls: list[str] = []
-    for frame in next(
-        (thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), []
-    ):
-        if frame.module is None:
-            break
-        if not frame.name.startswith("0x"):
-            calls.append(frame.name)
+    frames = next((thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), [])
+    native = takewhile(lambda frame: frame.module is not None, frames)
+    calls = [frame.name for frame in native if not frame.name.startswith("0x")]
     return tuple(reversed(calls[:MOST_CALLS]))

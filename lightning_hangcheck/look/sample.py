@@ -34,7 +34,12 @@ from lightning_hangcheck.look.py_spy import (
 )
 from lightning_hangcheck.look.signalled_stacks import signalled_stacks
 from lightning_hangcheck.look.source import Sources, code_notes
-from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
+from lightning_hangcheck.look.threads import (
+    at_locks,
+    training_first,
+    with_bystanders,
+    with_relations,
+)
 from lightning_hangcheck.machine import read_proc
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users
@@ -375,6 +380,7 @@ class _Subject:
             stack = training_first(stack)
             kernel = led_by(kernel, stack.threads[0].tid)
         sources, variables = Sources.of(pid), Variables(pid, deadline)
+        stack = at_locks(stack, sources)
         # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
         locks = polled_locks(stack, variables)
         threads = []

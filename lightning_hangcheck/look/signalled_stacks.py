@@ -25,7 +25,6 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.files.safe import open_owned
 from lightning_hangcheck.look.proc import ENDED, thread_ids, vitals
-from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.machine import read_status
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import StackOffer, find_offer
@@ -146,21 +145,16 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
             frames.append(Frame(function, file, int(frame["line"])))
     if main_thread not in threads:
         return ()
-    sources = Sources.of(pid)
-    found = []
-    for ident in (main_thread, *(thread for thread in threads if thread != main_thread)):
-        name, inner_first = threads[ident]
-        is_main = ident == main_thread
-        found.append(
-            ThreadStack(
-                tid=pid if is_main else None,
-                ident=ident,
-                name="MainThread" if is_main else name or f"0x{ident:x}",
-                takes_lock=any(sources.takes_lock(one.file, one.line) for one in inner_first[:1]),
-                frames=tuple(reversed(inner_first)),
-            )
+    stacks = [
+        ThreadStack(
+            tid=pid if ident == main_thread else None,
+            ident=ident,
+            name="MainThread" if ident == main_thread else name or f"0x{ident:x}",
+            frames=tuple(reversed(inner_first)),
         )
-    return tuple(found)
+        for ident, (name, inner_first) in threads.items()
+    ]
+    return tuple(sorted(stacks, key=lambda stack: stack.ident != main_thread))
 
 
 def unescaped(text: str) -> str:

@@ -65,6 +65,16 @@ def training_first(stack: ProcessStack) -> ProcessStack:
     return replace(stack, threads=(first, *rest))
 
 
+def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:
+    """Say which threads stand at a line that takes a lock."""
+
+    def takes(thread: ThreadStack) -> bool:
+        return any(sources.takes_lock(inner.file, inner.line) for inner in thread.frames[-1:])
+
+    threads = (replace(thread, takes_lock=takes(thread)) for thread in stack.threads)
+    return replace(stack, threads=tuple(threads))
+
+
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """Say which threads end no other one's wait by their source: a heartbeat, a reader of a log.
 
@@ -72,15 +82,12 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """
 
     def marked(thread: ThreadStack) -> ThreadStack:
-        own = [
-            frame for frame in thread.frames if not (is_standard(frame.file) or is_ours(frame.file))
-        ]
-        users = [frame for frame in own if is_users(frame.file)]
-        parsed = ((frame, sources.parsed(frame.file)) for frame in users)
-        told = [
-            None if found is None else found.calls.waking(frame.line) for frame, found in parsed
-        ]
-        wakes, nothing = True in told, {*told} == {False} and len(users) == len(own)
+        own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
+        told = []
+        for frame in own:
+            found = sources.parsed(frame.file) if is_users(frame.file) else None
+            told.append(None if found is None else found.calls.waking(frame.line))
+        wakes, nothing = True in told, {*told} == {False}
         return replace(thread, bystander=nothing, wakes=wakes) if wakes or nothing else thread
 
     first, *others = stack.threads

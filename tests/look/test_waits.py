@@ -273,13 +273,13 @@ def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram, count
     running = program(PROGRAM, "locked_threads", count)
 
     def locked() -> int:
-        stack, _ = python_stacks(running.pid, 0, PATIENCE_S)
+        ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
         futexes = {
             thread.tid
-            for thread in state_of(running.pid).threads
+            for thread in sample.kernel.threads
             if any(target.kind == "futex" for target in thread.waits_for)
         }
-        threads = stack.threads if stack is not None else ()
+        threads = sample.stack.threads if sample.stack is not None else ()
         return sum(thread.takes_lock and thread.tid in futexes for thread in threads)
 
     until(lambda: locked() == int(count), "the threads to be in their locks")
