@@ -197,7 +197,6 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
         text=True,
     )
     try:
-        assert watch.stdout is not None
         first = watch.stdout.readline()
         watch.send_signal(signal.SIGINT)
         rest = watch.stdout.read()

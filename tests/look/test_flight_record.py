@@ -79,7 +79,6 @@ def read(path: Path, rank: int = 0, *, nccl2: bool = False) -> FlightRecord:
     """The record, which must be there without a gap."""
     record, gaps = flight_record(path, rank, 5.0, nccl2=nccl2)
     assert gaps == ()
-    assert record is not None
     return record
 
 
@@ -352,7 +351,6 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
         """Gloo's own thread notes an end after it has woken who waited for it."""
         record, gaps = flight_record(path, 0, PATIENCE_S)
         assert gaps == ()
-        assert record is not None
         return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
 
     (group,) = until(all_ended, "all to be noted as ended").groups

@@ -186,8 +186,6 @@ def main_thread(pid: int, function: str) -> ThreadStack:
 
     def look() -> ThreadStack | None:
         ((_, sample),) = look_at([Target(pid=pid)], PATIENCE_S).samples
-        assert sample.stack is not None
-        assert sample.kernel is not None
         main, state = sample.stack.threads[0], sample.kernel.threads[0]
         waits = any(one.kind == "futex" for one in state.waits_for) or state.syscall in FUTEXES
         there = any(one.function.endswith(function) for one in main.frames)
@@ -202,7 +200,6 @@ def test_the_thread_that_is_joined_is_known_beside_others(program: StartProgram)
     running = program("waiting_in_itself.py", "join")
     main = main_thread(running.pid, "join")
     ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
-    assert sample.stack is not None
     joined = [one.name for one in sample.stack.threads if one.tid == main.joined]
     assert joined == ["the joined one"]
 
@@ -224,8 +221,6 @@ def known_holders(pid: int, *functions: str) -> dict[str, str]:
 
     def look() -> ProcessStack | None:
         ((_, sample),) = look_at([Target(pid=pid)], PATIENCE_S).samples
-        assert sample.stack is not None
-        assert sample.kernel is not None
         waiting = {one.tid for one in sample.kernel.threads if one.syscall in FUTEXES}
         waits = [one.frames for one in sample.stack.threads if one.tid in waiting and one.frames]
         places = Counter(one[-1].function.rpartition(".")[2] for one in waits)

@@ -580,7 +580,6 @@ def test_a_lock_is_known_by_its_name_and_where_that_lives(
 ) -> None:
     """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
     taken = locks_at(*at(source, "takes")).taken
-    assert taken is not None
     assert (taken.text, taken.of_file) == (text, of_file)
     assert (taken in locks_at(*at(source, "holds")).held) == same
 

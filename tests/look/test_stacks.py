@@ -22,7 +22,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look import py_spy
-from lightning_hangcheck.look.proc import slept_s, thread_ids
+from lightning_hangcheck.look.proc import has_ended, slept_s, thread_ids
 from lightning_hangcheck.look.py_spy import (
     LONGEST_VALUE,
     MOST_CALLS,
@@ -51,43 +51,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import LocalValues
 
 
-def take(pid: int) -> ProcessStack:
-    """The stacks, which must be there without a gap."""
-    stack, gaps = python_stacks(pid, 3, PATIENCE_S)
-    assert gaps == ()
-    return stack
-
-
-def line_of(program: str, text: str) -> int:
-    """Number of the first line that holds the text."""
-    lines = (PROGRAMS / program).read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
-
-
-def innermost_when_at(pid: int, line: int) -> Frame:
-    """The main thread's innermost frame, once it is at that line."""
-
-    def at_line() -> Frame | None:
-        frame = take(pid).threads[0].frames[-1]
-        return frame if frame.line == line else None
-
-    return until(at_line, f"line {line}")
-
-
-@pytest.mark.real
-def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
-    program: StartProgram,
-) -> None:
-    name = "deadlocked_threads.py"
-    running = program(name)
-    frame = innermost_when_at(running.pid, line_of(name, "second.acquire()"))
-    assert (frame.function, frame.file) == ("wants_second", str(PROGRAMS / name))
-    threads = until(lambda: (t := take(running.pid).threads)[1:] and t, "the second thread")
-    assert [thread.name for thread in threads] == ["MainThread", "other side"]
-    assert threads[0].tid == running.pid
-    assert "wants_first" in [frame.function for frame in threads[1].frames]
-
-
 @pytest.mark.parametrize(
     ("line", "takes"),
     [
@@ -109,31 +72,18 @@ def test_a_line_that_takes_a_lock_and_calls_nothing_else_is_known(
     assert Sources("", time.time()).takes_lock(str(file), 1) == takes
 
 
+PACKAGES = "/lib/python3.11/site-packages"
 SERVES = (
-    Frame("<module>", "/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", 9),
-    Frame("Worker.main_loop", "/lib/python3.11/site-packages/ray/_private/worker.py", 1014),
+    Frame("<module>", f"{PACKAGES}/ray/_private/workers/default_worker.py", 9),
+    Frame("Worker.main_loop", f"{PACKAGES}/ray/_private/worker.py", 1014),
 )
-
-JOINS = (Frame("init_process_group", "/lib/python3.11/site-packages/torch/distributed/c.py", 3),)
-
+JOINS = (Frame("init_process_group", f"{PACKAGES}/torch/distributed/c.py", 3),)
 TRAINS = (
     Frame("Thread._bootstrap", "/lib/python3.11/threading.py", 995),
     Frame("train", "/home/ada/train.py", 12),
 )
-
 OF_USER = (Frame("<module>", "/home/ada/train.py", 40),)
-
 LEFT = (Frame("_shutdown", "/lib/python3.11/threading.py", 1600),)
-
-
-def first_of(main: tuple[Frame, ...], *others: tuple[Frame, ...]) -> str:
-    """The name of the thread that comes first: main, a, b, ..."""
-    names = ["main", *"abc"[: len(others)]]
-    pairs = zip(names, (main, *others), strict=True)
-    threads = tuple(ThreadStack(tid=None, name=name, frames=frames) for name, frames in pairs)
-    ordered = training_first(ProcessStack(pid=1, source="", threads=threads)).threads
-    assert sorted(one.name for one in ordered) == sorted(names)
-    return ordered[0].name
 
 
 @pytest.mark.parametrize(
@@ -141,17 +91,20 @@ def first_of(main: tuple[Frame, ...], *others: tuple[Frame, ...]) -> str:
     [
         ((SERVES, (), TRAINS), "b"),
         ((SERVES, TRAINS, TRAINS), "b"),  # newest first where no ids are known: b was there before
-        ((SERVES, SERVES), "main"),
-        ((OF_USER, TRAINS), "main"),
-        (((*SERVES, *JOINS), TRAINS), "main"),
-        ((LEFT, TRAINS), "main"),
-        (((), TRAINS), "main"),
+        ((SERVES, SERVES), "m"),
+        ((OF_USER, TRAINS), "m"),
+        (((*SERVES, *JOINS), TRAINS), "m"),
+        ((LEFT, TRAINS), "m"),
+        (((), TRAINS), "m"),
     ],
 )
 def test_the_main_thread_is_first_unless_it_only_serves(
     threads: tuple[tuple[Frame, ...], ...], first: str
 ) -> None:
-    assert first_of(*threads) == first
+    named = [ThreadStack(tid=None, name=n, frames=f) for n, f in zip("mab", threads, strict=False)]
+    ordered = training_first(ProcessStack(pid=1, source="", threads=tuple(named))).threads
+    assert sorted(one.name for one in ordered) == sorted(one.name for one in named)
+    assert ordered[0].name == first
 
 
 def stands_in_load(running: RunningProgram) -> LocalValues | None:
@@ -249,7 +202,6 @@ def innermost(pid: int) -> str:
     """The function in which its main thread stands."""
     stack, gaps = signalled_stacks(pid, 3, PATIENCE_S)
     assert gaps == ()
-    assert stack is not None
     return stack.threads[0].frames[-1].function
 
 
@@ -499,14 +451,7 @@ def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path
     install(beside_python, f"sleep 1000 & echo $! > {beside_python}/pid; wait")
     assert why_no_stack(psutil.Process().pid, 1.0) == "py-spy gave no answer within 1 s"
     started = int((beside_python / "pid").read_text())
-    until(lambda: not _runs(started), "its child to end")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    until(lambda: has_ended(started), "its child to end")
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
-import http.server
 import os
 import signal
 import socket
@@ -12,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -34,7 +32,6 @@ from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from processes import RunningProgram, StartProgram
@@ -46,14 +43,8 @@ PROGRAM = "waiting_for.py"
 
 def state_of(*pids: int) -> ProcessState:
     """The first one's state, with what looking at all of them adds."""
-    states = [state for pid in pids if (state := kernel_state(pid, 0, PATIENCE_S)[0]) is not None]
-    return with_holders(states)[0]
-
-
-def with_holders(states: list[ProcessState]) -> list[ProcessState]:
-    """All of them, with what looking at all of them adds."""
-    holders = Holders([state.pid for state in states])
-    return [holders.complete(state) for state in states]
+    state, _ = kernel_state(pids[0], 0, PATIENCE_S)
+    return Holders(pids).complete(state)
 
 
 def target_of(*pids: int, kind: str) -> WaitTarget:
@@ -64,9 +55,6 @@ def target_of(*pids: int, kind: str) -> WaitTarget:
         return next((target for target in targets if target.kind == kind), None)
 
     return until(look, f"pid {pids[0]} to wait for a {kind}")
-
-
-SECOND = 1_000_000_000
 
 
 def test_opening_a_fifo_without_a_writer_is_told_from_a_file(
@@ -120,7 +108,6 @@ def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) 
         target = target_of(running.pid, kind="pipe")
         assert [one.pid for one in target.holders] == [daemon]
         state = kernel_state(running.pid, 0, PATIENCE_S)[0]
-        assert state is not None
         late = Holders([running.pid], deadline=0.0)
         assert [one.holders for one in late.complete(state).threads[0].waits_for] == [()]
         assert len(late.gaps) == 1, "who was not looked for may have it"
@@ -221,56 +208,21 @@ def test_one_that_accepts_names_its_own_end(program: StartProgram, family: str) 
 def test_the_owner_of_the_remote_end_is_found_and_bytes_of_a_download_are_counted(
     program: StartProgram,
 ) -> None:
-    with _trickle() as (port, let_go):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         running = program(PROGRAM, "download", str(port))
+        accepted, _ = server.accept()
+    with accepted:
         target = target_of(running.pid, os.getpid(), kind="socket")
         assert target.name == f"127.0.0.1:{port}"
         assert [one.pid for one in target.holders] == [os.getpid()]
         before = state_of(running.pid).network_bytes
-        assert before is not None
-        let_go.set()
-        until(
-            lambda: (state_of(running.pid).network_bytes or 0) > before + 50_000,
-            "the download's bytes",
-        )
+        accepted.sendall(bytes(100_000))
+        until(lambda: state_of(running.pid).network_bytes > before + 50_000, "the bytes")
 
 
-@contextmanager
-def _trickle() -> Iterator[tuple[int, threading.Event]]:
-    """A server that begins its answer, and goes on for ever once it is let go."""
-    let_go, over = threading.Event(), threading.Event()
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.flush()
-            let_go.wait(60)
-            while not over.wait(0.01):
-                try:
-                    self.wfile.write(b"x" * 1000)
-                except OSError:
-                    return
-
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port, let_go
-    finally:
-        over.set()
-        let_go.set()
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-
-
-@pytest.mark.parametrize("count", ["1", "2"])
-def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram, count: str) -> None:
-    running = program(PROGRAM, "locked_threads", count)
+def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram) -> None:
+    running = program(PROGRAM, "locked_threads")
 
     def locked() -> int:
         ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
@@ -282,7 +234,7 @@ def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram, count
         threads = sample.stack.threads if sample.stack is not None else ()
         return sum(thread.takes_lock and thread.tid in futexes for thread in threads)
 
-    until(lambda: locked() == int(count), "the threads to be in their locks")
+    until(lambda: locked() == 2, "the threads to be in their locks")
 
 
 def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
@@ -301,12 +253,16 @@ def test_the_lock_table_is_read_as_proc_5_has_it(tmp_path: Path) -> None:
     assert (waiting.pid, waiting.device, waiting.inode) == (-1, (0xFE, 0x10), 2146453)
 
 
-@pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_the_calls_in_which_threads_block_are_known(machine: str) -> None:
-    names = {call.name for call in calls_of(machine).values()}
-    assert {"read", "write", "futex", "flock", "fcntl", "recvfrom", "connect", "wait4"} <= names
-    assert {"rt_sigsuspend", "rt_sigtimedwait"} <= names
-    assert {"ppoll", "openat", "fsync", "clock_nanosleep", "restart_syscall"} <= names
+def test_the_calls_in_which_threads_block_are_known() -> None:
+    """Numbers of include/uapi: asm/unistd_64.h and asm-generic/unistd.h."""
+    intel, arm = calls_of("x86_64"), calls_of("aarch64")
+    assert (intel[0], intel[202].name, arm[63], arm[98].name) == (
+        arm[63],
+        "futex",
+        intel[0],
+        "futex",
+    )
+    assert {call.name for call in arm.values()} < {call.name for call in intel.values()}
     assert calls_of("some other machine") == {}
 
 
@@ -336,57 +292,43 @@ def test_a_thread_that_waits_for_an_event_shows_until_when() -> None:
     finally:
         event.set()
         thread.join()
-    assert 0 <= wakes_ns - before_ns - 600 * SECOND < 60 * SECOND
+    assert 600e9 <= wakes_ns - before_ns < 660e9
 
 
 def _wakes_ns(tid: int | None) -> int | None:
     state, _ = kernel_state(os.getpid(), 0, 5.0)
-    assert state is not None
     return next(one.wakes_ns for one in state.threads if one.tid == tid)
 
 
 @pytest.mark.parametrize(
     ("family", "server", "client"),
-    [
-        (socket.AF_INET, "127.0.0.1", "127.0.0.2"),
-        (socket.AF_INET6, "::1", "::1"),
-    ],
+    [(socket.AF_INET, "127.0.0.1", "127.0.0.2"), (socket.AF_INET6, "::1", "::1")],
 )
 def test_both_ends_of_a_connection_and_its_bytes_are_told(
     family: socket.AddressFamily, server: str, client: str
 ) -> None:
-    with closing(socket.socket(family)) as listens, closing(socket.socket(family)) as asks:
-        listens.bind((server, 0))
-        listens.listen()
-        asks.bind((client, 0))
-        asks.connect(listens.getsockname())
+    with socket.create_server((server, 0), family=family) as listens:
+        asks = socket.create_connection(listens.getsockname()[:2], source_address=(client, 0))
         accepted, _ = listens.accept()
-        with closing(accepted):
-            asks.sendall(b"x" * 1_000)
-            assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
-            found = tcp_connections()
-            state, _ = kernel_state(os.getpid(), 0, PATIENCE_S)
-            assert found is not None
-            assert state is not None
-            there = found[os.fstat(accepted.fileno()).st_ino]
-            shown = f"[{server}]" if family is socket.AF_INET6 else server
-            assert there.local == f"{shown}:{listens.getsockname()[1]}"
-            assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
-            assert there.carried_bytes >= 1_000
-            (state,) = with_holders([state])
-            told = Connection(there.local, there.remote) in state.connections
-            assert told == (server != client), "only what leads to another address"
+    with asks, accepted:
+        asks.sendall(b"x" * 1_000)
+        assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
+        there = tcp_connections()[os.fstat(accepted.fileno()).st_ino]
+        shown = f"[{server}]" if family is socket.AF_INET6 else server
+        assert there.local == f"{shown}:{accepted.getsockname()[1]}"
+        assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
+        assert there.carried_bytes >= 1_000
+        told = Connection(there.local, there.remote) in state_of(os.getpid()).connections
+        assert told == (server != client), "only what leads to another address"
 
 
 def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:
-    with closing(socket.socket()) as listens, closing(socket.socket()) as asks:
-        listens.bind(("127.0.0.3", 0))
-        listens.listen()
-        asks.connect(listens.getsockname())
+    listens = socket.create_server(("127.0.0.3", 0))
+    with listens, socket.create_connection(listens.getsockname()) as asks:
         asks.sendall(b"x")
         (reach,) = reach_of(["127.0.0.3", "127.0.0.4"], [os.getpid()])
-        assert (reach.address, reach.unanswered) == ("127.0.0.3", 0)
-        assert reach.heard_s < 5.0
+    assert (reach.address, reach.unanswered) == ("127.0.0.3", 0)
+    assert reach.heard_s < 5.0
 
 
 def test_other_machines_know_this_one_by_no_address_of_its_own_loopback() -> None:
@@ -398,7 +340,6 @@ def polled_by(waiter: RunningProgram) -> WaitTarget:
 
     def look() -> WaitTarget | None:
         ((_, sample),) = look_at([Target(pid=waiter.pid)], PATIENCE_S).samples
-        assert sample.kernel is not None
         targets = (one for state in sample.kernel.threads for one in state.waits_for)
         return next((one for one in targets if one.kind == "lock"), None)
 
@@ -578,7 +519,6 @@ def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: P
         text=True,
     )
     try:
-        assert inside.stdout is not None
         assert inside.stdout.readline() == "written\n"
         assert maker_of(str(path), os.getpid()) == UNKNOWN
     finally:

@@ -257,8 +257,6 @@ def test_a_process_that_was_killed_stays_what_it_was_until_its_parent_notices() 
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as launcher:
-        assert launcher.stdin is not None
-        assert launcher.stdout is not None
         lines = [launcher.stdout.readline().strip() for _ in range(2)]
         pid = int("".join(lines))
         tree = ProcessTree(launcher.pid, root_belongs=False)

@@ -96,7 +96,6 @@ def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -
     progress.saw_elsewhere("validation")
     read_beats(progress, 61.5, 61.6)
     pace = progress.pace()
-    assert pace is not None
     assert pace.longest_pause_s < 1.0
 
 
@@ -108,7 +107,6 @@ def test_what_comes_once_in_many_steps_has_a_pace_as_soon_as_it_was_seen_twice()
         progress.saw_elsewhere("optimizer_step")
         pace = progress.pace("optimizer_step")
         assert (pace is not None and pace.known) == (began_s == 200)
-    assert pace is not None
     assert 59 < pace.longest_pause_s < 60
     assert progress.pace("validation") is None
 
@@ -163,7 +161,6 @@ def test_the_first_pause_in_a_place_teaches_nothing() -> None:
         progress.read_beat(beat(at_s), int((at_s + 0.9) * SECOND))
     progress.read_beat(beat(44.0), 44 * SECOND)
     pace = progress.pace()
-    assert pace is not None
     assert pace.known
     assert pace.longest_pause_s == 0.9
 
@@ -183,7 +180,6 @@ def test_steps_that_went_by_between_two_readings_teach_the_pace_of_the_whole_loo
     stuck = Beat(pid=1, beats=2, last_beat_ns=2 * SECOND, phase="training_step", step=5)
     progress.read_beat(stuck, 2 * SECOND)
     pace = progress.pace()
-    assert pace is not None
     assert pace.known
     assert pace.longest_pause_s < 1.0
 
@@ -212,7 +208,6 @@ def test_a_section_with_a_number_in_its_name_is_one_place_however_many_there_are
         at_s = 1.0 + number / 10
         progress.read_beat(beat(at_s, section=f"batch {number}"), int(at_s * SECOND))
     pace = progress.pace()
-    assert pace is not None
     assert pace.known
     assert pace.longest_pause_s < 1.0
 
@@ -226,7 +221,6 @@ def test_a_place_that_was_left_long_ago_has_no_known_pace_any_more() -> None:
             progress.read_beat(beat(at_s, "validation", name), int(at_s * SECOND))
     assert progress.pace() is not None
     known = progress.pace()
-    assert known is not None
     assert known.pauses < 5
 
 
