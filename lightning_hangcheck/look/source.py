@@ -288,7 +288,8 @@ class Parsed:
                 awaits = awaits or called_name(inner).lstrip("_") in AWAITS
             if isinstance(inner, LOOPS):
                 retried = _caught_in(inner, line)
-        after = self._after_backward(getattr(function, "body", []), line, ALWAYS_RUN)
+        body = getattr(function, "body", []) if start else []
+        after = self._after_backward(body, line, ALWAYS_RUN)
         over_some = ALWAYS_RUN + LOOPS_OVER_SOME
         after = after or any(self._after_backward(loop.body, line, over_some) for loop in loops)
         return CodeNote(
