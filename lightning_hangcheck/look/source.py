@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.proc import began_s, root_of
-from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY, RankTests
 from lightning_hangcheck.look.syntax import (
     FUNCTIONS,
     LOOPS,
+    ONE_RANK_ONLY,
+    RankTests,
     around,
     called_name,
     last_name,

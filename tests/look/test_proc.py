@@ -14,9 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look.exits import Exited, ExitWatcher
 from lightning_hangcheck.look.proc import (
     UNREADABLE,
+    Exited,
+    ExitWatcher,
     command_line,
     descendants,
     explain,

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.source import CallsAhead, Parsed, code_notes
+from lightning_hangcheck.look.syntax import RankTests
 from lightning_hangcheck.look.threads import locks_at
 from lightning_hangcheck.model.evidence import Frame
 
