@@ -7,19 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, end, until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.kernel import (
     CALLS,
     MOST_THREADS,
-    KillCounter,
+    SEPARATE,
+    UNIFIED,
     kernel_state,
     kill_counter,
     memory_use,
@@ -29,12 +29,9 @@ from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.sample import KeptStacks, Target, look_at
-from lightning_hangcheck.machine import GROUPS
 from lightning_hangcheck.model.evidence import Gap, ProcessState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from processes import StartProgram
 
 
@@ -246,71 +243,33 @@ def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
     assert whole.threads_left_out == hurried.threads_left_out - 3
 
 
-MIB = 1 << 20
-
-EATS = "import sys; sys.stdin.readline(); bytearray(400 << 20)"
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group of our own with 64 MiB; only root on some machines may have one."""
-    separate = (GROUPS / "memory").is_dir()
-    folder = GROUPS / ("memory" if separate else "") / f"hangcheck-test-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if separate else "memory.max"
-    try:
-        folder.mkdir()
-        (folder / limit).write_text(str(64 * MIB))
-    except OSError as error:
-        with suppress(OSError):
-            folder.rmdir()
-        pytest.skip(f"no control group can be made here ({error.strerror})")
-    yield folder
-    folder.rmdir()
-
-
-def test_an_end_for_want_of_memory_is_counted(group: Path) -> None:
-    eater = subprocess.Popen([sys.executable, "-c", EATS], stdin=subprocess.PIPE, text=True)
-    try:
-        (group / "cgroup.procs").write_text(str(eater.pid))
-        counter = kill_counter(eater.pid)
-        assert (counter.scope, counter.since()) == ("control group", 0)
-        eater.communicate("eat\n", timeout=120)
-        assert eater.returncode == -9
-        assert counter.since() == 1
-    finally:
-        end(eater)
-
-
-def test_without_control_groups_the_machines_counter_is_read(tmp_path: Path) -> None:
+def test_without_control_groups_the_machines_counter_and_limit_count(tmp_path: Path) -> None:
     counter = kill_counter(os.getpid(), groups=tmp_path)
-    assert counter == KillCounter("machine", "/proc/vmstat", counter.kills)
-    gone = KillCounter("control group", str(tmp_path / "memory.events"), 3)
-    assert gone.since() == 0, "of a group that is gone"
-
-
-def test_the_machines_memory_is_a_limit_for_every_process(tmp_path: Path) -> None:
+    assert (counter.scope, counter.file) == ("machine", "/proc/vmstat")
     use = memory_use(os.getpid(), groups=tmp_path)
     assert (use.scope, use.limit_bytes) == ("machine", psutil.virtual_memory().total)
     assert 0 < use.used_bytes < use.limit_bytes
 
 
-def test_a_group_above_that_has_less_left_counts(tmp_path: Path) -> None:
+def test_a_group_above_that_has_less_left_counts_and_so_do_its_kills(tmp_path: Path) -> None:
     """Written for both versions of control groups, whichever this machine has."""
     separate = "memory:" in Path("/proc/self/cgroup").read_text()
     group = tmp_path / "memory" if separate else tmp_path
-    used, limit, cached = (
-        ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
-        if separate
-        else ("memory.current", "memory.max", "inactive_file")
-    )
+    used, limit, cached, kills = SEPARATE if separate else UNIFIED
     group.mkdir(exist_ok=True)
-    (group / used).write_text(f"{9 * MIB}\n")
-    (group / limit).write_text(f"{10 * MIB}\n")
-    (group / "memory.stat").write_text(f"anon 1\n{cached} {2 * MIB}\n")
-    use = memory_use(os.getpid(), groups=tmp_path)
-    assert (use.scope, use.used_bytes, use.limit_bytes) == ("control group", 7 * MIB, 10 * MIB)
+    (group / used).write_text("9000000\n")
+    (group / limit).write_text("10000000\n")
+    (group / "memory.stat").write_text(f"anon 1\n{cached} 2000000\n")
+    (group / kills).write_text("oom 5\noom_kill 3\n")
+    use, counter = (read(os.getpid(), groups=tmp_path) for read in (memory_use, kill_counter))
+    assert (use.scope, use.used_bytes, use.limit_bytes) == ("control group", 7_000_000, 10_000_000)
+    assert (counter.scope, counter.since()) == ("control group", 0)
     (group / limit).write_text("max\n")
+    (group / kills).write_text("oom_kill 4\n")
     assert memory_use(os.getpid(), groups=tmp_path).scope == "machine"
+    assert counter.since() == 1
+    (group / kills).unlink()
+    assert counter.since() == 0, "of a group that is gone"
 
 
 STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1", "SLURMD_NODENAME": "hcnode1"}
