@@ -210,12 +210,6 @@ def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> Non
     assert not any(one.culprit or one.waits_for for one in ranks)
 
 
-def test_a_rank_that_a_suspicion_found_running_is_told_by_its_page() -> None:
-    suspect = judged("suspect", RankState(rank=0), RankState(rank=1, state="stalled"))
-    ranks = ranks_now(running=(running(0, silent_s=50.0),), verdict=suspect)
-    assert of(ranks) == [(1, "stuck"), (0, "silent")]
-
-
 @pytest.mark.parametrize(
     ("silent_s", "step_s", "standing"),
     [(1.9, 0.1, "runs"), (2.1, 0.1, "silent"), (5.9, 2.0, "runs"), (6.1, 2.0, "silent")],

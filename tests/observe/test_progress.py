@@ -61,20 +61,6 @@ def use_processor(
         progress.read_processor(ProcessorTime(used if main else 0.0, used), now_ns)
 
 
-def test_silence_counts_from_the_last_beat() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0, 2.0)
-    progress.read_beat(beat(2.0), 10 * SECOND)
-    assert silence(progress, 10.0) == 8.0
-
-
-def test_processor_time_is_no_progress() -> None:
-    progress = Progress(0)
-    use_processor(progress, 0, 20, share=1.0)
-    assert silence(progress, 21.0) == 21.0
-    assert idleness(progress, 21.0) == 1.0
-
-
 def test_what_a_rank_tells_and_what_looks_saw_is_progress() -> None:
     told, seen = Progress(0), Progress(0)
     told.read_collectives(7 * SECOND)  # another number of its collectives

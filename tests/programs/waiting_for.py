@@ -59,14 +59,6 @@ def open_fifo(path):
     Path(path).read_bytes()
 
 
-def read_pipe():
-    reader, writer = os.pipe()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], pass_fds=[writer])
-    os.close(writer)
-    announce(child.pid)
-    os.read(reader, 1)
-
-
 def wait_for_child():
     child = subprocess.Popen(["sleep", "1000"])
     announce(child.pid)
