@@ -12,13 +12,14 @@ from processes import until
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.live_view.rank_now import (
+from lightning_hangcheck.live_view.run_follower import (
+    QUIET_FOLDER_S,
     ProcessMeter,
     RankNow,
     RankUse,
+    RunFollower,
     ranks_now,
 )
-from lightning_hangcheck.live_view.run_follower import QUIET_FOLDER_S, RunFollower
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.codec import encode

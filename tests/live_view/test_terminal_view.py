@@ -20,8 +20,8 @@ import pytest
 from processes import PATIENCE_S, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
-from lightning_hangcheck.live_view.view_text import RunNow, fitted, rows, view_lines
+from lightning_hangcheck.live_view.run_follower import RankNow, RankUse, RunNow, Slowest, Standing
+from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
