@@ -22,7 +22,6 @@ from lightning_hangcheck.look.kernel import (
     memory_use,
     with_threads_of,
 )
-from lightning_hangcheck.look.lock_files import polled_locks
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
 from lightning_hangcheck.look.py_spy import (
@@ -36,6 +35,7 @@ from lightning_hangcheck.look.signalled_stacks import signalled_stacks
 from lightning_hangcheck.look.source import Sources, code_notes
 from lightning_hangcheck.look.threads import (
     at_locks,
+    polled_locks,
     training_first,
     with_bystanders,
     with_relations,

@@ -19,7 +19,6 @@ from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
 from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
-from lightning_hangcheck.look.lock_files import UNKNOWN, maker_of
 from lightning_hangcheck.look.open_files import (
     Holders,
     file_locks,
@@ -29,6 +28,7 @@ from lightning_hangcheck.look.open_files import (
 )
 from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.sample import Target, look_at
+from lightning_hangcheck.look.threads import UNKNOWN, maker_of
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
@@ -460,7 +460,7 @@ def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_o
 
 ASKS = """
 import subprocess, sys
-from lightning_hangcheck.look.lock_files import maker_of
+from lightning_hangcheck.look.threads import maker_of
 ended = subprocess.Popen(["true"])
 ended.wait()
 open(sys.argv[1], "w").write(str(ended.pid))
