@@ -1,4 +1,4 @@
-"""What threads are to each other (who trains, is joined, has a lock, helps), and files they poll for.
+"""What threads are to each other: who trains, is joined, has a lock; and files that they poll for.
 
 The kernel shows a futex for every thread that joins another or takes a lock. Which thread is joined
 stands in the variables of ``Thread.join``. Who has a lock no kernel and no variable tells: the
