@@ -45,24 +45,15 @@ if TYPE_CHECKING:
     from processes import StartProgram
 
 
-@pytest.fixture
-def family(program: StartProgram) -> tuple[int, set[int]]:
-    """A parent and the pids of its two forked workers."""
-    running = program("fork_workers.py")
-    lines = [running.first_words, running.announcement(), running.announcement()]
-    workers = {int(line.split()[2]) for line in lines if line.startswith("worker")}
-    return running.pid, workers
-
-
-def test_workers_are_found_below_their_parents_each_once(family: tuple[int, set[int]]) -> None:
-    parent, workers = family
-    found = descendants(parent)
-    assert {each.pid for each in found} == workers
-    assert {each.parent_pid for each in found} == {parent}
+def test_children_are_found_below_their_parents_each_once(program: StartProgram) -> None:
+    running = program("waiting_for.py", "wait_for_any_child")
+    children, found = {int(one) for one in running.first_words.split()}, descendants(running.pid)
+    assert {each.pid for each in found} == children
+    assert {each.parent_pid for each in found} == {running.pid}
     assert all(vitals(each.pid).is_still(each.started_ticks) for each in found)
-    assert sorted(descendants(*workers, parent), key=found.index) == list(found)
+    assert sorted(descendants(*children, running.pid), key=found.index) == list(found)
     below_us = [one.pid for one in descendants(os.getpid())]
-    assert below_us.index(parent) < min(map(below_us.index, workers)), "parents come first"
+    assert below_us.index(running.pid) < min(map(below_us.index, children)), "parents come first"
 
 
 def test_environment_and_command_line_are_those_it_was_started_with(program: StartProgram) -> None:

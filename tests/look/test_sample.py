@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("name", "state", "function"),
     [
-        pytest.param("stopping_itself.py", "T", "stops_here", marks=WHEN_ASKED_FOR),
+        pytest.param("sleeping.py", "T", "waits_in_sleep", marks=WHEN_ASKED_FOR),
         ("uninterruptible.py", "D", "waits_for_its_child"),
     ],
 )
@@ -48,6 +48,8 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
 ) -> None:
     running = program(name)
     pid = running.pid
+    if state == "T":
+        os.kill(pid, signal.SIGSTOP)
     until(lambda: vitals(pid).state == state, f"state {state}")
     look = look_at([Target(pid=pid, rank=3)], PATIENCE_S)
     ((_, seen),) = look.samples
