@@ -27,6 +27,7 @@ from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.machine import (
     TICKS_PER_SECOND,
     NoRoom,
+    python_options,
     read_link,
     require_room,
     ticks_since_boot,
@@ -64,18 +65,11 @@ def is_launcher(words: Sequence[str]) -> bool:
 
     As /proc has it: Python, its options, and a script or a module behind ``-m``.
     """
-    rest = iter(words)
-    program = PurePath(next(rest, "")).name
+    program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
         return program in LAUNCHERS
-    for word in rest:
-        if word == "-m":
-            return next(rest, "") in LAUNCHERS
-        if word in ("-W", "-X"):  # with a value
-            next(rest, "")
-        elif word[:1] != "-":
-            return PurePath(word).name in LAUNCHERS
-    return False
+    kind, runs = [("", ""), *python_options(words[1:])][-1]
+    return kind != "c" and (runs if kind == "m" else PurePath(runs).name) in LAUNCHERS
 
 
 def patience_of(settings: Settings) -> Limits:
