@@ -24,15 +24,15 @@ from lightning_hangcheck.look.kernel import (
 )
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
-from lightning_hangcheck.look.py_spy import (
+from lightning_hangcheck.look.source import Sources, code_notes
+from lightning_hangcheck.look.stacks import (
     PY_SPY,
     Variables,
     local_values,
     native_calls,
     python_stacks,
+    signalled_stacks,
 )
-from lightning_hangcheck.look.signalled_stacks import signalled_stacks
-from lightning_hangcheck.look.source import Sources, code_notes
 from lightning_hangcheck.look.threads import (
     at_locks,
     polled_locks,

@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.look.open_files import open_of
 from lightning_hangcheck.look.proc import GONE, began_s, numbers_of, shares_namespace, vitals
-from lightning_hangcheck.look.py_spy import LONGEST_READ
+from lightning_hangcheck.look.stacks import LONGEST_READ
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.machine import (
     FIRST_PID_NAMESPACE,
@@ -44,8 +44,8 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.look.py_spy import DumpedFrame, Variables
     from lightning_hangcheck.look.source import Sources
+    from lightning_hangcheck.look.stacks import DumpedFrame, Variables
     from lightning_hangcheck.model.evidence import (
         Frame,
         ProcessStack,

@@ -9,9 +9,9 @@ import pytest
 from cases import STDLIB
 from processes import PATIENCE_S, until
 
-from lightning_hangcheck.look.py_spy import Variables
 from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.stacks import Variables
 from lightning_hangcheck.look.threads import with_bystanders, with_relations
 from lightning_hangcheck.model.evidence import (
     Frame,

@@ -30,7 +30,7 @@ from lightning_hangcheck.look.proc import (
     why_filtered,
     why_refused,
 )
-from lightning_hangcheck.look.py_spy import python_stacks
+from lightning_hangcheck.look.stacks import python_stacks
 from lightning_hangcheck.machine import (
     PAGE_BYTES,
     TICKS_PER_SECOND,

@@ -27,8 +27,8 @@ from lightning_hangcheck.look.kernel import (
 )
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.programs import processes_of_job
-from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.sample import KeptStacks, Target, look_at
+from lightning_hangcheck.look.stacks import python_stacks
 from lightning_hangcheck.model.evidence import Gap, ProcessState
 
 if TYPE_CHECKING:

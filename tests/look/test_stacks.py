@@ -21,9 +21,11 @@ import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look import py_spy
+from lightning_hangcheck.look import stacks
 from lightning_hangcheck.look.proc import has_ended, slept_s, thread_ids
-from lightning_hangcheck.look.py_spy import (
+from lightning_hangcheck.look.sample import Target, look_at
+from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.stacks import (
     LONGEST_VALUE,
     MOST_CALLS,
     MOST_DUMPS,
@@ -32,11 +34,10 @@ from lightning_hangcheck.look.py_spy import (
     innermost_calls,
     native_calls,
     python_stacks,
+    read_stacks,
     read_threads,
+    signalled_stacks,
 )
-from lightning_hangcheck.look.sample import Target, look_at
-from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
-from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.threads import training_first
 from lightning_hangcheck.machine import read_stat
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
@@ -327,7 +328,7 @@ def answering(
         "[ -s $n ] || { echo 'Error: Failed to copy PyCodeObject' >&2; exit 1; }\ncat $n\n"
     )
     program.chmod(0o700)
-    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: program)
     return program
 
 

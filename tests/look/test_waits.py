@@ -26,8 +26,8 @@ from lightning_hangcheck.look.open_files import (
     reach_of,
     tcp_connections,
 )
-from lightning_hangcheck.look.py_spy import python_stacks
 from lightning_hangcheck.look.sample import Target, look_at
+from lightning_hangcheck.look.stacks import python_stacks
 from lightning_hangcheck.look.threads import UNKNOWN, maker_of
 from lightning_hangcheck.model.evidence import Connection
 
