@@ -16,6 +16,7 @@ from contextlib import suppress
 from ctypes import c_int
 from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -431,10 +432,9 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
     Cached files that nobody used lately count as free: the kernel drops them first.
     """
     found = []
-    with suppress(OSError, KeyError, IndexError, ValueError):
-        rows = {row[0]: int(row[1]) * 1024 for row in read_table("/proc/meminfo")}
-        used = rows["MemTotal:"] - rows["MemAvailable:"]
-        found.append(MemoryUse(used, rows["MemTotal:"], "machine"))
+    with suppress(OSError, KeyError, ValueError):
+        memory = psutil.virtual_memory()
+        found.append(MemoryUse(memory.total - memory.available, memory.total, "machine"))
     for folder, unified in groups_of(pid, "memory", groups):
         in_use, most, unused, _ = UNIFIED if unified else SEPARATE
         # ``max``, which is no limit, is a ValueError

@@ -67,11 +67,9 @@ class PySpyFailed(Unseen):
 
 def find_py_spy() -> Path | None:
     """Find the program beside this Python, where pip puts it, or on PATH."""
-    beside = Path(interpreter()).parent / "py-spy"
-    if os.access(beside, os.X_OK):
-        return beside
-    on_path = shutil.which("py-spy", path=searched_folders("PATH"))
-    return Path(on_path) if on_path else None
+    folders = os.pathsep.join((str(Path(interpreter()).parent), searched_folders("PATH")))
+    found = shutil.which(PY_SPY, path=folders)
+    return Path(found) if found else None
 
 
 def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
