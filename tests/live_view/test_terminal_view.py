@@ -210,7 +210,6 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
 
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-
 BEGAN = "2026-11-20T10:20:00.000Z"
 
 

@@ -61,20 +61,13 @@ def hold_until_end():
 """
 
 CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
-
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
-
 OLD_WAIT = Frame("wait", f"{STDLIB}/threading.py", 320)
-
 ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)
-
 FUTURE = Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451)
-
 IN_EVENT = (EVENT_WAIT, CONDITION_WAIT)
 LINES = {"want": 3, "hold": 7, "wait": 11, "hold_until_end": 28}
-
 METHODS = {"want": 14, "hold": 18, "hold_again": 21}
-
 BEATS = 24
 
 

@@ -465,9 +465,7 @@ IMPORTED = GLOBAL.replace(
 )
 
 AFTER = GLOBAL.replace("        busy()", "        report()\n    busy()")
-
 AT_ITS_LINE = GLOBAL.replace("with lock:\n        busy()", "with lock: busy()")
-
 LATER = GLOBAL.replace("        busy()", "        def other():\n            busy()")
 
 

@@ -298,11 +298,8 @@ def test_what_this_interpreter_writes_is_understood() -> None:
 
 
 NOW = {"name": "works", "filename": "/home/ada/train.py", "line": 3, "is_shim_entry": False}
-
 OUTERMOST = {"name": "<module>", "filename": "/home/ada/train.py", "line": 9, "is_shim_entry": True}
-
 WHOLE = {"os_thread_id": 7, "active": True, "frames": [NOW, OUTERMOST]}
-
 WITHOUT_ITS_OUTER_END = {"os_thread_id": 7, "active": True, "frames": [NOW]}
 
 OF_FREED_MEMORY = {
@@ -312,7 +309,6 @@ OF_FREED_MEMORY = {
 }
 
 LOST = {"os_thread_id": 7, "active": True, "frames": []}
-
 IN_NATIVE_CODE = {"os_thread_id": 8, "active": True, "frames": []}
 
 

@@ -407,7 +407,6 @@ def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
 
 
 HERE = socket.gethostname()
-
 UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
