@@ -407,7 +407,6 @@ def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
 
 
 HERE = socket.gethostname()
-UNSHARE = ("unshare", "--pid", "--fork", "--mount-proc")
 
 
 def ended_pid() -> int:
@@ -457,37 +456,15 @@ def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_o
     assert (target.name, target.holders, target.abandoned) == (str(path), (), True)
 
 
-ASKS = """
-import subprocess, sys
+INSIDE = """
+import os, socket, subprocess, sys
+from pathlib import Path
 from lightning_hangcheck.look.threads import maker_of
-ended = subprocess.Popen(["true"])
+ended, path = subprocess.Popen(["true"]), Path(sys.argv[1])
 ended.wait()
-open(sys.argv[1], "w").write(str(ended.pid))
-print(maker_of(sys.argv[1], __import__("os").getpid()).gone)
-"""
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-@pytest.mark.parametrize(("apart", "gone"), [((), "True"), (UNSHARE, "False")])
-def test_a_container_does_not_see_who_made_a_file_on_a_disk_of_others(
-    tmp_path: Path, apart: tuple[str, ...], gone: str
-) -> None:
-    if apart and os.geteuid() != 0:
-        pytest.skip("needs root")
-    kind = subprocess.run(
-        ["stat", "-f", "-c", "%T", str(tmp_path)], capture_output=True, text=True, check=True
-    )
-    if kind.stdout.strip() in ("overlayfs", "tmpfs"):
-        pytest.skip("the folder is of this container alone")
-    command = [*apart, sys.executable, "-c", ASKS, str(tmp_path / "a.lock")]
-    told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    assert told.stdout.strip() == gone
-
-
-WRITES = """
-import os, socket, sys
-open(sys.argv[1], "w").write(f"{os.getpid()}\\n{socket.gethostname()}\\n")
+path.write_text(str(ended.pid))
+print(maker_of(str(path), os.getpid()).gone, flush=True)
+path.write_text(f"{os.getpid()}\\n{socket.gethostname()}\\n")
 print("written", flush=True)
 sys.stdin.read()
 """
@@ -495,21 +472,21 @@ sys.stdin.read()
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_a_process_of_a_container_is_not_the_one_of_that_number_here(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_neither_a_container_nor_its_host_knows_who_of_the_other_made_a_file(
+    tmp_path: Path,
+) -> None:
     """It has this host's name, as with ``docker run --network host``, and numbers of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
     path = tmp_path / "a.lock"
-    inside = subprocess.Popen(
-        [*UNSHARE, sys.executable, "-c", WRITES, str(path)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", INSIDE, path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as inside:
+        found = subprocess.run(["stat", "-f", "-c", "%T", path.parent], stdout=subprocess.PIPE)
+        own = found.stdout.strip() in (b"overlayfs", b"tmpfs")  # of this container alone
+        assert inside.stdout.readline() == f"{own}\n"
         assert inside.stdout.readline() == "written\n"
         assert maker_of(str(path), os.getpid()) == UNKNOWN
-    finally:
         inside.communicate(timeout=120)
 
 
