@@ -128,14 +128,9 @@ def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
     (view,) = round_.views(3 * SECOND)
     assert left_well(view)
 
-
-def test_a_process_that_trains_anew_is_a_rank_again() -> None:
-    round_ = WatchedRound(0)
-    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
-    for training in ("over", "beside"):
-        rank.read(Beat(pid=1, training=training, ending="finished"), SECOND)
-        round_.note_words()
-    assert round_.alive == [rank]
+    rank.read(Beat(pid=1, training="beside", ending="finished"), 4 * SECOND)
+    round_.note_words()
+    assert round_.alive == [rank], "it trains anew"
 
 
 def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
