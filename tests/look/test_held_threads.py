@@ -172,16 +172,18 @@ def test_who_ends_no_wait_is_told_from_others_also_where_no_thread_has_an_id(sou
 
 
 @pytest.mark.real
-def test_it_is_known_which_thread_has_the_lock_that_another_takes(program: StartProgram) -> None:
+def test_it_is_known_which_thread_has_the_lock_that_another_takes_and_which_is_joined(
+    program: StartProgram,
+) -> None:
     """Of two objects of one class, beside threads that tick, and that take turns with a lock."""
     running = program("held_by_another.py")
 
-    def known_holders() -> dict[str, str]:
+    def known() -> dict[str, str]:
         ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
         names = {one.tid: one.name for one in sample.stack.threads}
-        held = {one.name: names.get(one.held_by) for one in sample.stack.threads}
-        return {name: holder for name, holder in held.items() if holder and name[:4] != "turn"}
+        enders = {one.name: names.get(one.held_by or one.joined) for one in sample.stack.threads}
+        return {name: ender for name, ender in enders.items() if ender and name[:4] != "turn"}
 
     # a starved look brings no variables, a later one does
     circle = {"MainThread": "the other", "the other": "MainThread"}
-    until(lambda: known_holders() == circle, "each to have the other's lock")
+    until(lambda: known() == circle | {"joins": "the joined one"}, "each to have the other's lock")

@@ -1,4 +1,4 @@
-"""Two threads each want the lock of an object that the other has; others tick beside them."""
+"""Two threads each want the lock of an object that the other has; others tick, and one joins one."""
 
 import threading
 import time
@@ -40,6 +40,10 @@ def thread(run, name):
 
 
 turn, first, second = threading.Lock(), Shard(), Shard()
+timer = threading.Timer(600, print)
+timer.name, timer.daemon = "the joined one", True
+timer.start()
+thread(timer.join, "joins")
 thread(tick, "heartbeat")
 thread(take_turns, "turn 0")
 thread(take_turns, "turn 1")
