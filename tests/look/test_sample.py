@@ -117,10 +117,15 @@ select.epoll().poll()
 
 
 @pytest.mark.parametrize(
-    ("file", "asked"), [("train.py", True), ("torch/distributed/distributed_c10d.py", False)]
+    ("file", "python", "asked"),
+    [
+        ("train.py", True, True),
+        ("train.py", False, False),
+        ("torch/distributed/distributed_c10d.py", True, False),
+    ],
 )
 def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
-    tmp_path: Path, file: str, asked: bool
+    tmp_path: Path, file: str, python: bool, asked: bool
 ) -> None:
     script = tmp_path / file
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -129,11 +134,13 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
         child = int(rank.stdout.readline())
         try:
             until(lambda: vitals(rank.pid).state == "S", "it to wait")
-            targets = [Target(pid=rank.pid, role="rank"), Target(pid=child)]
-            (_, own), (_, helper) = look_at(targets, PATIENCE_S).samples
+            targets = [Target(pid=rank.pid, role="rank"), Target(pid=child, python=python)]
+            look = look_at(targets, PATIENCE_S)
         finally:
             os.kill(child, signal.SIGKILL)
             rank.kill()
+    (_, own), (_, helper) = look.samples
+    assert (own.stack is not None, look.gaps) == (True, ())
     assert (own.kernel.memory is not None, helper.kernel is not None) == (True, True)
     assert (helper.stack is not None) == asked
 

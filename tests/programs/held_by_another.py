@@ -1,4 +1,4 @@
-"""Two threads each want the lock of an object that the other has; others tick, and one joins one."""
+"""Two threads each want the lock of an object that the other has; others tick, or join one."""
 
 import threading
 import time
