@@ -11,12 +11,13 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 # Files of /proc, each with its one reader
 
@@ -357,25 +358,31 @@ def type_at(path: str, mounts: Mapping[str, str]) -> str:
 VARIABLE = "PYTHONUNBUFFERED"
 
 
+def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield the options of an interpreter, from the words behind it: letter, and value if any.
+
+    The last one is what ``-m`` or ``-c`` names, or without a letter the script.
+    """
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word.startswith("--"):
+            yield "", word
+            return
+        for at, letter in enumerate(word[1:], 2):
+            if letter in "WXcm":
+                yield letter, word[at:] or next(rest, "")
+                if letter in "cm":
+                    return
+                break
+            yield letter, ""
+
+
 def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
     """Whether Python was told to hand on each line: the script's own options do not count."""
-    if environment.get(VARIABLE):
-        return True
-    words = iter(command)
-    for word in words:
-        if word.rpartition("/")[2].startswith("python"):
-            break
-    for word in words:
-        if not word.startswith("-") or word.startswith("--"):
-            return False
-        if word in ("-W", "-X"):  # with a value, a word of its own
-            next(words, "")
-            continue
-        if not word.startswith(("-W", "-X")) and "u" in re.split("[cm]", word)[0]:
-            return True
-        if word[-1] in "cm":  # what follows is the script
-            return False
-    return False
+    words = dropwhile(lambda word: not word.rpartition("/")[2].startswith("python"), command)
+    next(words, "")
+    options = (letter for letter, _ in python_options(words))
+    return bool(environment.get(VARIABLE)) or "u" in options
 
 
 def kept_back_in(mode: int) -> str | None:

@@ -22,8 +22,7 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.look.exits import ExitWatcher
-from lightning_hangcheck.look.proc import born_ns, slept_s
+from lightning_hangcheck.look.proc import ExitWatcher, born_ns, slept_s
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
 from lightning_hangcheck.model.case import Case, Limits
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room

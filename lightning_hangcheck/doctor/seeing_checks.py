@@ -22,7 +22,7 @@ from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, temporary_nam
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment
 from lightning_hangcheck.look.proc import why_filtered, why_refused
-from lightning_hangcheck.look.py_spy import find_py_spy, python_stacks
+from lightning_hangcheck.look.stacks import find_py_spy, python_stacks
 from lightning_hangcheck.machine import OF_NETWORK
 from lightning_hangcheck.session.session import SHARED_MEMORY
 

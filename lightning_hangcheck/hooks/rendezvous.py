@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
 GRACE = LOOK_LIMIT + 2.0
 """Seconds that the others wait longer: who looks for stacks decides only then."""
-STACK_READERS = ("judge.alike", "look.py_spy", "observe.discovery")
+STACK_READERS = ("judge.alike", "look.stacks", "observe.discovery")
 """Modules that only who looks for missing ranks needs; each takes its time to load."""
 MOST_RANKS, MOST_FRAMES = 8, 16  # that are shown of missing ranks
 LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
@@ -393,7 +393,7 @@ def look_for_missing(
         why = "no stack: the ranks have no session in common here; start the job with hangcheck run"
         return dict.fromkeys(shown, why)
     from lightning_hangcheck.judge.alike import shown_frames
-    from lightning_hangcheck.look.py_spy import python_stacks
+    from lightning_hangcheck.look.stacks import python_stacks
     from lightning_hangcheck.observe.discovery import Pages, ProcessTree, find_ranks
 
     deadline = time.monotonic() + LOOK_LIMIT

@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
 
 from lightning_hangcheck.files.safe import read_regular
-from lightning_hangcheck.look.rank_tests import RankTests
-from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
+from lightning_hangcheck.look.syntax import FUNCTIONS, RankTests, called_name, names_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -22,8 +22,7 @@ from lightning_hangcheck.lint.sides import (
     last_names,
     leaving,
 )
-from lightning_hangcheck.look.rank_tests import ONE_RANK, RANK
-from lightning_hangcheck.look.syntax import LOOPS, called_name, names_of, walk
+from lightning_hangcheck.look.syntax import LOOPS, ONE_RANK, RANK, called_name, names_of, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

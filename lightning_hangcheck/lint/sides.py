@@ -18,8 +18,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from lightning_hangcheck.lint.project import Callee, Class, Function, Module, callee
-from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
-from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
+from lightning_hangcheck.look.syntax import (
+    FUNCTIONS,
+    LOOPS,
+    ONE_RANK,
+    ONE_RANK_ONLY,
+    RANK,
+    VARIABLES,
+    called_name,
+    names_of,
+    walk,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

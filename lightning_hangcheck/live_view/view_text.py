@@ -10,13 +10,9 @@ import signal
 import time
 from collections import Counter
 from contextlib import suppress
-from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from msgspec import Struct
-
-from lightning_hangcheck.live_view.rank_now import IN_FORCE, RankNow
-from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.live_view.run_follower import IN_FORCE, RankNow
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, aligned, fit, plain, wrapped
 from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, render_line
 from lightning_hangcheck.text.shown import (
@@ -30,8 +26,11 @@ from lightning_hangcheck.text.shown import (
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+    from datetime import datetime
 
     from rich.text import Text
+
+    from lightning_hangcheck.live_view.run_follower import RunNow
 
 EVERY_S = 0.5
 SHARE = 0.03
@@ -85,41 +84,6 @@ class Row(NamedTuple):
     ranks: tuple[RankNow, ...]
     cells: tuple[str, ...]
     style: str
-
-
-class RunNow(Struct, frozen=True, kw_only=True):
-    """A run at one moment.
-
-    Attributes:
-        status: Whether and where it runs, in one clause.
-        over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
-        gaps: What could not be read, a sentence each.
-    """
-
-    shown_folder: str
-    at: datetime
-    status: str
-    command: str = ""
-    over: str = ""
-    verdict: Verdict | None = None
-    ranks: tuple[RankNow, ...] = ()
-    gaps: tuple[str, ...] = ()
-
-    @property
-    def verdict_key(self) -> Hashable:
-        """What tells a verdict from the one before; its seconds do not."""
-        told = self.verdict
-        return told and (told.verdict, told.cause, told.culprits)
-
-    @property
-    def change_key(self) -> Hashable:
-        """What must differ for a new block where there is no terminal.
-
-        Steps, phases and ages differ all the time; a rank that stands otherwise, passes a
-        checkpoint or saves, and another verdict, are news.
-        """
-        ranks = tuple((row.rank, row.standing, row.culprit, row.kept) for row in self.ranks)
-        return self.verdict_key, self.over, ranks
 
 
 def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:

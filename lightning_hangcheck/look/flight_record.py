@@ -317,10 +317,8 @@ def _groups(
                 )
             )
     if len(entries) <= ENTRIES_KEPT and all(entry.record_id < len(entries) for entry in entries):
-        unused = noted.keys() - told.keys() - busy
-        found += [
-            CollectiveRecord(group=name, ranks=noted[name]) for name in noted if name in unused
-        ]
+        unused = [name for name in noted if name not in told and name not in busy]
+        found += [CollectiveRecord(group=name, ranks=noted[name]) for name in unused]
     return tuple(found)
 
 

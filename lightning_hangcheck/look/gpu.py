@@ -27,12 +27,8 @@ from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-WHAT = "GPUs"
-READER = "lightning_hangcheck.look.gpu"
 DRIVER = Path("/proc/driver/nvidia")
 """Folder of the driver's kernel module; without it there is nothing to see."""
-INSTALL = "pip install 'lightning-hangcheck[gpu]'"
-ABSENT = Gap(WHAT, None, "the library that reads GPUs is not installed", "gpu", INSTALL)
 HIDDEN = (
     "GPUs are busy, but the driver names no process that uses them: a container hides process ids "
     "(docker run --pid=host shows them)"
@@ -55,48 +51,47 @@ class Device(Struct, frozen=True):
     unseen: tuple[str, str] | None = None
 
 
-def gpus_of(pids: Collection[int], time_limit_s: float, driver: Path = DRIVER) -> Looked[Gpus]:
+def gpus_of(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
     """Read the GPUs that processes use, by process id, in a child process that a driver may block.
 
     About 0.1 s, once a look for all ranks of this node; the child is killed when it is late. Where
     there is no driver, nothing is started and nothing is missed.
     """
-    devices, gaps = _devices(time_limit_s, driver) if pids else ((), ())
+    devices, gaps = _devices(time_limit_s) if pids else ((), ())
     return ({}, gaps) if devices is None else shared_out(devices, pids)
 
 
-def gpus_here(time_limit_s: float, driver: Path = DRIVER) -> Looked[tuple[GpuState, ...]]:
+def gpus_here(time_limit_s: float) -> Looked[tuple[GpuState, ...]]:
     """Read all GPUs of this machine, as `gpus_of` does; none where there is no driver."""
-    devices, gaps = _devices(time_limit_s, driver)
+    devices, gaps = _devices(time_limit_s)
     return tuple(device.state for device in devices or ()), gaps
 
 
-def gpu_names(time_limit_s: float, driver: Path = DRIVER) -> tuple[str, ...]:
+def gpu_names(time_limit_s: float) -> tuple[str, ...]:
     """Return the models of this machine's GPUs; empty where the driver tells none in time."""
-    states, _ = gpus_here(time_limit_s, driver)
+    states, _ = gpus_here(time_limit_s)
     return tuple(state.name for state in states or () if state.name)
 
 
-def gpu_memory(time_limit_s: float = TIME_LIMIT_S) -> tuple[int, ...] | Gap:
+def gpu_memory() -> tuple[int, ...] | Gap:
     """Return the bytes of each GPU, without starting CUDA on any of them; a gap without driver."""
     if not DRIVER.exists():
         return Gap("memory of the GPUs", None, "there is no NVIDIA driver here", "gpu")
-    states, gaps = gpus_here(time_limit_s)
+    states, gaps = gpus_here(TIME_LIMIT_S)
     if gaps:
         return replace(gaps[0], what="memory of the GPUs")
     return tuple(state.memory_bytes or 0 for state in states or ())
 
 
-def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
-    """All devices, None where the driver does not tell."""
-
+def _devices(time_limit_s: float) -> Looked[tuple[Device, ...]]:
     def look() -> tuple[Device, ...]:
-        if not driver.exists():
+        if not DRIVER.exists():
             return ()
         if folder_of("pynvml") is None:
-            raise Unseen(ABSENT.why, INSTALL)
+            absent = "the library that reads GPUs is not installed"
+            raise Unseen(absent, "pip install 'lightning-hangcheck[gpu]'")
         try:
-            ended = answer_of(own_command(READER), time_limit_s, environment_of_module())
+            ended = answer_of(own_command(__name__), time_limit_s, environment_of_module())
             if ended.returncode == 0:
                 return json_decoder(tuple[Device, ...]).decode(ended.stdout)
         except ChildLate as error:
@@ -106,7 +101,7 @@ def _devices(time_limit_s: float, driver: Path) -> Looked[tuple[Device, ...]]:
         complaint = ended.stderr.decode(errors="replace").rstrip().rpartition("\n")[2]
         raise Unseen(f"NVML: {complaint or f'exit code {ended.returncode}'}", SEE)
 
-    return guarded("gpu", WHAT, None, look)
+    return guarded("gpu", "GPUs", None, look)
 
 
 def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:
@@ -129,10 +124,9 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
                 used[pid] = (*used.get(pid, ()), state)
     if used or any(device.processes for device in devices):
         return used, gaps
-    seen = [device.state for device in devices if device.unseen is None]
-    if len(seen) == 1 == len(devices):
-        return dict.fromkeys(pids, (seen[0],)), gaps
-    busy = any((state.busy_percent or 0) > 0 for state in seen)
+    if len(devices) == 1 and not gaps:
+        return dict.fromkeys(pids, (devices[0].state,)), ()
+    busy = any((device.state.busy_percent or 0) > 0 for device in devices)
     return {}, (*gaps, Gap("GPU of each rank", None, HIDDEN, "gpu")) if busy else gaps
 
 
@@ -141,7 +135,6 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
 SLOWDOWNS = {0x4: "power", 0x8: "hardware", 0x20: "thermal", 0x40: "thermal", 0x80: "power"}
 """nvml.h, nvmlClocksEventReasons: software power cap, hardware slowdown, software thermal, hardware
 thermal, power brake."""
-MILLI = 1000
 LATELY_S = 2.0  # Age of what a process used that still counts: the driver keeps some seconds
 
 
@@ -177,15 +170,14 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
             return None
 
     memory, rates = ask("GetMemoryInfo"), ask("GetUtilizationRates")
-    milliwatts = ask("GetPowerUsage")
-    reasons = ask("GetCurrentClocksThrottleReasons") or 0
+    milliwatts, reasons = ask("GetPowerUsage"), ask("GetCurrentClocksThrottleReasons") or 0
     state = GpuState(
         index=index,
         name=ask("GetName") or "",
         busy_percent=rates.gpu if rates is not None else None,
         memory_used_bytes=memory.used if memory is not None else None,
         memory_bytes=memory.total if memory is not None else None,
-        power_w=milliwatts / MILLI if milliwatts is not None else None,
+        power_w=milliwatts / 1000 if milliwatts is not None else None,
         clock_mhz=ask("GetClockInfo", nvml.NVML_CLOCK_SM),
         full_clock_mhz=ask("GetMaxClockInfo", nvml.NVML_CLOCK_SM),
         slowed_by=tuple(sorted({word for bit, word in SLOWDOWNS.items() if reasons & bit})),

@@ -13,8 +13,10 @@ import signal
 import struct
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, NamedTuple, cast
+from ctypes import c_int
+from typing import TYPE_CHECKING, NamedTuple
 
+import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
@@ -68,10 +70,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     About 30 microseconds a thread. Threads that are not read in time are counted as left out.
     """
     deadline = time.monotonic() + time_limit_s
-    unseen: list[Gap] = []
-
-    def missing(what: str, why: Unseen) -> None:
-        unseen.append(Gap(f"{what} pid {pid}", rank, why.why, "kernel_state", why.remedy))
+    unseen: dict[str, Unseen] = {}
 
     def look() -> ProcessState:
         try:
@@ -84,10 +83,10 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
         counted = io_bytes(pid)
         refusal = None if line.has_ended else why_refused(pid)
         if refusal is not None:
-            missing("system calls of", refusal)
+            unseen["system calls of"] = refusal
         if counted is None:
             off = Unseen("the kernel does not count them (CONFIG_TASK_IO_ACCOUNTING is off)")
-            missing("bytes read and written by", refusal or off)
+            unseen["bytes read and written by"] = refusal or off
         threads, polled_s = _threads(
             pid, tids[:MOST_THREADS], deadline, calls=refusal is None, bytes_=counted is not None
         )
@@ -111,7 +110,9 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
         )
 
     state, gaps = guarded("kernel_state", f"kernel state of pid {pid}", rank, look)
-    return state, (*gaps, *unseen)
+    for what, why in unseen.items():
+        gaps += (Gap(f"{what} pid {pid}", rank, why.why, "kernel_state", why.remedy),)
+    return state, gaps
 
 
 def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
@@ -123,12 +124,9 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     if not state.threads_left_out:
         return state
     read = {thread.tid for thread in state.threads}
-    tids = [
-        thread.tid for thread in stack.threads if thread.tid is not None and thread.tid not in read
-    ]
-    found, _ = _threads(
-        state.pid, tids[:MOST_THREADS], math.inf, calls=why_refused(state.pid) is None, bytes_=False
-    )
+    tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
+    calls = why_refused(state.pid) is None
+    found, _ = _threads(state.pid, tids[:MOST_THREADS], math.inf, calls=calls, bytes_=False)
     left_out = max(0, state.threads_left_out - len(found))
     return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
 
@@ -205,31 +203,14 @@ def _schedule(folder: str) -> tuple[float | None, int | None]:
     return (queued_ns / NANOSECONDS, turns) if turns else (None, None)
 
 
-Runs = tuple[bytes, bytes]
-"""For how many nanoseconds a thread has been on a processor, and how often it was put on one."""
-
-
-def runs_of(pid: int, tids: Iterable[int]) -> dict[int, Runs]:
-    """Return that of threads, 8 microseconds each; of none where the kernel does not count."""
-    found = {}
-    for tid in tids:
-        with suppress(OSError, ValueError):
-            on_processor, _, turns = read_proc(f"/proc/{pid}/task/{tid}/schedstat").split()
-            if turns != b"0":
-                found[tid] = on_processor, turns
-    return found
-
-
 # System calls in which threads are found blocked
-
-Shape = Literal["descriptor", "path", "poll", "select", "epoll", "child", "futex", "signal", "time"]
 
 
 class Call(NamedTuple):
     """A system call: what tells what it waits for, and the position of that argument."""
 
     name: str
-    shape: Shape
+    shape: str
     position: int = 0
 
 
@@ -256,14 +237,13 @@ include/uapi/asm-generic/unistd.h)."""
 
 def calls_of(machine: str) -> dict[int, Call]:
     """Return the calls of an architecture (``uname -m``) by number, none of one unknown here."""
-    column = {"x86_64": 1, "aarch64": 2}.get(machine)
     found = {}
-    for what, calls in _CALLS.items() if column else ():
+    for what, calls in _CALLS.items():
         shape, position = what.split()
-        for words in (call.split() for call in calls.split(",")):
-            if words[column or 0] != "-":
-                call = Call(words[0], cast("Shape", shape), int(position))
-                found[int(words[column or 0])] = call
+        for name, x86_64, aarch64 in (call.split() for call in calls.split(",")):
+            number = {"x86_64": x86_64, "aarch64": aarch64}.get(machine, "-")
+            if number != "-":
+                found[int(number)] = Call(name, shape, int(position))
     return found
 
 
@@ -330,14 +310,14 @@ def waits_for(
         path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
         found.append(("fifo" if fifo else "file", path))
     elif call.shape == "child":  # one child, or any of them, of a group of them too
-        named = _signed(arguments[1] if call.name == "waitid" else arguments[0])
-        if named > 0 and (call.name != "waitid" or arguments[0] == WAIT_FOR_PID):
-            child = our_id_of_child(pid, named)
-            children = [child] if child else []
+        by_id = call.name == "waitid"
+        named = c_int(arguments[1] if by_id else arguments[0]).value
+        if named > 0 and (not by_id or arguments[0] == WAIT_FOR_PID):
+            children = [our_id_of_child(pid, named)]
         else:
             children = [ref.pid for ref in descendants(pid) if ref.parent_pid == pid]
         if len(children) <= MOST_DESCRIPTORS:
-            found += [("process", str(one)) for one in children]
+            found += [("process", str(one)) for one in children if one]
     elif call.shape == "futex":  # a word of memory, which others may share, or until a time
         if arguments[1] & FUTEX_COMMAND in FUTEX_WAITS:
             of_word: TargetKind = "futex" if arguments[1] & FUTEX_PRIVATE else "shared"
@@ -349,7 +329,7 @@ def waits_for(
     milliseconds, address = MILLISECONDS_AT.get(call.name), TIME_AT.get(call.name)
     if (
         call.shape == "time"
-        or (milliseconds is not None and _signed(arguments[milliseconds]) >= 0)
+        or (milliseconds is not None and c_int(arguments[milliseconds]).value >= 0)
         or (address is not None and arguments[address] != 0)
     ):
         found.append(("time", ""))
@@ -435,12 +415,6 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
     return numbers if len(numbers) <= MOST_DESCRIPTORS else ()
 
 
-def _signed(value: int) -> int:
-    """Read an argument as the C int that it is."""
-    value &= 0xFFFFFFFF
-    return value - (1 << 32) if value >> 31 else value
-
-
 # Memory, and whether the kernel ended processes for want of it, which it counts without names
 
 # Names of files in the two versions of control groups: in use, limit, cached, kills
@@ -458,10 +432,9 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
     Cached files that nobody used lately count as free: the kernel drops them first.
     """
     found = []
-    with suppress(OSError, KeyError, IndexError, ValueError):
-        rows = {row[0]: int(row[1]) * 1024 for row in read_table("/proc/meminfo")}
-        used = rows["MemTotal:"] - rows["MemAvailable:"]
-        found.append(MemoryUse(used, rows["MemTotal:"], "machine"))
+    with suppress(OSError, KeyError, ValueError):
+        memory = psutil.virtual_memory()
+        found.append(MemoryUse(memory.total - memory.available, memory.total, "machine"))
     for folder, unified in groups_of(pid, "memory", groups):
         in_use, most, unused, _ = UNIFIED if unified else SEPARATE
         # ``max``, which is no limit, is a ValueError

@@ -16,6 +16,7 @@ import socket
 import struct
 import time
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,6 +35,7 @@ from lightning_hangcheck.look.kernel import (
     kernel_state,
 )
 from lightning_hangcheck.look.proc import (
+    UNREADABLE,
     io_bytes,
     memory_map,
     read_table,
@@ -333,10 +335,10 @@ class Holders:
     """
 
     def __init__(self, pids: Sequence[int], deadline: float = math.inf) -> None:
-        self._pids, self._deadline = pids, deadline
+        self._deadline = deadline
         self._of_pid = {pid: list(open_of(pid)) for pid in pids}
         self._by_name: dict[str, list[Opened]] = {}
-        for opened in (one for every in self._of_pid.values() for one in every):
+        for opened in chain.from_iterable(self._of_pid.values()):
             self._by_name.setdefault(opened.name, []).append(opened)
         self._elsewhere: dict[str, list[Opened]] | None = None
         self._cut_short = False
@@ -356,8 +358,8 @@ class Holders:
 
     def complete(self, state: ProcessState) -> ProcessState:
         """Complete the state of one of the processes, as `kernel_state` read it."""
-        told = self._tcp or {}
-        tcp = [told[one] for one in _sockets(self._of_pid[state.pid]) if one in told]
+        told, inodes = self._tcp or {}, _sockets(self._of_pid[state.pid])
+        tcp = [told[inode] for inode in inodes if inode in told]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
             network_bytes = sum(endpoint.carried_bytes or 0 for endpoint in tcp)
@@ -395,10 +397,7 @@ class Holders:
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
         if target.kind in ("pipe", "fifo"):
             own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
-            reads, writes = (
-                any(opened.reads for opened in own),
-                any(opened.writes for opened in own),
-            )
+            reads, writes = any(one.reads for one in own), any(one.writes for one in own)
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
@@ -415,24 +414,19 @@ class Holders:
         if target.name.startswith(EVENT):
             # one that other processes have, too, is one end of a pipe to them; all have both
             events = self._by_name.get(EVENTFD, ())
-            owners = [
-                opened.pid
-                for opened in events
-                if event_behind(opened.pid, opened.number) == target.name
-            ]
+            owners = [one.pid for one in events if event_behind(one.pid, one.number) == target.name]
             if set(owners) - {pid}:
                 return replace(target, kind="pipe", holders=_holders(dict.fromkeys(owners)))
         return target
 
     def _owners(self, name: str, fact: bytes = b"") -> list[int]:
         """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
-        every = self._by_name.get(name, ())
         having = (
-            opened
-            for opened in every
-            if not fact or fact in descriptor_facts(opened.pid, opened.number)
+            one.pid
+            for one in self._by_name.get(name, ())
+            if not fact or fact in descriptor_facts(one.pid, one.number)
         )
-        return list(dict.fromkeys(opened.pid for opened in having))
+        return list(dict.fromkeys(having))
 
     def _others(self, name: str, pid: int, reads: bool = True, writes: bool = True) -> list[int]:
         """Processes at the other end from one that reads, or writes: of a pipe, or of any else.
@@ -494,22 +488,21 @@ class Holders:
         itself alone, counts.
         """
         call = CALLS.get(thread.syscall) if thread.syscall is not None else None
-        if call is None or "nanosleep" not in thread.wchan:
-            return ()
+        name = call.name if call is not None and "nanosleep" in thread.wchan else ""
         # native code sleeps for a time, Python (3.11 and later) until a time
-        until = call.name == "clock_nanosleep" and thread.arguments[1] == ABSOLUTE
-        if until or call.name not in ("nanosleep", "clock_nanosleep", RESTART):
+        until = name == "clock_nanosleep" and thread.arguments[1] == ABSOLUTE
+        if until or name not in ("nanosleep", "clock_nanosleep", RESTART):
             return ()
         owned = {
             lock.inode: lock.pid for lock in self._locks if lock.exclusive and not lock.waiting
         }
-        for name, _, number, *_ in self._of_pid[pid] if owned else ():
-            if not name.startswith("/") or name.startswith("/dev/"):
+        for file, _, number, *_ in self._of_pid[pid] if owned else ():
+            if not file.startswith("/") or file.startswith("/dev/"):
                 continue
             inode = INODE.search(descriptor_facts(pid, number))  # since Linux 5.14
             holder = owned.get(int(inode[1])) if inode is not None else None
-            if holder is not None and holder != pid and holder in self._owners(name):
-                found = WaitTarget(call="sleep", kind="lock", name=name, holders=_holders([holder]))
+            if holder not in (None, pid) and holder in self._owners(file):
+                found = WaitTarget(call="sleep", kind="lock", name=file, holders=_holders([holder]))
                 return (found,)
         return ()
 
@@ -535,9 +528,7 @@ class Holders:
         file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
-        family = dict.fromkeys(
-            ancestor for each in self._pids for ancestor in (each, *ancestors(each))
-        )
+        family = {one: None for each in self._of_pid for one in (each, *ancestors(each))}
         others = [
             one
             for one in family
@@ -603,8 +594,6 @@ class Holders:
 def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:
     found = []
     for pid in pids:
-        alive = vitals(pid)
-        cpu_s, moved = (alive.cpu_s if alive is not None else 0.0), sum(io_bytes(pid) or ())
-        name = alive.name if alive is not None else ""
-        found.append(Holder(pid=pid, program=name, cpu_s=cpu_s, moved_bytes=moved))
+        line, moved = vitals(pid) or UNREADABLE, sum(io_bytes(pid) or ())
+        found.append(Holder(pid=pid, program=line.name, cpu_s=line.cpu_s, moved_bytes=moved))
     return tuple(found)

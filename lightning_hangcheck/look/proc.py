@@ -11,13 +11,15 @@ are read with `time_limit.within`.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import re
+import select
 import struct
-import threading
 import time
+from contextlib import suppress
 from itertools import takewhile
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
@@ -36,7 +38,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, Unseen, each_within, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT when it is opened, ESRCH when it ends between open and read."""
@@ -98,14 +100,6 @@ def has_ended(pid: int) -> bool:
     return signs is None or signs.has_ended
 
 
-def main_thread_cpu_s(pid: int) -> float | None:
-    """Seconds of processor time of the main thread alone; None where it cannot be read."""
-    try:
-        return read_stat(pid, pid).cpu_s
-    except OSError:
-        return None
-
-
 _LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 """kernel/sched/debug.c: milliseconds on the clock of the processor that the thread last ran on."""
 
@@ -120,19 +114,19 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
     """
 
-    def last_ran_ms(of: int, thread: int) -> float | None:
-        found = _LAST_RAN.search(read_proc(f"/proc/{of}/task/{thread}/sched"))
+    def last_ran_ms(task: str) -> float | None:
+        found = _LAST_RAN.search(read_proc(f"/proc/{task}/sched"))
         return float(found[1]) if found else None
 
     try:
         line = read_stat(pid, tid or pid)
-        last_ran = last_ran_ms(pid, tid or pid)
+        last_ran = last_ran_ms(f"{pid}/task/{tid or pid}")
         if line.state not in "SDT" or last_ran == 0.0:
             return 0.0
         allowed = os.sched_getaffinity(0)
         os.sched_setaffinity(0, {line.processor})
         try:
-            now = last_ran_ms(os.getpid(), threading.get_native_id())
+            now = last_ran_ms("thread-self")
         finally:
             os.sched_setaffinity(0, allowed)
     except OSError:
@@ -282,10 +276,7 @@ def command_line(pid: int) -> list[str] | Gap:
 
 def command_lines(pids: Iterable[int]) -> dict[int, list[str] | Gap]:
     """Read the command lines of many processes, in a fraction of the time."""
-    return {
-        pid: _texts_of(pid, "cmdline", f"command line of pid {pid}", data)
-        for pid, data in _read_each(pids, "cmdline")
-    }
+    return _texts_of(pids, "cmdline", "command line")
 
 
 def read_environment(pid: int) -> dict[str, str] | Gap:
@@ -295,25 +286,21 @@ def read_environment(pid: int) -> dict[str, str] | Gap:
 
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
     """Read the environments of many processes, in a fraction of the time."""
-    found: dict[int, dict[str, str] | Gap] = {}
-    met: dict[bytes | Exception, dict[str, str]] = {}  # forks have that of their parent
-    for pid, data in _read_each(pids, "environ"):
-        if data not in met:
-            text = _texts_of(pid, "environ", f"environment of pid {pid}", data)
-            if isinstance(text, Gap):
-                found[pid] = text
-                continue
-            met[data] = _by_name(text)
-        found[pid] = met[data]
-    return found
+    found = _texts_of(pids, "environ", "environment")
+    return {pid: one if isinstance(one, Gap) else _by_name(one) for pid, one in found.items()}
 
 
-def _read_each(pids: Iterable[int], name: str) -> Iterable[tuple[int, bytes | Exception]]:
-    return each_within(PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids).items()
+def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
+    """Read lists of NUL-terminated texts; a zombie and a kernel thread have none."""
+    return {
+        pid: _texts(data, f"/proc/{pid}/{name}", f"{what} of pid {pid}")
+        for pid, data in each_within(
+            PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids
+        ).items()
+    }
 
 
-def _texts_of(pid: int, name: str, what: str, data: bytes | Exception) -> list[str] | Gap:
-    """Take a list of NUL-terminated texts apart; a zombie and a kernel thread have none."""
+def _texts(data: bytes | Exception, path: str, what: str) -> list[str] | Gap:
     remedy = ""
     try:
         if isinstance(data, Exception):
@@ -328,7 +315,7 @@ def _texts_of(pid: int, name: str, what: str, data: bytes | Exception) -> list[s
     except NoAnswer as error:
         why = f"{error}: the process is stuck in the kernel with its memory locked"
     except OSError as error:
-        why = f"/proc/{pid}/{name} cannot be read ({error.strerror})"
+        why = f"{path} cannot be read ({error.strerror})"
     return Gap(what, None, why, "process_memory", remedy)
 
 
@@ -465,3 +452,127 @@ def explain(*, own_user: int, their_user: int, capable: bool, yama_scope: int) -
     if own_user == 0 and not capable:
         return Unseen(*CONTAINER)
     return Unseen("it is protected: it changed its user, or is not dumpable", "run as root")
+
+
+# How processes of others end: the kernel tells the parent; what it tells others is read here
+
+# include/uapi/linux/pidfd.h: ioctl PIDFD_GET_INFO (0xFF, 11) of struct pidfd_info, first 64 bytes;
+# the mask asks for PIDFD_INFO_EXIT, which Linux 6.15 and later answer once the process is reaped.
+PIDFD_GET_INFO = 0xC040FF0B
+PIDFD_INFO_EXIT = 1 << 3
+INFO_BYTES = 64
+EXIT_CODE_AT = 60
+POLL_S = 0.05
+
+
+class Exited(Struct, frozen=True, kw_only=True):
+    """A watched process has ended, as was noticed at that monotonic time.
+
+    ``exit_code`` as Python's subprocess gives it; None where it was reaped before, or is not shown.
+    """
+
+    pid: int
+    exit_code: int | None
+    seen_ns: int
+
+
+class _Watched(NamedTuple):
+    """A process that has not ended, with its pidfd if it has one; is its code shown to us?"""
+
+    started_ticks: int
+    descriptor: int | None
+    code_shown: bool
+
+
+class ExitWatcher:
+    """Watches processes that need not be our children.
+
+    The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
+    afterwards. Where the kernel gives no pidfd (before 5.3, or a container's filter), processes are
+    looked at twenty times a second.
+    """
+
+    def __init__(self, *, use_pidfd: bool = True) -> None:
+        self._use_pidfd = use_pidfd and hasattr(os, "pidfd_open")
+        self._epoll = select.epoll()
+        self._watched: dict[int, _Watched] = {}
+        self._missed: list[Exited] = []
+
+    def watch(self, pid: int) -> None:
+        """Watch a process; one that is gone already is reported by the next `wait`."""
+        if pid in self._watched:
+            return
+        seen = vitals(pid)
+        if seen is None:
+            self._missed.append(Exited(pid=pid, exit_code=None, seen_ns=time.monotonic_ns()))
+            return
+        descriptor = None
+        if self._use_pidfd:
+            with suppress(OSError):
+                descriptor = os.pidfd_open(pid)
+        if descriptor is not None:
+            self._epoll.register(descriptor, select.EPOLLIN)
+        self._watched[pid] = _Watched(seen.started_ticks, descriptor, io_bytes(pid) is not None)
+
+    def wait(self, timeout: float) -> list[Exited]:
+        """Wait so many seconds until a watched process has ended, and forget those that have."""
+        deadline = time.monotonic() + timeout
+        while True:
+            remaining = max(0.0, deadline - time.monotonic())
+            polled = any(watched.descriptor is None for watched in self._watched.values())
+            patience = 0 if self._missed else min(remaining, POLL_S) if polled else remaining
+            ready = {descriptor for descriptor, _ in self._epoll.poll(patience)}
+            exited, self._missed = self._missed, []
+            for pid, watched in list(self._watched.items()):
+                if watched.descriptor is not None:
+                    gone = watched.descriptor in ready
+                else:
+                    seen = vitals(pid)
+                    gone = (
+                        seen is None or seen.has_ended or not seen.is_still(watched.started_ticks)
+                    )
+                exited += [self._forget(pid)] if gone else []
+            if exited or remaining <= 0:
+                return exited
+
+    def close(self) -> None:
+        """Forget all processes."""
+        for watched in self._watched.values():
+            if watched.descriptor is not None:
+                os.close(watched.descriptor)
+        self._watched.clear()
+        self._epoll.close()
+
+    def _forget(self, pid: int) -> Exited:
+        watched, line = self._watched.pop(pid), vitals(pid)
+        seen_ns, code = time.monotonic_ns(), None
+        # another process may have its pid by now, and the kernel may hide the code as 0
+        if line is not None and line.has_ended and line.started_ticks == watched.started_ticks:
+            shown = line.exit_status or watched.code_shown
+            code = os.waitstatus_to_exitcode(line.exit_status) if shown else None
+        if watched.descriptor is not None:
+            code = _code_of_reaped(watched.descriptor) if code is None else code
+            self._epoll.unregister(watched.descriptor)
+            os.close(watched.descriptor)
+        return Exited(pid=pid, exit_code=code, seen_ns=seen_ns)
+
+
+def _code_of_reaped(pidfd: int) -> int | None:
+    """The exit code of a process that its parent has reaped; None on older kernels."""
+    info = bytearray(INFO_BYTES)
+    struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
+    with suppress(OSError):
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, info)
+        if struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT:
+            return os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT))
+    return None
+
+
+def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
+    """Return which of these processes still run after so many seconds, or as soon as none does."""
+    deadline = time.monotonic() + time_limit_s
+    while left := tuple(pid for pid in pids if not has_ended(pid)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    return left

@@ -7,34 +7,40 @@ import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
-from lightning_hangcheck.look.gpu import gpus_of
+from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.look.kernel import (
     CALLS,
     kernel_state,
     led_by,
     memory_use,
-    runs_of,
     with_threads_of,
 )
-from lightning_hangcheck.look.lock_files import polled_locks
 from lightning_hangcheck.look.open_files import Holders
 from lightning_hangcheck.look.proc import root_of, vitals
-from lightning_hangcheck.look.py_spy import (
+from lightning_hangcheck.look.source import Sources, code_notes
+from lightning_hangcheck.look.stacks import (
     PY_SPY,
     Variables,
     local_values,
     native_calls,
     python_stacks,
+    signalled_stacks,
 )
-from lightning_hangcheck.look.signalled_stacks import signalled_stacks
-from lightning_hangcheck.look.source import Sources, code_notes
-from lightning_hangcheck.look.threads import training_first, with_bystanders, with_relations
+from lightning_hangcheck.look.threads import (
+    at_locks,
+    polled_locks,
+    training_first,
+    with_bystanders,
+    with_relations,
+)
+from lightning_hangcheck.machine import read_proc
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_users
 from lightning_hangcheck.model.evidence import Gap, Sample
@@ -43,10 +49,9 @@ from lightning_hangcheck.session.session import why_withheld
 from lightning_hangcheck.time_limit import Unseen, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from lightning_hangcheck.look.kernel import Runs
     from lightning_hangcheck.model.evidence import (
         LocalValues,
         ProcessStack,
@@ -105,7 +110,7 @@ class KeptStacks:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[int, tuple[dict[int, Runs], ProcessStack]] = {}
+        self._kept: dict[int, tuple[dict[int, bytes], ProcessStack]] = {}
 
     def of(
         self, pid: int, rank: int | None, kernel: ProcessState | None, time_limit_s: float
@@ -114,21 +119,31 @@ class KeptStacks:
         threads = () if kernel is None else kernel.threads
         asleep = [thread.tid for thread in threads if thread.state in "SDTt"]
         kept = self._kept.pop(pid, None)
-        if kept is not None and kept[0] == runs_of(pid, kept[0].keys() & asleep):
+        if kept is not None and kept[0] == _runs(pid, kept[0].keys() & asleep):
             self._kept[pid] = kept
             return kept[1], ()
-        before = runs_of(pid, asleep)
+        before = _runs(pid, asleep)
         stack, gaps = python_stacks(pid, rank, time_limit_s)
         if stack is not None:
-            tids = [thread.tid for thread in stack.threads if thread.tid is not None]
-            runs = {tid: before[tid] for tid in tids if tid in before}
-            if len(runs) == len(stack.threads):
-                self._kept[pid] = runs, stack
+            tids = {thread.tid for thread in stack.threads}
+            if tids <= before.keys():
+                self._kept[pid] = {tid: run for tid, run in before.items() if tid in tids}, stack
         return stack, gaps
 
     def forget_others(self, pids: Collection[int]) -> None:
         """Keep those of these processes alone."""
         self._kept = {pid: kept for pid, kept in self._kept.items() if pid in pids}
+
+
+def _runs(pid: int, tids: Iterable[int]) -> dict[int, bytes]:
+    """How long and how often threads ran so far; of none where the kernel does not count."""
+    found = {}
+    for tid in tids:
+        with suppress(OSError):
+            run = read_proc(f"/proc/{pid}/task/{tid}/schedstat")
+            if not run.endswith(b" 0\n"):
+                found[tid] = run
+    return found
 
 
 class Looker:
@@ -193,8 +208,8 @@ class Looker:
 def look_at(
     targets: Sequence[Target],
     time_limit_s: float,
-    servers: Path | None,
-    unchanged_since_s: float,
+    servers: Path | None = None,
+    unchanged_since_s: float = 0.0,
     *,
     with_values: Collection[int] = (),
     closer: Collection[int] = (),
@@ -203,8 +218,11 @@ def look_at(
 ) -> Look:
     """Look once at all processes of a job: samples, flight records, and the code around them.
 
+    About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
+    their helpers to which a wait leads; of all, where none is known to be a rank.
+
     Args:
-        targets: The ranks, each with its children.
+        targets: The ranks, each with its children; samples are in their order.
         time_limit_s: Seconds for one probe of one process.
         servers: Folder of the sockets on which ranks answer for torch's flight recorder.
         unchanged_since_s: As in `Sources`.
@@ -214,29 +232,66 @@ def look_at(
         given_up: What has not begun once it says so is left out.
         kept: Of earlier looks at the same job.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="flights") as beside:
-        asked = beside.submit(_flights_of, targets, servers, time_limit_s)
-        taken = sample_all(
-            targets,
-            time_limit_s,
-            with_values=with_values,
-            closer=closer,
-            given_up=given_up,
-            kept=kept,
-        )
-        flights, gaps = asked.result()
+    of_ranks = any(target.role == "rank" for target in targets)
+    subjects = [_Subject(target, not of_ranks or target.role == "rank") for target in targets]
+    stacks = kept or KeptStacks()
+    stacks.forget_others({target.pid for target in targets})
+
+    def take(subject: _Subject) -> None:
+        subject.taken_ns = time.monotonic_ns()
+        if given_up():
+            return
+        pid, rank = subject.target.pid, subject.target.rank
+        subject.kernel, subject.gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
+        if subject.is_first and subject.kernel is not None:
+            subject.kernel = replace(subject.kernel, memory=memory_use(pid))
+        if subject.is_first and subject.target.python:
+            take_stacks(subject)
+
+    def take_stacks(subject: _Subject) -> None:
+        """What goes wrong here costs this process its stacks, and no other anything."""
+        pid, rank = subject.target.pid, subject.target.rank
+
+        def read() -> None:
+            if given_up():
+                raise Unseen("no time was left to ask for it")
+            subject.read_stacks(time_limit_s, stacks, rank in with_values, rank in closer)
+
+        _, gaps = guarded("stack", f"stack of pid {pid}", rank, read)
+        subject.gaps += gaps
+
+    with ThreadPoolExecutor(AT_ONCE + 2, thread_name_prefix="hangcheck-probe") as pool:
+        asked = pool.submit(_flights_of, targets, servers, time_limit_s)
+        pids = [target.pid for target in targets if target.python]
+        gpus_asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
+        list(pool.map(take, subjects))
+        seen = [subject.kernel.pid for subject in subjects if subject.kernel is not None]
+        until = time.monotonic() + time_limit_s * KERNEL_SHARE
+        holders, gaps = guarded("holders", HOLDERS, None, lambda: Holders(seen, until))
+        for subject in subjects:
+            subject.complete(holders)
+        awaited = _awaited(subjects)
+        later = [one for one in subjects if not one.is_first and one.target.pid in awaited]
+        later = [one for one in later if one.target.python]
+        list(pool.map(take_stacks, later))
+        for subject in later:
+            subject.complete(holders)
+        gpus, missing = gpus_asked.result()
+        flights, without_flight = asked.result()
+    for subject in subjects[:1]:
+        subject.gaps += gaps + missing + (holders.gaps if holders is not None else ())
     stand = [
         frame
-        for target, (sample, _) in zip(targets, taken, strict=True)
-        if target.role == "rank" and sample.stack is not None
-        for number, thread in enumerate(sample.stack.threads)
+        for subject in subjects
+        if subject.target.role == "rank" and subject.stack is not None
+        for number, thread in enumerate(subject.stack.threads)
         for frame in thread.frames
         if not number or is_users(frame.file)
     ]
     called = (site.frames for flight in flights.values() for site in flight.sites.values())
     return Look(
-        samples=tuple((target, sample) for target, (sample, _) in zip(targets, taken, strict=True)),
-        gaps=(*(gap for _, found in taken for gap in found), *gaps),
+        samples=tuple((one.target, one.sample(gpus or {})) for one in subjects),
+        gaps=(*(gap for subject in subjects for gap in subject.gaps), *without_flight),
         flights=flights,
         code=code_notes(
             [*stand, *(frame for frames in called for frame in frames)],
@@ -254,10 +309,9 @@ def _flights_of(
 
     Where none has a server or says why not, nothing is missed here: the judgement misses it.
     """
-    ranks = [target for target in targets if target.role == "rank"]
-    sockets = (
-        {} if servers is None else {target.rank: servers / str(target.pid) for target in ranks}
-    )
+    if servers is None:
+        return {}, []
+    sockets = {one.rank: servers / str(one.pid) for one in targets if one.role == "rank"}
     if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
         return {}, []
 
@@ -276,85 +330,6 @@ def _flights_of(
     return flights, [gap for _, missing in answers.values() for gap in missing]
 
 
-def sample_all(
-    targets: Sequence[Target],
-    time_limit_s: float,
-    *,
-    with_values: Collection[int] = (),
-    closer: Collection[int] = (),
-    given_up: Callable[[], bool] = lambda: False,
-    kept: KeptStacks | None = None,
-) -> list[tuple[Sample, tuple[Gap, ...]]]:
-    """Take a sample of each process, 16 at once, in their order; arguments as of `look_at`.
-
-    About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
-    their helpers to which a wait leads; of all, where none is known to be a rank.
-    """
-    of_ranks = any(target.role == "rank" for target in targets)
-    subjects = [_Subject(target, not of_ranks or target.role == "rank") for target in targets]
-    stacks = kept or KeptStacks()
-    stacks.forget_others({target.pid for target in targets})
-
-    def take(subject: _Subject) -> None:
-        subject.taken_ns = time.monotonic_ns()
-        if given_up():
-            return
-        pid, rank = subject.target.pid, subject.target.rank
-        subject.kernel, subject.gaps = kernel_state(pid, rank, time_limit_s * KERNEL_SHARE)
-        if subject.is_first and subject.kernel is not None:
-            subject.kernel = replace(subject.kernel, memory=memory_use(pid))
-        if subject.is_first and subject.target.python:
-            take_stacks(subject, with_values=rank in with_values, closer=rank in closer)
-
-    def take_stacks(subject: _Subject, *, with_values: bool = False, closer: bool = False) -> None:
-        """What goes wrong here costs this process its stacks, and no other anything."""
-
-        def read() -> None:
-            if given_up():
-                raise Unseen("no time was left to ask for it")
-            subject.read_stacks(time_limit_s, stacks, with_values, closer)
-
-        _, gaps = guarded("stack", f"stack of pid {subject.target.pid}", subject.target.rank, read)
-        subject.gaps += gaps
-
-    with ThreadPoolExecutor(AT_ONCE + 1, thread_name_prefix="hangcheck-probe") as pool:
-        pids = [target.pid for target in targets if target.python]
-        asked = pool.submit(gpus_of, pids, min(time_limit_s, GPU_LIMIT_S))
-        list(pool.map(take, subjects))
-        seen = [subject.kernel.pid for subject in subjects if subject.kernel is not None]
-        until = time.monotonic() + time_limit_s * KERNEL_SHARE
-        holders, gaps = guarded("holders", HOLDERS, None, lambda: Holders(seen, until))
-        for subject in subjects:
-            subject.complete(holders)
-        awaited = _awaited(subjects)
-        later = [
-            subject
-            for subject in subjects
-            if not subject.is_first and subject.target.pid in awaited
-        ]
-        later = [subject for subject in later if subject.target.python]
-        list(pool.map(take_stacks, later))
-        for subject in later:
-            subject.complete(holders)
-        gpus, missing = asked.result()
-    for subject in subjects[:1]:
-        subject.gaps += gaps + missing + (holders.gaps if holders is not None else ())
-    return [
-        (
-            Sample(
-                taken_ns=subject.taken_ns,
-                kernel=subject.completed,
-                stack=subject.stack,
-                gpus=(gpus or {}).get(subject.target.pid, ()),
-                local_values=subject.local_values,
-                native_calls=subject.native_calls,
-            ),
-            subject.gaps,
-        )
-        for subject in subjects
-    ]
-
-
 class _Subject:
     """One process while it is looked at.
 
@@ -371,6 +346,16 @@ class _Subject:
         self.local_values: tuple[LocalValues, ...] = ()
         self.native_calls: tuple[str, ...] = ()
         self.gaps: tuple[Gap, ...] = ()
+
+    def sample(self, gpus: Gpus) -> Sample:
+        return Sample(
+            taken_ns=self.taken_ns,
+            kernel=self.completed,
+            stack=self.stack,
+            gpus=gpus.get(self.target.pid, ()),
+            local_values=self.local_values,
+            native_calls=self.native_calls,
+        )
 
     def complete(self, holders: Holders | None) -> None:
         kernel = self.completed = self.kernel
@@ -395,6 +380,7 @@ class _Subject:
             stack = training_first(stack)
             kernel = led_by(kernel, stack.threads[0].tid)
         sources, variables = Sources.of(pid), Variables(pid, deadline)
+        stack = at_locks(stack, sources)
         # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
         locks = polled_locks(stack, variables)
         threads = []
@@ -408,14 +394,14 @@ class _Subject:
             return
         self.stack = with_bystanders(with_relations(stack, kernel, sources, variables), sources)
         tid = stack.threads[0].tid or pid
-        if with_values:
+        if with_values and self.is_first:
             values, gaps = local_values(variables, pid, rank, tid)
             self.local_values, self.gaps = values or (), self.gaps + gaps
         waits = kernel.threads[0].waits_for if kernel.threads else ()
         known = any(target.kind != "time" for target in waits)
         # stopped threads fail py-spy's pause, and one in state D would keep all others paused
         pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
-        if closer and not known and pausable:
+        if closer and self.is_first and not known and pausable:
             calls, gaps = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
             self.native_calls, self.gaps = calls or (), self.gaps + gaps
 
@@ -426,23 +412,15 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
     All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
     but not of one that stands where ranks wait for each other.
     """
-    states = {
-        subject.completed.pid: subject.completed
-        for subject in subjects
-        if subject.completed is not None
-    }
-    stacks = {subject.stack.pid: subject.stack for subject in subjects if subject.stack is not None}
-    left = [
-        subject.target.pid
-        for subject in subjects
-        if subject.is_first and subject.completed is not None
-    ]
+    by_pid = {subject.target.pid: subject for subject in subjects}
+    states = {pid: one.completed for pid, one in by_pid.items() if one.completed is not None}
+    left = [pid for pid in states if by_pid[pid].is_first]
     found = set(left)
     while left:
         state = states[left.pop()]
         targets = [target for thread in state.threads for target in thread.waits_for]
         holders = {holder.pid for target in targets for holder in target.holders}
-        stack = stacks.get(state.pid)
+        stack = by_pid[state.pid].stack
         frames = stack.threads[0].frames if stack is not None and stack.threads else ()
         meets = bool(frames) and frames[-1].file.endswith(WHERE_RANKS_MEET)
         if not meets and any(map(_waits_for_somebody_unseen, state.threads)):

@@ -30,10 +30,11 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.proc import began_s, root_of
-from lightning_hangcheck.look.rank_tests import ONE_RANK_ONLY, RankTests
 from lightning_hangcheck.look.syntax import (
     FUNCTIONS,
     LOOPS,
+    ONE_RANK_ONLY,
+    RankTests,
     around,
     called_name,
     last_name,
@@ -47,7 +48,7 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.evidence import Frame
 
@@ -82,6 +83,9 @@ class _File:
     @cached_property
     def lines(self) -> list[bytes]:
         return (self.text or b"").splitlines()
+
+    def __len__(self) -> int:
+        return len(self.text or b"")
 
 
 _files: OrderedDict[str, _File] = OrderedDict()
@@ -132,9 +136,9 @@ class Sources(NamedTuple):
                 except UNREADABLE:
                     return None
             _trees[path] = read, found
-            kept = sum(len(one.text or b"") for one, _ in _trees.values())
+            kept = sum(len(one) for one, _ in _trees.values())
             while kept > TREES_KEPT and len(_trees) > 1:
-                kept -= len(_trees.popitem(last=False)[1][0].text or b"")
+                kept -= len(_trees.popitem(last=False)[1][0])
         return found
 
     def note(self, file: str, line: int) -> CodeNote | None:
@@ -167,9 +171,9 @@ class Sources(NamedTuple):
                 return None
             with _keeping:
                 _files[path] = found
-                kept = sum(len(one.text or b"") for one in _files.values())
+                kept = sum(map(len, _files.values()))
                 while kept > TEXT_KEPT and len(_files) > 1:
-                    kept -= len(_files.popitem(last=False)[1].text or b"")
+                    kept -= len(_files.popitem(last=False)[1])
         changed = found.changed_s > self.unchanged_since_s
         return None if changed or found.text is None else found
 
@@ -230,11 +234,11 @@ class Parsed:
         self.tree = tree
         self.ranks = RankTests(tree)
         self.calls = CallsAhead(tree)
-        functions = (one for one in ast.walk(tree) if isinstance(one, FUNCTIONS[:2]))
-        makers = (
-            getattr(function, "name", "") for function in functions if _calls(function, BACKWARD)
-        )
-        self._run_backward = BACKWARD | set(makers)
+        self._run_backward = BACKWARD | {
+            one.name
+            for one in ast.walk(tree)
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and BACKWARD & _called(one)
+        }
 
     def note(self, file: str, line: int) -> CodeNote:
         """Describe one line by what stands around it in its innermost function, or class."""
@@ -254,12 +258,10 @@ class Parsed:
                 loops.append(inner)
             # tests that leave the block before a statement: ``if rank: return``
             block = next((one for one in _blocks(scope) if inner in one), [])
-            exits: list[ast.If] = []
-            for before in block:
-                if before is inner:
-                    break
-                if isinstance(before, ast.If) and isinstance(before.body[-1], LEAVES):
-                    exits.append(before)
+            ifs = (
+                one for one in block if isinstance(one, ast.If) and span(one)[1] < span(inner)[0]
+            )
+            exits = [one for one in ifs if isinstance(one.body[-1], LEAVES)]
             for statement in exits:
                 behind = ((statement.end_lineno or statement.lineno) + 1, span(block[-1])[1])
                 leaves = ast.unparse(statement.body[-1]).partition(" ")[0]
@@ -284,10 +286,13 @@ class Parsed:
                 caught = f" {_shown(inner.type)}" if inner.type is not None else ""
                 branches.append((span(inner), f"except{caught}"))
             elif isinstance(inner, ast.Call):
-                awaits = awaits or _called(inner) in AWAITS
+                awaits = awaits or called_name(inner).lstrip("_") in AWAITS
             if isinstance(inner, LOOPS):
                 retried = _caught_in(inner, line)
-        of_function = function.body if isinstance(function, scopes) else []
+        body = getattr(function, "body", []) if start else []
+        after = self._after_backward(body, line, ALWAYS_RUN)
+        over_some = ALWAYS_RUN + LOOPS_OVER_SOME
+        after = after or any(self._after_backward(loop.body, line, over_some) for loop in loops)
         return CodeNote(
             file=file,
             line=line,
@@ -299,12 +304,8 @@ class Parsed:
             branches=tuple(place for place, _ in branches),
             branch_tests=tuple(text for _, text in branches),
             caught=tuple(dict.fromkeys(retried)),
-            awaits=awaits or any(_calls(loop, ENDS) for loop in loops),
-            after_backward=self._after_backward(of_function, line, ALWAYS_RUN)
-            or any(
-                self._after_backward(loop.body, line, ALWAYS_RUN + LOOPS_OVER_SOME)
-                for loop in loops
-            ),
+            awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
+            after_backward=after,
             collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
         )
 
@@ -317,16 +318,12 @@ class Parsed:
         """
         block = body if isinstance(body, list) else []
         while block:
-            before = [statement for statement in block if span(statement)[1] < line]
-            if any(
-                isinstance(statement, always) and _calls(statement, self._run_backward)
-                for statement in before
-            ):
+            before = (one for one in block if isinstance(one, always) and span(one)[1] < line)
+            if any(self._run_backward & _called(one) for one in before):
                 return True
-            inner = next((statement for statement in block if spans(statement, line)), None)
-            block = next(
-                (one for one in _blocks(inner) if any(spans(child, line) for child in one)), []
-            )
+            inner = next((one for one in block if spans(one, line)), None)
+            within = (one for one in _blocks(inner) if any(spans(child, line) for child in one))
+            block = next(within, [])
         return False
 
 
@@ -347,18 +344,17 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
     if (spans(inner.test, line) and span(body[0])[0] != line) or not (inside or otherwise):
         return False, []
     if isinstance(inner, ast.IfExp):
-        if not (_calls(inner.body) or _calls(inner.orelse)):
+        if not _called(inner.body, inner.orelse):
             return False, []  # who stands at this line stands in a call beside it
-        inside = inside and _calls(inner.body)
+        inside = inside and bool(_called(inner.body))
     return inside, body if inside else otherwise
 
 
 def _caught_in(loop: ast.AST, line: int) -> list[str]:
     """What a loop catches, elsewhere than around a line, and goes on after it: it tries again."""
-    tries = (node for node in walk(*ast.iter_child_nodes(loop), into=False))
-    handlers = [handler for node in tries if isinstance(node, ast.Try) for handler in node.handlers]
+    below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
-    for handler in handlers:
+    for handler in (one for one in below if isinstance(one, ast.ExceptHandler)):
         leaves = isinstance(handler.body[-1], (ast.Raise, ast.Return, ast.Break))
         if handler.type is not None and not leaves and not spans(handler, line):
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -366,24 +362,19 @@ def _caught_in(loop: ast.AST, line: int) -> list[str]:
     return found
 
 
-def _calls(node: ast.AST, names: Collection[str] | None = None) -> bool:
-    """Whether anything is called in a piece of code; only what has one of these names, if given."""
-    calls = (_called(call) for call in ast.walk(node) if isinstance(call, ast.Call))
-    return any(names is None or name in names for name in calls)
+def _called(*nodes: ast.AST) -> set[str]:
+    """Names of what is called in pieces of code, without underscores before them."""
+    below = (node for one in nodes for node in ast.walk(one))
+    return {called_name(node).lstrip("_") for node in below if isinstance(node, ast.Call)}
 
 
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
-    below = (node for statement in loop.body for node in ast.walk(statement))
-    called = {_called(call) for call in below if isinstance(call, ast.Call)}
+    called = _called(*loop.body)
     only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
     names = {attribute.attr for attribute in over if isinstance(attribute, ast.Attribute)}
     return not (only_waits or names & PARTS_OF_A_MODEL)
-
-
-def _called(call: ast.Call) -> str:
-    return called_name(call).lstrip("_")
 
 
 def _shown(test: ast.expr) -> str:

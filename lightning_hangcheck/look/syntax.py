@@ -1,12 +1,19 @@
-"""What Python's syntax tree calls functions and loops, what a line is in, and what a call calls."""
+"""Source code as a tree: what a line is in, what a call calls, and what asks for the rank.
+
+A name asks for the rank if it is one that only ranks have (whole words: ``lora_rank`` is none), or
+if what the file assigns to it, returns from it or passes for it leads there: an alias of
+``get_rank``, a variable of the environment, ``self.is_boss = rank == 0``.
+"""
 
 from __future__ import annotations
 
 import ast
+import re
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -92,3 +99,159 @@ _FIELDS_BACKWARDS = {
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
 """Of each kind of node the fields below which there may be others, the last first."""
+
+
+# Tests of the rank
+
+RANK = re.compile(
+    r"_*(get_)?((global|local|node|world|my|current|cur|this|self|own|dist|ddp|mpi|process|proc"
+    r"|distributed|group|torch)_)*(rank|rank_id|process_index|process_id|procid)(_id)?(0|_zero)?",
+    re.IGNORECASE,
+)
+"""The number of a rank: ``rank``, ``get_rank``, ``global_rank``, ``process_index`` (accelerate)."""
+ONE_RANK = re.compile(
+    r"_*(is|on|am|am_i)_?(the_)?((global|local|world|this|node)_)*(rank|rank_?zero|rank_?0|zero|main"
+    r"|master|chief|leader|primary|root|coordinator|process_zero)(_(rank|process|proc|node|zero"
+    r"|worker))*|_*rank_?(zero|0)(_only|_first)?|(is_)?(main|master)_(process|rank)(_only|_first)?",
+    re.IGNORECASE,
+)
+"""Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
+(accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
+ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
+"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
+VARIABLES = frozenset(
+    {
+        *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "PMI_RANK"),
+        *("SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID"),
+        *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
+    }
+)
+"""Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
+DEEPEST = 8  # Steps from a name to what it was assigned: beyond that nobody follows either
+LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
+CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
+
+
+class RankTests:
+    """Answers for one file; its nodes may be handed in where they were gathered before."""
+
+    def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
+        self._values: dict[str, list[ast.expr]] = defaultdict(list)
+        self._imported: dict[str, str] = {}
+        self._known: dict[str, bool] = {}
+        self._one: dict[str, bool | None] = {}
+        functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        calls: list[ast.Call] = []
+        for node in walk(tree) if nodes is None else nodes:
+            if isinstance(node, (ast.Import, ast.ImportFrom)):
+                self._imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
+            elif isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._learn(target, node.value)
+            elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+                self._learn(node.target, node.value)
+            elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                functions[node.name] = node
+                returns = (one for one in _statements(node.body) if isinstance(one, ast.Return))
+                self._values[node.name] += [one.value for one in returns if one.value is not None]
+            elif isinstance(node, ast.Call):
+                calls.append(node)
+        for call in calls:
+            function = functions.get(called_name(call))
+            if function is None:
+                continue
+            names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+            names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+            by_name = ((given.arg, given.value) for given in call.keywords if given.arg)
+            for name, value in (*zip(names, call.args, strict=False), *by_name):
+                self._values[name].append(value)
+
+    def _learn(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, (ast.Tuple, ast.List)):
+            if isinstance(value, (ast.Tuple, ast.List)) and len(value.elts) == len(target.elts):
+                for expression, its in zip(target.elts, value.elts, strict=True):
+                    self._learn(expression, its)
+        elif name := last_name(target):
+            self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
+
+    def asks(self, test: ast.expr) -> bool:
+        """Whether an expression asks for the rank anywhere."""
+        terms = (_terms(node) for node in walk(test) if isinstance(node, _TERMS))
+        return any(found or any(map(self._leads_to_rank, names)) for found, names in terms)
+
+    def of_one(self, test: ast.expr) -> bool | None:
+        """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+            found = self.of_one(test.operand)
+            return None if found is None else not found
+        if isinstance(test, ast.BoolOp):
+            wanted = isinstance(test.op, ast.And)
+            return wanted if wanted in map(self.of_one, test.values) else None
+        if isinstance(test, ast.Compare) and self.asks(test):
+            kind = type(test.ops[0])
+            return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
+        name = called_name(test) or last_name(test)
+        if name and name not in self._one:
+            self._one[name] = None  # a name that leads back to itself tells nothing
+            if ONE_RANK.fullmatch(name) or self._is_number(name):
+                self._one[name] = ONE_RANK.fullmatch(name) is not None
+            else:
+                every = set(map(self.of_one, self.values_of(name)))
+                self._one[name] = every.pop() if len(every) == 1 else None
+        return self._one.get(name)
+
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return what the file assigns to a name, returns from it or passes for it."""
+        return list(self._values.get(name, ()))
+
+    def _leads_to_rank(self, name: str) -> bool:
+        """Whether a name leads to a rank; each name on the way is looked at once."""
+        if name in self._known:
+            return self._known[name]
+        seen, level, leads = {name}, {name}, False
+        for _ in range(DEEPEST):
+            values = [_terms(value) for one in level for value in self.values_of(one)]
+            leads = any(ONE_RANK.fullmatch(one) or self._is_number(one) for one in level)
+            leads = leads or any(found for found, _ in values)
+            level = set().union(*(names for _, names in values)) - seen
+            if leads or not level:
+                break
+            seen |= level
+        self._known[name] = leads
+        return leads
+
+    def _is_number(self, name: str) -> bool:
+        """Whether a name is a rank's number; one that only ever is a constant is something else."""
+        values = self.values_of(name)
+        if values and all(isinstance(value, ast.Constant) for value in values):
+            return False
+        return RANK.fullmatch(self._imported.get(name, name)) is not None
+
+
+def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield all statements of a block, also those within others, of functions too."""
+    for statement in block:
+        yield statement
+        for name in ("body", "orelse", "finalbody"):
+            yield from _statements(getattr(statement, name, []))
+        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+            yield from _statements(part.body)
+
+
+_TERMS = (ast.Name, ast.Attribute, ast.Constant)
+
+
+def _terms(node: ast.AST) -> tuple[bool, set[str]]:
+    """Return whether an expression reads a rank's variable, and the names that its value is of."""
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str) and node.value in VARIABLES, set()
+    if name := last_name(node):
+        return False, {name}
+    if isinstance(node, ast.Call):
+        parts = [node.func, *(node.args if called_name(node) in CONVERSIONS else ())]
+    elif isinstance(node, ast.Subscript):
+        parts = [node.slice] if isinstance(node.slice, ast.Constant) else []
+    else:
+        parts = list(ast.iter_child_nodes(node)) if isinstance(node, LEADS_ON) else []
+    inside = [_terms(part) for part in parts]
+    return any(found for found, _ in inside), set().union(*(names for _, names in inside))

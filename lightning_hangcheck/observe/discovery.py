@@ -27,6 +27,7 @@ from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.machine import (
     TICKS_PER_SECOND,
     NoRoom,
+    python_options,
     read_link,
     require_room,
     ticks_since_boot,
@@ -64,18 +65,11 @@ def is_launcher(words: Sequence[str]) -> bool:
 
     As /proc has it: Python, its options, and a script or a module behind ``-m``.
     """
-    rest = iter(words)
-    program = PurePath(next(rest, "")).name
+    program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
         return program in LAUNCHERS
-    for word in rest:
-        if word == "-m":
-            return next(rest, "") in LAUNCHERS
-        if word in ("-W", "-X"):  # with a value
-            next(rest, "")
-        elif word[:1] != "-":
-            return PurePath(word).name in LAUNCHERS
-    return False
+    kind, runs = [("", ""), *python_options(words[1:])][-1]
+    return kind != "c" and (runs if kind == "m" else PurePath(runs).name) in LAUNCHERS
 
 
 def patience_of(settings: Settings) -> Limits:
@@ -132,9 +126,9 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
             continue
         siblings = (one for one in beats.values() if one.parent_pid == beat.parent_pid)
         firsts = {
-            sibling.rank - sibling.announced
-            for sibling in siblings
-            if sibling.rank is not None and sibling.announced is not None
+            one.rank - one.announced
+            for one in siblings
+            if one.rank is not None and one.announced is not None
         }
         parent = beats.get(beat.parent_pid)
         if not firsts and parent is not None and parent.ending == "raised":
@@ -155,13 +149,14 @@ def find_ranks(
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
-    agents = set(agents_in(tree))
-    for pid, beat in beats.items():
-        # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
-        for above in starters_of(pid, tree):
-            tasks = above.identity.world_size
-            if tasks is not None and tasks < (beat.world_size or 0):
-                agents.add(above.pid)
+    # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
+    agents = agents_in(tree) | {
+        above.pid
+        for pid, beat in beats.items()
+        for above in starters_of(pid, tree)
+        if above.identity.world_size is not None
+        and above.identity.world_size < (beat.world_size or 0)
+    }
     ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
     told = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
@@ -248,7 +243,6 @@ def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
         local_world_size = None
     elif local_world_size is None and identity.launcher == "lightning" and identity.all_here:
         local_world_size = identity.world_size
-    port = beat.store_port if beat is not None else None
     return FoundRank(
         rank=who.rank or 0,
         pid=process.pid,
@@ -262,7 +256,7 @@ def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
             number=identity.round,
             most=identity.most_restarts,
         ),
-        store_port=identity.store_port if port is None else port,
+        store_port=identity.store_port if who.store_port is None else who.store_port,
     )
 
 
@@ -271,8 +265,7 @@ class Pages:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._readers: dict[int, PageReader] = {}
-        self._inodes: dict[int, int] = {}
+        self._readers: dict[int, tuple[int, PageReader]] = {}  # with the inode of each page
 
     def find_new(self) -> None:
         """Open pages that appeared since, also where a process has the number of an earlier one.
@@ -281,18 +274,19 @@ class Pages:
         """
         with suppress(OSError):
             for entry in os.scandir(self._folder):
-                pid, _, ending = entry.name.rpartition(".")
-                if ending != "page" or not pid.isdecimal():
+                name, _, ending = entry.name.rpartition(".")
+                if ending != "page" or not name.isdecimal():
                     continue
-                if self._inodes.get(int(pid)) != entry.inode():
-                    if int(pid) in self._readers:
-                        self._readers[int(pid)].close()
-                    self._inodes[int(pid)] = entry.inode()
-                    self._readers[int(pid)] = PageReader(self._folder / entry.name)
+                inode, reader = self._readers.get(int(name), (0, None))
+                if inode != entry.inode():
+                    if reader is not None:
+                        reader.close()
+                    new = PageReader(self._folder / entry.name)
+                    self._readers[int(name)] = entry.inode(), new
 
     def read(self) -> dict[int, Beat]:
         """Read all pages, by process id, but for one that cannot be read this time."""
-        readings = ((pid, reader.read()) for pid, reader in self._readers.items())
+        readings = ((pid, reader.read()) for pid, (_, reader) in self._readers.items())
         return {pid: reading for pid, reading in readings if isinstance(reading, Beat)}
 
     def holds(self, pid: int) -> bool:
@@ -311,14 +305,13 @@ class Pages:
         for pid, beat in beats.items():
             later = beat.round is not None and count is not None and beat.round > count
             if not later and has_ended(pid):
-                self._readers.pop(pid).close()
-                self._inodes.pop(pid, None)
+                self._readers.pop(pid)[1].close()
                 with suppress(OSError):
                     (self._folder / f"{pid}.page").unlink()
 
     def close(self) -> None:
         """Close all pages."""
-        for reader in self._readers.values():
+        for _, reader in self._readers.values():
             reader.close()
 
 

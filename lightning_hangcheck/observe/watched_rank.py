@@ -9,6 +9,7 @@ import signal
 import socket
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -18,7 +19,7 @@ from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
-from lightning_hangcheck.look.proc import UNREADABLE, main_thread_cpu_s, vitals
+from lightning_hangcheck.look.proc import UNREADABLE, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook
@@ -28,7 +29,7 @@ from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.look.flight_record import Numbers
@@ -128,13 +129,14 @@ class WatchedRank:
         ``servers``: beside these lie its notes.
         """
         met = last_meeting(servers / str(self.found.pid)) if servers is not None else ((), ())
-        kills = self._memory_kills.since() if self._memory_kills is not None else 0
+        counter = self._memory_kills
+        kills = counter.since() if counter is not None else 0
         self.process_exit = ProcessExit(
             order=order,
             at=at,
             exit_code=exit_code,
             memory_kills=kills,
-            memory_kills_scope=self._memory_kills.scope if kills and self._memory_kills else "",
+            memory_kills_scope=counter.scope if counter is not None and kills else "",
             seen_ns=time.monotonic_ns(),
             met=met[0],
             met_at=met[1],
@@ -243,23 +245,6 @@ class WatchedRank:
         )
 
 
-class _Boundary:
-    """Entered for each rank at each reading: a generator would cost four times as much."""
-
-    __slots__ = ("_faults", "_rank", "_what")
-
-    def __init__(self, faults: Faults, what: str, rank: int | None) -> None:
-        self._faults, self._what, self._rank = faults, what, rank
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
-        if not isinstance(error, Exception):
-            return False
-        self._faults.take(self._what, self._rank, error)
-        return True
-
-
 class Faults:
     """What failed in the watch itself: a gap each, said once. The watch goes on."""
 
@@ -271,9 +256,13 @@ class Faults:
         """Of what failed so far."""
         return tuple(self._gaps.values())
 
-    def of(self, what: str, rank: int | None = None) -> _Boundary:
+    @contextmanager
+    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
         """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        return _Boundary(self, what, rank)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - whatever fails for one, the others go on
+            self.take(what, rank, error)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
@@ -435,7 +424,8 @@ class WatchedRound:
                 # where all of its threads have used none since, the main one has not either
                 if main_s is None or seen.cpu_s != rank.all_threads_s:
                     rank.all_threads_s = seen.cpu_s
-                    main_s = rank.main_thread_s = main_thread_cpu_s(pid)
+                    line = read_process_stat(pid, pid)
+                    main_s = rank.main_thread_s = None if line is None else line.cpu_s
                 if main_s is not None and seen is not UNREADABLE:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)

@@ -18,8 +18,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.py_spy import DumpedThread
-from lightning_hangcheck.look.signalled_stacks import FRAME, THREAD, unescaped
+from lightning_hangcheck.look.stacks import FRAME, THREAD, DumpedThread, unescaped
 from lightning_hangcheck.model.code_owner import MODULES, TRAINING
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack

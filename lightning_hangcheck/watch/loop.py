@@ -15,8 +15,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.judge.wording import name_ranks, verb
-from lightning_hangcheck.look.exits import still_running
-from lightning_hangcheck.look.proc import has_ended, process_ref
+from lightning_hangcheck.look.proc import has_ended, process_ref, still_running
 from lightning_hangcheck.look.sample import Look, Looker
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.case import Aftermath, Case, CodeNote, RankView

@@ -8,7 +8,6 @@ machine is overloaded, or we were stopped.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import born_ns, command_lines, descendants, has_ended
+from lightning_hangcheck.machine import python_options
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe.discovery import (
@@ -50,8 +50,6 @@ LAST_SCAN_S = 2.0
 SRUN_EVERY_NS, SRUN_SAID_AFTER_NS = 5 * NANOSECONDS, 30 * NANOSECONDS
 """A rank on this machine is seen within seconds of its start."""
 OURS = ("hangcheck", "lightning_hangcheck")
-_OPTIONS = re.compile(r"-(?P<flags>[^WXcm]*)(?P<last>[WXcm]?)(?P<value>.*)", re.DOTALL)
-"""A word of Python's own: what follows its last letter, or the next word, is that one's value."""
 _IGNORING = frozenset("IES")
 
 
@@ -228,12 +226,5 @@ def srun_in_front(root_pid: int, now_ns: int) -> bool:
 
 def _ignoring_option(words: Sequence[str] | Gap) -> str:
     """Return which of Python's options leaves our start-up file out; empty if none."""
-    rest = iter(() if isinstance(words, Gap) else words[1:])
-    for word in rest:
-        option = _OPTIONS.fullmatch(word)
-        ignoring = _IGNORING.intersection(option["flags"] if option is not None else "")
-        if ignoring or option is None or option["last"] in ("c", "m"):
-            return min(ignoring, default="")
-        if option["last"] and not option["value"]:
-            next(rest, "")
-    return ""
+    options = python_options(() if isinstance(words, Gap) else words[1:])
+    return min(_IGNORING.intersection(letter for letter, _ in options), default="")

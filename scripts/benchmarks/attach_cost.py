@@ -20,7 +20,7 @@ from figures import Figure, tell
 
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.look.proc import slept_s
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import RunFolder
 
@@ -80,8 +80,8 @@ def _look(pids: list[int]) -> tuple[float, int]:
     """Seconds for one look at all ranks, and how many stacks it brought."""
     subjects = [Target(pid=pid) for pid in pids]
     began = time.monotonic()
-    taken = sample_all(subjects, LOOK_LIMIT_S)
-    return time.monotonic() - began, sum(sample.stack is not None for sample, _ in taken)
+    look = look_at(subjects, LOOK_LIMIT_S)
+    return time.monotonic() - began, sum(one.stack is not None for _, one in look.samples)
 
 
 def _visit(pid: int, folder: Path) -> tuple[float, str]:

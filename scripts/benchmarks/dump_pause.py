@@ -16,7 +16,7 @@ from statistics import median
 
 from figures import Figure, tell
 
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 
 PROGRAM = Path(__file__).parent / "programs" / "paused_process.py"
 START_LIMIT_S = 120.0
@@ -85,10 +85,10 @@ def _look_at(pid: int, closer: bool, looks: int) -> tuple[list[Span], list[Span]
     for _ in range(looks):
         time.sleep(INTERVAL_S)
         began = time.monotonic_ns()
-        ((sample, gaps),) = sample_all([Target(pid=pid)], LOOK_LIMIT_S, closer=(0,) * closer)
+        look = look_at([Target(pid=pid)], LOOK_LIMIT_S, closer=(0,) * closer)
         ended = time.monotonic_ns()
-        if sample.stack is None:
-            print(f"dump_pause: a look without a stack: {gaps}", file=sys.stderr)
+        if look.samples[0][1].stack is None:
+            print(f"dump_pause: a look without a stack: {look.gaps}", file=sys.stderr)
             continue
         looked.append((began, ended))
         time.sleep(INTERVAL_S + (ended - began) / 1e9)

@@ -19,7 +19,7 @@ from lightning_hangcheck.attach.visit import look
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.look.proc import slept_s
-from lightning_hangcheck.look.py_spy import find_py_spy
+from lightning_hangcheck.look.stacks import find_py_spy
 from lightning_hangcheck.model.case import Case, Limits
 
 if TYPE_CHECKING:

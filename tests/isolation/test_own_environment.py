@@ -18,9 +18,9 @@ from watch.launched import start_run, verdict_of
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import folder_of, interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
-from lightning_hangcheck.look import py_spy
+from lightning_hangcheck.look import gpu, stacks
 from lightning_hangcheck.look.gpu import gpus_of
-from lightning_hangcheck.look.py_spy import dump, find_py_spy
+from lightning_hangcheck.look.stacks import dump, find_py_spy
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def test_py_spy_gets_no_token(
     told = tmp_path / "py-spy"
     told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     told.chmod(0o755)
-    monkeypatch.setattr(py_spy, "find_py_spy", lambda: told)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: told)
     assert b"sleeping.py" in dump(job.pid, PATIENCE_S, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))
@@ -80,7 +80,8 @@ def test_the_reader_of_gpus_gets_no_token(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
     for name, value in {**TOKENS, **CODE, "HANGCHECK_TEST_NVML": "hangs"}.items():
         monkeypatch.setenv(name, value)
-    look = threading.Thread(target=gpus_of, args=([os.getpid()], 3.0, tmp_path))
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path)
+    look = threading.Thread(target=gpus_of, args=([os.getpid()], 3.0))
     look.start()
 
     def reader() -> psutil.Process | None:

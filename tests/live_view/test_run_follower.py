@@ -12,13 +12,14 @@ from processes import until
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.live_view.rank_now import (
+from lightning_hangcheck.live_view.run_follower import (
+    QUIET_FOLDER_S,
     ProcessMeter,
     RankNow,
     RankUse,
+    RunFollower,
     ranks_now,
 )
-from lightning_hangcheck.live_view.run_follower import QUIET_FOLDER_S, RunFollower
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.codec import encode
@@ -61,23 +62,24 @@ def follower(folder: RunFolder) -> RunFollower:
     return RunFollower(folder, "run")
 
 
-def test_a_run_that_was_ended_is_over_at_once(folder: RunFolder, follower: RunFollower) -> None:
-    ended = replace(RECORD, ended_at="2026-11-20T10:25:16.000Z", exit_code=75)
+@pytest.mark.parametrize(
+    ("code", "by", "told"),
+    [
+        (75, "", "exit code 75"),
+        # a run that we ended was not ended by what else kills
+        (-9, "hangcheck run (--on-hang abort)", "exit code 75, by hangcheck run (--on-hang abort)"),
+    ],
+)
+def test_a_run_that_was_ended_is_over_at_once(
+    folder: RunFolder, follower: RunFollower, code: int, by: str, told: str
+) -> None:
+    ended = replace(RECORD, ended_at="2026-11-20T10:25:16.000Z", exit_code=code, ended_by=by)
     folder.run_file.write_bytes(encode(ended))
     folder.verdict_file.write_bytes(encode(HANG))
     now = follower.read()
-    assert now.over == "the run has ended after 1 min 00 s, exit code 75"
+    assert now.over == f"the run has ended after 1 min 00 s, {told}"
     assert now.verdict == HANG
-    assert [(one.rank, one.standing) for one in now.ranks] == [(1, "stuck"), (0, "waits")]
-
-
-def test_a_run_that_we_ended_was_not_ended_by_what_else_kills(
-    folder: RunFolder, follower: RunFollower
-) -> None:
-    by = "hangcheck run (--on-hang abort)"
-    ended = replace(RECORD, ended_at="2026-11-20T10:25:16.000Z", exit_code=-9, ended_by=by)
-    folder.run_file.write_bytes(encode(ended))
-    assert follower.read().over == f"the run has ended after 1 min 00 s, exit code 75, by {by}"
+    assert of(now.ranks) == [(1, "stuck"), (0, "waits")]
 
 
 def test_a_new_verdict_in_the_folder_is_seen(folder: RunFolder, follower: RunFollower) -> None:
@@ -100,7 +102,7 @@ def test_what_is_recorded_here_is_followed_until_nobody_does(
         assert now.over == ""
         assert now.status == "1 of 2 ranks runs here"
         assert now.verdict == HANG
-        assert [(one.rank, one.standing) for one in now.ranks] == [(1, "stuck"), (0, "waits")]
+        assert of(now.ranks) == [(1, "stuck"), (0, "waits")]
         session.sidecar_file.unlink()
         assert "its watcher is gone" in follower.read().status
         rank.process.kill()
@@ -158,9 +160,6 @@ def test_a_verdict_that_is_torn_leaves_what_else_is_known(
     assert sorted(one.rank for one in now.ranks) == [0, 1]
 
 
-BEGAN = "2026-11-20T10:20:00.000Z"
-
-
 def running(
     rank: int, silent_s: float = 0.2, step_s: float | None = None, **beat: Any
 ) -> RunningRank:
@@ -168,13 +167,8 @@ def running(
 
 
 def judged(kind: VerdictKind, *ranks: RankState, **more: Any) -> Verdict:
-    facts: dict[str, Any] = {
-        "run_id": "r",
-        "command": "c",
-        "started_at": BEGAN,
-        "detected_at": BEGAN,
-    }
-    return Verdict(verdict=kind, world_size=len(ranks), ranks=ranks, **facts, **more)
+    facts = {"summary": "", "culprits": (), **more}
+    return replace(HANG, verdict=kind, world_size=len(ranks), ranks=ranks, **facts)
 
 
 def hang() -> Verdict:
@@ -193,9 +187,7 @@ def hang() -> Verdict:
 
 def record(world_size: int, *ranks: int) -> RunRecord:
     known = tuple(RankRecord(rank=rank, pid=rank + 1) for rank in ranks)
-    return RunRecord(
-        run_id="r", command="c", started_at=BEGAN, world_size=world_size, ranks=known, nodes=("n",)
-    )
+    return replace(RECORD, world_size=world_size, ranks=known, nodes=("n",))
 
 
 def of(ranks: tuple[RankNow, ...]) -> list[tuple[int, str]]:
@@ -219,25 +211,14 @@ def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> Non
     assert not any(one.culprit or one.waits_for for one in ranks)
 
 
-def test_a_rank_that_a_suspicion_found_running_is_told_by_its_page() -> None:
-    suspect = judged("suspect", RankState(rank=0), RankState(rank=1, state="stalled"))
-    ranks = ranks_now(running=(running(0, silent_s=50.0),), verdict=suspect)
-    assert of(ranks) == [(1, "stuck"), (0, "silent")]
-
-
-def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on() -> None:
-    pages = (
-        running(0, silent_s=1.9, step_s=0.1),
-        running(1, silent_s=2.1, step_s=0.1),
-        running(2, silent_s=5.9, step_s=2.0),
-        running(3, silent_s=6.1, step_s=2.0),
-    )
-    assert of(ranks_now(running=pages)) == [
-        (1, "silent"),
-        (3, "silent"),
-        (0, "runs"),
-        (2, "runs"),
-    ]
+@pytest.mark.parametrize(
+    ("silent_s", "step_s", "standing"),
+    [(1.9, 0.1, "runs"), (2.1, 0.1, "silent"), (5.9, 2.0, "runs"), (6.1, 2.0, "silent")],
+)
+def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on(
+    silent_s: float, step_s: float, standing: str
+) -> None:
+    assert of(ranks_now(running=(running(0, silent_s, step_s),))) == [(0, standing)]
 
 
 def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in() -> None:
@@ -247,11 +228,11 @@ def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in()
 
 
 def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
-    mark, save = CheckpointMark(5, "Model created", BEGAN), SaveMark(number=1, at=BEGAN, step=20)
+    mark, save = CheckpointMark(5, "Model created", AT), SaveMark(number=1, at=AT, step=20)
     pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
     first, second = ranks_now(running=pages)
-    assert (first.kept, first.kept_at) == ("5: Model created", BEGAN)
-    assert (second.kept, second.kept_at) == ("saved at step 20", BEGAN)
+    assert (first.kept, first.kept_at) == ("5: Model created", AT)
+    assert (second.kept, second.kept_at) == ("saved at step 20", AT)
 
 
 def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
@@ -264,9 +245,9 @@ def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdic
 
 
 def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
-    mark = LastCheckpoint(4, "Tokenizer loaded", BEGAN)
+    mark = LastCheckpoint(4, "Tokenizer loaded", AT)
     journals = (
-        JournalEnd(name="rank-0", checkpoint=mark, last_at=BEGAN),
+        JournalEnd(name="rank-0", checkpoint=mark, last_at=AT),
         JournalEnd(name="rank-1", kept_step=8),
         JournalEnd(name="pid-77"),
     )
@@ -298,24 +279,17 @@ def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
     return running(rank, **facts), RankUse(a_step=StepTimes(1, own_s, 0.1, 1.0 - own_s))
 
 
-def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[int]:
+def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[RankNow]:
     used = {one.rank: use for one, use in ranks}
     found = ranks_now(running=tuple(one for one, _ in ranks), used=used)
-    return [one.rank for one in found if one.slowest is not None]
+    return [one for one in found if one.slowest is not None]
 
 
 def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slowest() -> None:
-    ranks = (timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
-    assert slowest_of(*ranks) == [2]
-    found = ranks_now(running=tuple(one for one, _ in ranks), used={r.rank: u for r, u in ranks})
-    assert found[0].rank == 2
-    assert found[0].slowest is not None
-    assert found[0].slowest.part == "loader"
-
-
-def test_ranks_that_are_alike_have_no_slowest_and_one_alone_neither() -> None:
-    assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == []
-    assert slowest_of(timed(0, 0.8)) == []
+    (slow,) = slowest_of(timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
+    assert (slow.rank, slow.slowest.part) == (2, "loader")
+    assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == [], "alike"
+    assert slowest_of(timed(0, 0.8)) == [], "alone"
 
 
 def test_the_newest_steps_count_not_those_of_long_ago() -> None:

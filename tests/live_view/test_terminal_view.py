@@ -20,8 +20,8 @@ import pytest
 from processes import PATIENCE_S, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.live_view.rank_now import RankNow, RankUse, Slowest, Standing
-from lightning_hangcheck.live_view.view_text import RunNow, fitted, rows, view_lines
+from lightning_hangcheck.live_view.run_follower import RankNow, RankUse, RunNow, Slowest, Standing
+from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
@@ -197,7 +197,6 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
         text=True,
     )
     try:
-        assert watch.stdout is not None
         first = watch.stdout.readline()
         watch.send_signal(signal.SIGINT)
         rest = watch.stdout.read()
@@ -211,7 +210,6 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
 
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-
 BEGAN = "2026-11-20T10:20:00.000Z"
 
 
@@ -285,21 +283,15 @@ def test_the_verdict_stands_on_top_and_the_way_out_below() -> None:
     assert lines[-1] == "Ctrl-C ends this view, not the run; more: hangcheck report runs/a"
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 100, 200])
-def test_no_line_is_wider_than_the_terminal(width: int) -> None:
-    now = run(
-        *(full(rank, culprit=rank == 1) for rank in range(4)),
-        verdict=verdict("rank 1 is stuck at " + "x" * 300),
-        gaps=("a very long sentence " * 20, "b", "c", "d"),
-    )
-    assert max(map(len, text(now, width))) < max(width, 21)
-
-
-@pytest.mark.parametrize("ranks", [0, 1, 8, 32, 33, 4096])
-def test_it_fits_24_lines_at_any_world_size(ranks: int) -> None:
-    many = tuple(full(rank, waits_for=f"rank {rank + 1}") for rank in range(ranks))
-    now = run(*many, verdict=verdict("rank 1 " * 100), gaps=("a", "b", "c"))
-    assert len(text(now, 80, 24)) < 24
+@pytest.mark.parametrize(
+    ("width", "ranks"), [(20, 4), (40, 4), (200, 4), (80, 0), (80, 32), (80, 33), (80, 4096)]
+)
+def test_it_fits_the_terminal_at_any_width_and_world_size(width: int, ranks: int) -> None:
+    many = (full(rank, culprit=rank == 1, waits_for=f"rank {rank + 1}") for rank in range(ranks))
+    gaps = ("a very long sentence " * 20, "b", "c", "d")
+    lines = text(run(*many, verdict=verdict("rank 1 is at " + "x" * 300), gaps=gaps), width, 24)
+    assert max(map(len, lines)) < max(width, 21)
+    assert len(lines) < 24
 
 
 def test_rows_that_have_no_room_are_counted_and_named() -> None:
@@ -309,27 +301,17 @@ def test_rows_that_have_no_room_are_counted_and_named() -> None:
 
 
 def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
-    ranks = [
-        one(5, "stuck", culprit=True, silent_s=40.0),
-        *(
-            one(
-                rank,
-                phase="backward" if rank % 2 else "optimizer_step",
-                step=100 + rank % 3,
-                step_s=0.4,
-                use=RankUse(cpu_percent=90.0 + rank % 5, step_now_s=0.4 if rank else 1.2),
-            )
-            for rank in range(64)
-            if rank != 5
-        ),
-    ]
-    culprit, others = table(*ranks)[1:]
+    def like_others(rank: int) -> RankNow:
+        use = RankUse(cpu_percent=90.0 + rank % 5, step_now_s=0.4 if rank else 1.2)
+        phase = "backward" if rank % 2 else "optimizer_step"
+        return one(rank, phase=phase, step=100 + rank % 3, step_s=0.4, use=use)
+
+    stuck = one(5, "stuck", culprit=True, silent_s=40.0)
+    culprit, others = table(stuck, *(like_others(rank) for rank in range(64) if rank != 5))[1:]
     assert culprit.split() == ["5", "stuck", "40s"]
     assert others.startswith("0-4,6-63")
-    assert "100-102" in others
-    assert "x3.0" in others
-    assert "90-94%" in others
-    assert "optimizer_step, backward" in others
+    for spanned in ("100-102", "x3.0", "90-94%", "optimizer_step, backward"):
+        assert spanned in others
 
 
 def test_a_start_is_grouped_by_the_last_point_that_was_passed() -> None:
@@ -348,25 +330,27 @@ def test_hostile_names_are_plain_text_in_one_line(name: str) -> None:
     assert "[red]bold[/red]" not in name or "[red]bold[/red]" in "".join(text(now))
 
 
-def test_steps_ages_and_phases_are_no_news() -> None:
-    before = run(full(0), verdict=verdict("rank 1 for 31 s"))
-    after = run(
-        full(0, step=123_457, phase="backward", silent_s=1.0), verdict=verdict("rank 1 for 32 s")
-    )
-    assert before.change_key == after.change_key
-
-
 @pytest.mark.parametrize(
-    "changed",
+    ("changed", "is_news"),
     [
-        run(full(0, kept="saved at step 124000")),
-        run(one(0, "ended")),
-        run(full(0), verdict=verdict("rank 1")),
-        run(full(0), over="the run has ended"),
+        (full(0, step=123_457, phase="backward", silent_s=1.0), False),
+        (full(0, kept="saved at step 124000"), True),
+        (one(0, "ended"), True),
     ],
 )
-def test_a_save_another_standing_a_verdict_and_the_end_are_news(changed: RunNow) -> None:
-    assert run(full(0)).change_key != changed.change_key
+def test_a_save_and_another_standing_are_news_but_no_step_age_or_phase(
+    changed: RankNow, is_news: bool
+) -> None:
+    before = run(full(0), verdict=verdict("rank 1 for 31 s"))
+    after = run(changed, verdict=verdict("rank 1 for 32 s"))
+    assert (before.change_key != after.change_key) == is_news
+
+
+def test_a_verdict_and_the_end_are_news() -> None:
+    keys = {
+        run(full(0), **facts).change_key for facts in ({}, {"verdict": HANG}, {"over": "ended"})
+    }
+    assert len(keys) == 3
 
 
 def test_own_work_and_the_rest_of_a_step_are_told_and_why_a_rank_is_the_slowest() -> None:

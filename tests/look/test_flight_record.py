@@ -42,7 +42,6 @@ if TYPE_CHECKING:
 
 
 RECORDED = (Path(__file__).parent / "recorded" / "fr_trace_gloo.json").read_bytes()
-
 COUNTERS = b'{"pytorch.wait_counter.TCPStore__get": {"active_count": 2, "total_calls": 9}}'
 
 
@@ -79,7 +78,6 @@ def read(path: Path, rank: int = 0, *, nccl2: bool = False) -> FlightRecord:
     """The record, which must be there without a gap."""
     record, gaps = flight_record(path, rank, 5.0, nccl2=nccl2)
     assert gaps == ()
-    assert record is not None
     return record
 
 
@@ -100,16 +98,10 @@ def test_a_group_that_was_made_again_counts_anew(server: tuple[Path, dict[str, b
     path, bodies = server
     trace = json.loads(RECORDED)
     old, _ = trace["entries"]
-    begun_ns = old["time_created_ns"]
     entered = [(1, "all_reduce"), (2, "all_reduce"), (3, "barrier"), (1, "broadcast")]
     trace["entries"] = [
-        {
-            **old,
-            "collective_seq_id": number,
-            "profiling_name": f"gloo:{name}",
-            "time_created_ns": begun_ns + at,
-        }
-        for at, (number, name) in enumerate(entered)
+        old | {"collective_seq_id": seq, "profiling_name": f"gloo:{name}", "time_created_ns": at}
+        for at, (seq, name) in enumerate(entered, old["time_created_ns"])
     ]
     bodies["fr_trace_json"] = json.dumps(trace).encode()
     (group,) = read(path).groups
@@ -173,11 +165,10 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     path, bodies = server
     groups = {"0": "[0, 1, 2, 3]", "2": "[0, 2]", "4": "[0, 3]"}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, {0: 12, 1: 61, 2: 700})
-    record = read(path)
-    found = {one.group: one for one in record.groups[1:]}
-    assert {name: one.last_enqueued for name, one in found.items()} == {"2": 61, "4": 700}
-    assert (found["2"].ranks, found["2"].on_device, found["2"].entries) == ((0, 2), True, ())
-    assert found["2"].last_completed == 61
+    second, third = read(path).groups[1:]
+    assert (second.group, second.ranks, second.on_device) == ("2", (0, 2), True)
+    assert (second.last_enqueued, second.last_completed, second.entries) == (61, 61, ())
+    assert (third.group, third.last_enqueued) == ("4", 700)
 
 
 @pytest.mark.parametrize(
@@ -233,12 +224,10 @@ sys.stdin.readline()
 """
 
 
-@pytest.mark.parametrize(
-    ("name", "newer"), [("pt_nccl2_wtch", True), ("pt_nccl_watchd", False), ("python", False)]
-)
+@pytest.mark.parametrize(("name", "newer"), [("pt_nccl2_wtch", True), ("pt_nccl_watchd", False)])
 def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen([sys.executable, "-c", NAMED, name], **pipes) as process:  # type: ignore[call-overload]
+    command = [sys.executable, "-c", NAMED, name]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout.readline() == b"named\n"
         assert has_nccl2(process.pid) is newer
         process.communicate(b"\n", timeout=120)
@@ -270,7 +259,6 @@ def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, 
     ("handler", "body", "reason"),
     [
         ("fr_trace_json", b'{"entries": [{"seq": 1}]}', "another form"),
-        ("fr_trace_json", b"not json", "another form"),
         ("wait_counter_values", None, "this torch is too old"),
     ],
 )
@@ -278,12 +266,9 @@ def test_an_answer_of_another_form_is_a_gap(
     server: tuple[Path, dict[str, bytes]], handler: str, body: bytes | None, reason: str
 ) -> None:
     path, bodies = server
-    bodies.pop(handler)
-    if body is not None:
-        bodies[handler] = body
+    bodies[handler] = body
     record, (gap,) = flight_record(path, 3, 5.0)
-    assert record is None
-    assert gap.rank == 3
+    assert (record, gap.rank) == (None, 3)
     assert reason in gap.why
 
 
@@ -352,7 +337,6 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
         """Gloo's own thread notes an end after it has woken who waited for it."""
         record, gaps = flight_record(path, 0, PATIENCE_S)
         assert gaps == ()
-        assert record is not None
         return record if record.groups[0].last_completed == ENTRIES_KEPT + 10 else None
 
     (group,) = until(all_ended, "all to be noted as ended").groups
@@ -383,7 +367,6 @@ def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> 
 
 
 STEP = CallSite((Frame("step", "/home/ada/train.py", 9),), reduction="SUM")
-
 SAVE = CallSite((Frame("save", "/home/ada/train.py", 30),))
 
 

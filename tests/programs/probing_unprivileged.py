@@ -6,7 +6,7 @@ import sys
 import msgspec
 
 from lightning_hangcheck.look.proc import io_bytes, read_environment
-from lightning_hangcheck.look.sample import Target, sample_all
+from lightning_hangcheck.look.sample import Target, look_at
 
 NOBODY = 65534
 
@@ -15,10 +15,10 @@ if os.geteuid() == 0:
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
-seen, gaps = sample_all([Target(pid=target, rank=3)], 10.0)[0]
+look = look_at([Target(pid=target, rank=3)], 10.0)
 answer = {
-    "sample": seen,
-    "gaps": gaps,
+    "sample": look.samples[0][1],
+    "gaps": look.gaps,
     "environment": read_environment(target),
     "io": io_bytes(target),
 }

@@ -13,7 +13,6 @@ import subprocess
 import sys
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 from announcing import announce
@@ -58,14 +57,6 @@ def sleep_beside(path):
 def open_fifo(path):
     announce()
     Path(path).read_bytes()
-
-
-def read_pipe():
-    reader, writer = os.pipe()
-    child = subprocess.Popen([sys.executable, "-c", "input()"], pass_fds=[writer])
-    os.close(writer)
-    announce(child.pid)
-    os.read(reader, 1)
 
 
 def wait_for_child():
@@ -172,10 +163,10 @@ def receive(limit=""):
 
 
 def download(port):
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/") as answer:
-        announce()
-        while answer.read(1000):
-            pass
+    client = socket.create_connection(("127.0.0.1", int(port)))
+    announce()
+    while client.recv(1000):
+        pass
 
 
 def accept(family):
@@ -185,7 +176,7 @@ def accept(family):
     server.accept()
 
 
-def locked_threads(count):
+def locked_threads():
     locks = [threading.Lock() for _ in range(2)]
     for one in locks:
         one.acquire()
@@ -194,8 +185,7 @@ def locked_threads(count):
         with one:
             pass
 
-    for one in locks[1 : int(count)]:
-        threading.Thread(target=want, args=(one,)).start()
+    threading.Thread(target=want, args=(locks[1],)).start()
     announce()
     want(locks[0])
 

@@ -1,4 +1,4 @@
-"""Python stacks of a process, taken by py-spy from outside: one dump, with or without variables.
+"""Python stacks of a process: taken by py-spy from outside, or else written by the process itself.
 
 py-spy is found here, run within a time limit, and heard when it complains. Nothing is paused, so a
 thread that calls or returns during the few milliseconds of the reading can leave a chain of calls
@@ -12,14 +12,18 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import struct
 import time
 from contextlib import suppress
+from itertools import takewhile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck.files.safe import open_owned
 from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.isolation.environment import own_environment, searched_folders
 from lightning_hangcheck.look.proc import (
@@ -28,15 +32,20 @@ from lightning_hangcheck.look.proc import (
     inner_thread_ids,
     read_memory,
     thread_ids,
+    vitals,
     why_filtered,
     why_refused,
 )
 from lightning_hangcheck.look.programs import ChildLate, answer_of
-from lightning_hangcheck.look.source import Sources
+from lightning_hangcheck.machine import read_status
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, LocalValues, ProcessStack, ThreadStack
+from lightning_hangcheck.session.session import StackOffer, find_offer
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.time_limit import Looked, Unseen, guarded
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.evidence import Gap
 
 PY_SPY = "py-spy"
 # Rust programs print a backtrace below each error where the user asked for one.
@@ -56,17 +65,11 @@ class PySpyFailed(Unseen):
     """py-spy gave no stacks; the reason is its own complaint in one line."""
 
 
-class PySpyLate(Unseen):
-    """py-spy gave no answer in time and was killed."""
-
-
 def find_py_spy() -> Path | None:
     """Find the program beside this Python, where pip puts it, or on PATH."""
-    beside = Path(interpreter()).parent / "py-spy"
-    if os.access(beside, os.X_OK):
-        return beside
-    on_path = shutil.which("py-spy", path=searched_folders("PATH"))
-    return Path(on_path) if on_path else None
+    folders = os.pathsep.join((str(Path(interpreter()).parent), searched_folders("PATH")))
+    found = shutil.which(PY_SPY, path=folders)
+    return Path(found) if found else None
 
 
 def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
@@ -78,15 +81,15 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """
     program = find_py_spy()
     if program is None:
-        absent = "py-spy is not installed beside this Python nor on PATH"
-        raise Unseen(absent, "pip install py-spy")
+        why = "py-spy is not installed beside this Python nor on PATH"
+        raise Unseen(why, "pip install py-spy")
     command = [str(program), "dump", "--json", "--pid", str(pid), *options]
     try:
         answer = answer_of(command, time_limit_s, {**own_environment(), **QUIET})
     except OSError as error:
         raise PySpyFailed(f"py-spy: {program} cannot be started ({error.strerror})") from error
     except ChildLate as error:
-        raise PySpyLate(f"py-spy gave {error}") from error
+        raise Unseen(f"py-spy gave {error}") from error
     if answer.returncode == 0:
         return answer.stdout
     # the headline and the innermost cause, which py-spy lists below ``Caused by:``
@@ -138,7 +141,7 @@ class DumpedThread(msgspec.Struct):
     active: bool = False
     owns_gil: bool = False
 
-    def stack(self, most: int | None = None, *, takes_lock: bool = False) -> ThreadStack:
+    def stack(self, most: int | None = None) -> ThreadStack:
         """Return it as evidence, with at most so many of its innermost frames."""
         return ThreadStack(
             tid=self.os_thread_id,
@@ -146,7 +149,6 @@ class DumpedThread(msgspec.Struct):
             name=self.thread_name or "",
             active=self.active,
             owns_gil=self.owns_gil,
-            takes_lock=takes_lock,
             frames=tuple(frame.place for frame in reversed(self.frames[:most])),
         )
 
@@ -181,12 +183,12 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
             raise failure from error
         # from Python 3.12 on a chain that ends too early may look whole; but native code may call
         # Python in a thread of its own: a beginning that no thread of Python's has must come twice
-        begun = ((thread, thread.frames[-1].name if thread.frames else "") for thread in threads)
-        unsure = {
-            (thread.os_thread_id, begin)
-            for thread, begin in begun
-            if thread.active and begin not in BEGINNINGS
+        begun = {
+            (thread.os_thread_id, thread.frames[-1].name if thread.frames else "")
+            for thread in threads
+            if thread.active
         }
+        unsure = {(tid, begin) for tid, begin in begun if begin not in BEGINNINGS}
         if not any(thread.is_torn for thread in threads) and unsure <= seen:
             return _with_our_ids(pid, threads)
         seen |= unsure
@@ -281,12 +283,8 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
             is_main = thread.thread_name == "MainThread" if tid is None else tid == pid
             return not is_main, tid or 0
 
-        sources = Sources.of(pid)
-        stacks = []
-        for one in sorted(threads, key=order):
-            takes = any(sources.takes_lock(inner.filename, inner.line) for inner in one.frames[:1])
-            stacks.append(one.stack(takes_lock=takes))
-        return ProcessStack(pid=pid, source=PY_SPY, threads=tuple(stacks))
+        stacks = tuple(one.stack() for one in sorted(threads, key=order))
+        return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
 
     return guarded("stack", f"stack of pid {pid}", rank, look)
 
@@ -335,28 +333,158 @@ MOST_CALLS = 12  # The innermost: what a thread waits in is among them, what led
 
 
 def native_calls(
-    pid: int, rank: int | None, time_limit_s: float, tid: int | None = None
+    pid: int, rank: int | None, time_limit_s: float, tid: int
 ) -> Looked[tuple[str, ...]]:
-    """Read the native calls inside the innermost Python frame of a thread, or of the main one.
+    """Read the native calls inside the innermost Python frame of a thread.
 
     Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
     no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
     """
 
     def look() -> tuple[str, ...]:
-        return innermost_calls(dump(pid, time_limit_s, "--native"), tid or pid)
+        return innermost_calls(dump(pid, time_limit_s, "--native"), tid)
 
     return guarded("native_calls", f"native calls of pid {pid}", rank, look)
 
 
 def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
     """Read them from py-spy's JSON; `Unseen` where it is of another form."""
-    calls: list[str] = []
-    for frame in next(
-        (thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), []
-    ):
-        if frame.module is None:
-            break
-        if not frame.name.startswith("0x"):
-            calls.append(frame.name)
+    frames = next((thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), [])
+    native = takewhile(lambda frame: frame.module is not None, frames)
+    calls = [frame.name for frame in native if not frame.name.startswith("0x")]
     return tuple(reversed(calls[:MOST_CALLS]))
+
+
+# Where py-spy may not read it, a process is asked by a signal. What it does with that signal /proc
+# tells everybody, without any permission; it is read first, because a signal without a handler
+# would end the process. The answer is faulthandler's. It names no classes and no kernel's ids; of
+# 100 frames a thread and 100 threads, the newest first, a line of three dots says that some are
+# missing: of a process with more threads the main one is
+
+WITHOUT = "no class names, local variables or child processes"
+LIMIT_S = 2.0  # An answer takes 5 to 30 ms where the process runs at all
+POLL_S = 0.004
+LARGEST_ANSWER = 4 * 1024 * 1024  # 100 threads of 100 frames, 400 bytes each
+MOST_THREADS = 100  # MAX_NTHREADS of Python/traceback.c, in all versions so far
+
+
+def signalled_stacks(
+    pid: int, rank: int | None, time_limit_s: float, refused: tuple[Gap, ...] = ()
+) -> Looked[ProcessStack]:
+    """Have a process write its stacks, if it offers to, where py-spy was refused them.
+
+    It is sent a signal only where it is the very process that offered and still has its handler.
+    System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
+    which Python, gloo and NCCL go on.
+    """
+    offer = find_offer(pid)
+    if offer is None:
+        return None, refused
+
+    def look() -> ProcessStack:
+        try:
+            return _ask(offer, time.monotonic() + min(LIMIT_S, time_limit_s))
+        except OSError as error:
+            raise Unseen(str(error)) from error
+
+    stack, gaps = guarded("stack", f"stack of pid {pid} by signal", rank, look)
+    if stack is None:
+        return None, refused + gaps
+    instead = f"the rank wrote its stack itself instead, by faulthandler: {WITHOUT}"
+    return stack, tuple(replace(gap, why=f"{gap.reason}; {instead}", remedy="") for gap in refused)
+
+
+def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
+    pid = offer.pid
+
+    def has(field: str, tid: int | None = None) -> bool:
+        """Whether a set of signals in a status file has this one."""
+        return bool(int(read_status(pid, tid).get(field, "0"), 16) >> (offer.signal - 1) & 1)
+
+    def blocking() -> set[int]:
+        """The threads that block it; while a handler runs, its thread does."""
+        found = set()
+        for tid in thread_ids(pid):
+            with suppress(OSError):  # this thread ended since it was listed
+                found |= {tid} if has("SigBlk", tid) else set()
+        return found
+
+    process = os.pidfd_open(pid)
+    try:
+        # a signal without a handler would end the process; an exec takes handlers away
+        seen = vitals(pid)
+        if seen is None or seen.started_ticks != offer.started_ticks or seen.has_ended:
+            raise Unseen(ENDED)
+        if seen.state in "Tt":
+            raise Unseen("it is stopped, so it answers no signal")
+        if not has("SigCgt"):
+            raise Unseen(f"it no longer handles signal {offer.signal}")
+        if has("ShdPnd"):
+            raise Unseen("it has not answered an earlier request yet")
+        before = blocking()
+        os.truncate(offer.answers, 0)
+        signal.pidfd_send_signal(process, offer.signal)
+    finally:
+        os.close(process)
+    # whoever takes the signal blocks it until all is written; only then the answer is whole
+    answers = Path(offer.answers)
+    while has("ShdPnd") or answers.stat().st_size == 0 or blocking() - before:
+        if time.monotonic() > deadline:
+            raise Unseen(f"it did not answer signal {offer.signal} in time")
+        time.sleep(POLL_S)
+    with os.fdopen(open_owned(answers), "rb") as file:
+        text = file.read(LARGEST_ANSWER).decode("ascii", errors="replace")
+    threads = read_stacks(text, pid, offer.main_thread)
+    if threads:
+        return ProcessStack(pid=pid, source="faulthandler", threads=threads)
+    if "..." in text.splitlines():
+        raise Unseen(
+            f"it has more than {MOST_THREADS} threads, and faulthandler writes only the newest "
+            f"{MOST_THREADS}: its main thread is not among them"
+        )
+    raise Unseen("its main thread is not among those that it wrote")
+
+
+# What faulthandler writes. Pure
+
+THREAD = re.compile(
+    r"^(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)"
+    r"(?: \[(?P<name>.*)\])? \(most recent call first\):$"
+)
+FRAME = re.compile(r'^  File "(?P<file>.*)", line (?P<line>\d+) in (?P<function>.*)$')
+ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
+
+
+def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:
+    """Read one answer of a process: its threads, the main one first.
+
+    The main thread is named by Python's identifier, and the kernel's id of it is the pid; those of
+    the others are not told. None where the main one is not among them.
+    """
+    threads: dict[int, tuple[str, list[Frame]]] = {}
+    frames: list[Frame] = []
+    for line in text.splitlines():
+        begins, frame = THREAD.match(line), FRAME.match(line)
+        if begins is not None:
+            frames = []
+            threads[int(begins["ident"], 16)] = (begins["name"] or "", frames)
+        elif frame is not None:
+            function, file = unescaped(frame["function"]), unescaped(frame["file"])
+            frames.append(Frame(function, file, int(frame["line"])))
+    if main_thread not in threads:
+        return ()
+    stacks = [
+        ThreadStack(
+            tid=pid if ident == main_thread else None,
+            ident=ident,
+            name="MainThread" if ident == main_thread else name or f"0x{ident:x}",
+            frames=tuple(reversed(inner_first)),
+        )
+        for ident, (name, inner_first) in threads.items()
+    ]
+    return tuple(sorted(stacks, key=lambda stack: stack.ident != main_thread))
+
+
+def unescaped(text: str) -> str:
+    """Read text beyond ASCII, which faulthandler writes as escapes."""
+    return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)
