@@ -176,7 +176,11 @@ class RankTests:
 
     def asks(self, test: ast.expr) -> bool:
         """Whether an expression asks for the rank anywhere."""
-        terms = (_terms(node) for node in walk(test) if isinstance(node, _TERMS))
+        nodes = [*walk(test)]
+        if whether := [node for node in nodes if _asks_whether_any(node)]:
+            apart = {node for compare in whether for node in walk(compare)}
+            nodes = [node for node in nodes if node not in apart]
+        terms = (_terms(node) for node in nodes if isinstance(node, _TERMS))
         return any(found or any(map(self._leads_to_rank, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:
@@ -239,12 +243,29 @@ def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
 
 
 _TERMS = (ast.Name, ast.Attribute, ast.Constant)
+NO_RANK = {
+    "-1": (ast.Eq, ast.NotEq, ast.Gt, ast.LtE),
+    "0": (ast.GtE, ast.Lt),
+    "None": (ast.Is, ast.IsNot, ast.Eq, ast.NotEq),
+}
+"""What a process without a rank has for one, and how that is asked for."""
+
+
+def _asks_whether_any(node: ast.AST) -> bool:
+    """Whether it only asks if there are ranks at all: ``int(os.environ.get("RANK", -1)) != -1``."""
+    if not isinstance(node, ast.Compare) or len(node.ops) > 1:
+        return False
+    none = node.comparators[0]
+    plain = isinstance(none, (ast.Constant, ast.UnaryOp))
+    return plain and isinstance(node.ops[0], NO_RANK.get(ast.unparse(none), ()))
 
 
 def _terms(node: ast.AST) -> tuple[bool, set[str]]:
     """Return whether an expression reads a rank's variable, and the names that its value is of."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value in VARIABLES, set()
+    if _asks_whether_any(node):
+        return False, set()
     if name := last_name(node):
         return False, {name}
     if isinstance(node, ast.Call):
