@@ -157,7 +157,6 @@ class Beat(Struct, frozen=True, kw_only=True):
     beats: int = 0
     last_beat_ns: int = 0
     phase: Phase | None = None
-    phase_since_ns: int = 0
     epoch: int | None = None
     step: int | None = None
     batch: int | None = None

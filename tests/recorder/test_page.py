@@ -103,7 +103,7 @@ def test_a_page_reads_as_it_was_written(
     page.mark_loaded(1_700_000_000_000_000_000, 40)
     loaded = read_page(page.buffer).save
     page.time_step(100_000_000, 200_000_000, 300_000_000)
-    page.time_step(100_000_000, 100_000_000, 200_000_000)
+    page.time_step(100_000_000, 150_000_000, 200_000_000)
     page.end("raised", "ValueError: no")
     for _ in range(beats):
         writer.beat()
@@ -118,9 +118,9 @@ def test_a_page_reads_as_it_was_written(
     assert saved == SaveMark(2, "2023-11-14T22:13:21.000000Z", step)
     assert read.save == loaded == SaveMark(2, "2023-11-14T22:13:20.000000Z", 40)
     assert (read.ending, read.last_words) == ("raised", "ValueError: no")
-    assert read.step_times == StepTimes(2, 0.2, 0.3, 0.5)
+    assert read.step_times == StepTimes(2, 0.2, 0.35, 0.5)
     assert read.beats == beats + 1
-    assert read.last_beat_ns >= read.phase_since_ns > 0
+    assert read.last_beat_ns > 0
 
 
 def test_of_too_many_sections_the_newest_are_shown() -> None:
@@ -203,10 +203,9 @@ class RacingMemory:
 
 @given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
 def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
-    times = {number: 1000 + number for number in range(1, writes + 1)}
     states = [
-        layout.PHASE.form.pack(number, at, 0, 0, number, 0, 0, number)
-        for number, at in times.items()
+        layout.PHASE.form.pack(number, number, 0, number, number, number, number, number)
+        for number in range(1, writes + 1)
     ]
     words_before = [0] * (layout.PHASE.start // 8)
     memory = RacingMemory(layout.PHASE, states, words_before + steps)
@@ -214,8 +213,7 @@ def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
         read = read_page(memory)
     except PageUnreadable:
         return
-    assert read.step is not None
-    assert read.phase_since_ns == times[read.step]
+    assert read.epoch == read.step == read.batch == read.beats
 
 
 @given(some.integers(0), some.booleans())
@@ -248,9 +246,12 @@ def test_a_created_page_is_private_and_whole_at_once(tmp_path: Path) -> None:
     ("data", "why"),
     [
         (b"short", "5 bytes"),
-        (b"\0" * 8192, "no page"),
-        (b"%PDF-1.7".ljust(8192), "no page"),
-        (layout.HEADER.form.pack(layout.MAGIC, 99, 8192, 1, 1, 1).ljust(8192), "version 99"),
+        (b"\0" * layout.PAGE_SIZE, "no page"),
+        (b"%PDF-1.7".ljust(layout.PAGE_SIZE), "no page"),
+        (
+            layout.HEADER.form.pack(layout.MAGIC, 99, layout.PAGE_SIZE, 1, 1, 1).ljust(8192),
+            "version 99",
+        ),
     ],
 )
 def test_a_file_that_is_no_page_of_ours_is_a_gap(tmp_path: Path, data: bytes, why: str) -> None:
