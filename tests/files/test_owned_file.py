@@ -17,7 +17,6 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import (
     UnusableFile,
     create_once,
-    make_private_folder,
     read_end_owned,
     read_owned,
     read_regular,
@@ -65,11 +64,6 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
     assert read_end_owned(path, 4) == (b"6789", 6)
     with pytest.raises(UnusableFile, match="it has 10 bytes; at most 9 are read"):
         read_owned(path, 9)
-
-
-def test_a_file_that_is_not_there_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_owned(tmp_path / "gone")
 
 
 @only_root
@@ -132,12 +126,6 @@ def test_a_reader_beside_a_writer_never_sees_half_a_file(tmp_path: Path) -> None
         write_atomically(path, texts[turn % 2])
     reader.join(30)
     assert seen <= set(texts)
-
-
-def test_a_private_folder_is_the_owners_alone(tmp_path: Path) -> None:
-    make_private_folder(tmp_path / "a" / "b")
-    make_private_folder(tmp_path / "a" / "b")
-    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
 def test_work_in_a_lock_that_nobody_gives_back_ends_some_time(

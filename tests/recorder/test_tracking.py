@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
-import pty
 import re
-import struct
-import termios
 from typing import TYPE_CHECKING
-
-import pytest
 
 from lightning_hangcheck.judge.frames import tracked_place
 
@@ -171,37 +164,6 @@ def test_switched_off_a_tracked_loop_is_the_bare_loop(run: Callable[..., Program
     program = run(EPISODES, HANGCHECK_DISABLE="1")
     assert program.process.returncode == 0, program.err
     assert (program.said, program.pages()) == ([], set())
-
-
-@pytest.mark.parametrize("kind", ["rich", "tqdm", "off"])
-def test_a_bar_is_drawn_on_a_terminal_only(start: Callable[..., Program], kind: str) -> None:
-    terminal, end = pty.openpty()
-    fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-    code = f"""
-import lightning_hangcheck as hc
-for number in hc.track(range(5), "simulation", bar={kind!r}):
-    pass
-"""
-    try:
-        program = start(code, stderr=end, TERM="xterm", HANGCHECK_CONSOLE="off")
-        program.finish()
-    finally:
-        os.close(end)
-    drawn = b""
-    os.set_blocking(terminal, False)
-    while chunk := _read(terminal):
-        drawn += chunk
-    os.close(terminal)
-    assert program.process.returncode == 0
-    assert (b"simulation" in drawn) == (kind != "off"), drawn
-
-
-def _read(terminal: int) -> bytes:
-    """What is left of it; a terminal whose other end is closed answers with an error."""
-    try:
-        return os.read(terminal, 65536)
-    except OSError:
-        return b""
 
 
 def test_a_forked_child_does_not_touch_its_parents_loop(run: Callable[..., Program]) -> None:

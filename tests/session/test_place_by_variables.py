@@ -113,17 +113,6 @@ def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
     assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
 
 
-def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
-    """As in Ray's actors, which set their variables after they have started."""
-    session = _session(tmp_path)
-    environment = {"PATH": "/bin"}
-    assert place_in(environment) is None
-    _tell(session, environment | RAY)
-    told = place_of(session)
-    assert told is not None
-    assert (told.number, told.nnodes, told.ranks) == (1, 2, 2)
-
-
 def test_a_later_round_may_number_the_nodes_anew(tmp_path: Path) -> None:
     session = _session(tmp_path)
     for number in ("1", "0"):
@@ -248,6 +237,7 @@ def test_a_requeued_job_of_slurm_is_the_same_job() -> None:
     assert again[:2] == (job, node)
     assert again[2] != start
     assert keys({**SLURM_TASK, "SLURM_JOB_ID": "8"})[0] != job
+    assert keys({**SLURM_TASK, "SLURM_STEP_ID": "1"})[1] != node
 
 
 def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:

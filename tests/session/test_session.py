@@ -31,8 +31,6 @@ from lightning_hangcheck.session.session import (
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
 
-OTHER_RANK = Identity(rank=1, world_size=2, local_rank=1, launcher="torchrun")
-
 
 @pytest.fixture
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -61,27 +59,9 @@ def test_a_removed_session_cannot_be_joined_and_may_be_removed_again(tmp_path: P
     session.remove()
     with pytest.raises(UnreadableRun, match="is gone"):
         read_session(session.path)
-
-
-def test_a_session_file_that_is_no_json_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "session.json").write_text("{")
     with pytest.raises(UnreadableRun, match="cannot be read"):
         read_session(tmp_path)
-
-
-def test_a_named_session_is_joined_whoever_launched(memory: Path) -> None:
-    session = open_session(memory / "key", facts("run"))
-    environment = {SESSION_VARIABLE: str(session.path)}
-    assert join_session(environment, TORCHRUN, "/elsewhere") == session
-
-
-@pytest.mark.usefixtures("memory")
-def test_ranks_of_one_launcher_find_the_same_session() -> None:
-    environment = {"TORCHELASTIC_RUN_ID": "none"}
-    first = join_session(dict(environment), TORCHRUN, "/runs/one")
-    second = join_session(dict(environment), OTHER_RANK, "/runs/two")
-    assert first == second
-    assert first.facts.root_pid == os.getppid()
 
 
 @pytest.mark.usefixtures("memory")
@@ -93,32 +73,12 @@ def test_a_round_that_torchrun_starts_again_joins_the_session_and_its_run_folder
 
 
 @pytest.mark.usefixtures("memory")
-def test_steps_of_slurm_are_sessions_of_their_own() -> None:
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    identity = Identity(rank=0, launcher="slurm")
-    first = join_session(dict(step), identity, "/runs/one")
-    assert join_session(dict(step), identity, None).path == first.path
-    assert join_session(step | {"SLURM_STEP_ID": "1"}, identity, None).path != first.path
-
-
-@pytest.mark.usefixtures("memory")
 def test_a_plain_process_opens_its_own_and_exports_it() -> None:
     environment: dict[str, str] = {}
     session = join_session(environment, Identity(), "/runs/one")
     assert environment == {SESSION_VARIABLE: str(session.path)}
     assert session.facts.root_pid == os.getpid()
     assert join_session({}, Identity(), None).path != session.path
-
-
-def test_the_last_to_leave_a_job_without_a_sidecar_frees_the_session(tmp_path: Path) -> None:
-    session = open_session(tmp_path / "key", facts("train"))
-    for pid in (1, 2):
-        (session.pages / f"{pid}.page").touch()
-    session.leave(1)
-    assert [path.name for path in session.pages.iterdir()] == ["2.page"]
-    session.leave(2)
-    assert not session.path.exists()
-    session.leave(3)
 
 
 def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
