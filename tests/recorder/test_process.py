@@ -52,24 +52,6 @@ def name_sidecar(file: Path, pid: int) -> None:
     file.write_bytes(encode(SidecarFacts(pid=pid, started_ticks=stat.started_ticks)))
 
 
-def test_a_killed_sidecar_is_missed_once(tmp_path: Path, sidecar: subprocess.Popen[bytes]) -> None:
-    """Already as a zombie: whoever started it may be too busy to reap it."""
-    lost: list[int] = []
-    file = tmp_path / "sidecar.json"
-    watch = watching(file, lost.append)
-    watch.look()
-    name_sidecar(file, sidecar.pid)
-    watch.look()
-    assert lost == []
-    sidecar.kill()
-    until(lambda: watch.look() or lost, "the sidecar to be missed")
-    watch.look()
-    assert lost == [sidecar.pid]
-    name_sidecar(file, os.getpid())
-    watch.look()
-    assert lost == [sidecar.pid]
-
-
 def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
     tmp_path: Path, sidecar: subprocess.Popen[bytes]
 ) -> None:

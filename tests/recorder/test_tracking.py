@@ -68,7 +68,7 @@ class Unsayable:
     def __str__(self):
         raise ValueError("not that one")
 
-for number in hc.track("abc", "agent", say=number_is_said):
+for number in hc.track("abc", "agent"):
     with hc.step("tool", say=True, tool="check_storage", key="AKIAIOSFODNN7EXAMPLE") as tool:
         with hc.step("parse", say=True, text=Unsayable()):
             pass
@@ -86,7 +86,7 @@ def _said(program: Program) -> list[str]:
 
 
 def test_steps_that_are_asked_for_say_number_values_and_time(run: Callable[..., Program]) -> None:
-    program = run(SAID.replace("number_is_said", "False"))
+    program = run(SAID)
     said = _said(program)
     assert said[:4] == [
         "step 1: calling tool, tool=check_storage, key=[redacted]",
@@ -99,17 +99,12 @@ def test_steps_that_are_asked_for_say_number_values_and_time(run: Callable[..., 
     assert said[-2:] == ["step 1: alone returned (N s)", "step 2: calling last"]  # and still open
 
 
-def test_items_that_are_asked_for_say_what_took_their_time(run: Callable[..., Program]) -> None:
-    said = _said(run(SAID.replace("number_is_said", "True")))
+def test_by_the_environment_every_step_and_item_is_said(run: Callable[..., Program]) -> None:
+    said = _said(run(SAID, HANGCHECK_STEPS="1"))
     items = [line for line in said if line.startswith("agent ")]
     assert len(items) == 3
     assert all({"tool", "parse", "quiet"} <= set(line.replace(";", "").split()) for line in items)
     assert [line for line in said if line.startswith("agent: 3 items") and "tool 3x" in line]
-
-
-def test_by_the_environment_every_step_and_item_is_said(run: Callable[..., Program]) -> None:
-    said = _said(run(SAID.replace("number_is_said", "False"), HANGCHECK_STEPS="1"))
-    assert [line for line in said if line.startswith("agent 3: ")]
     assert "step 2: quiet returned (N s)" in said
 
 
