@@ -11,6 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import cache
+from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -361,19 +362,16 @@ def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> boo
     """Whether Python was told to hand on each line: the script's own options do not count."""
     if environment.get(VARIABLE):
         return True
-    words = iter(command)
-    for word in words:
-        if word.rpartition("/")[2].startswith("python"):
-            break
+    words = dropwhile(lambda word: not word.rpartition("/")[2].startswith("python"), command)
+    next(words, "")
     for word in words:
         if not word.startswith("-") or word.startswith("--"):
             return False
         if word in ("-W", "-X"):  # with a value, a word of its own
             next(words, "")
-            continue
-        if not word.startswith(("-W", "-X")) and "u" in re.split("[cm]", word)[0]:
+        elif not word.startswith(("-W", "-X")) and "u" in re.split("[cm]", word)[0]:
             return True
-        if word[-1] in "cm":  # what follows is the script
+        elif word[-1] in "cm":  # what follows is the script
             return False
     return False
 

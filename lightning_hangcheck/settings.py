@@ -135,28 +135,18 @@ def read_option(name: str, text: str, said: str = "") -> object:
     option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
     if name in MAY_BE_OFF and text.lower() in OFF:
         return 0.0
+    default = option.default
+    known = f"{default:g}" if isinstance(default, float) else _text(default)
+    remedy = f"write for example {said}={EXAMPLES.get(name, known)}"
     plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
     try:
         value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)
     except msgspec.ValidationError as error:
-        raise BadUsage(
-            f"{said}={text!r} cannot be used ({error})",
-            f"write for example {said}={_write(option)}",
-        ) from error
-    if name in MAY_BE_OFF and value == 0:
-        return value
-    if isinstance(value, float) and not 0 < value < float("inf"):
-        raise BadUsage(
-            f"{said}={text!r} is no positive number", f"write for example {said}={_write(option)}"
-        )
+        raise BadUsage(f"{said}={text!r} cannot be used ({error})", remedy) from error
+    is_off = name in MAY_BE_OFF and value == 0
+    if isinstance(value, float) and not 0 < value < float("inf") and not is_off:
+        raise BadUsage(f"{said}={text!r} is no positive number", remedy)
     return value
-
-
-def _write(option: msgspec.structs.FieldInfo) -> str:
-    """Write a value that can be used."""
-    default = option.default
-    known = f"{default:g}" if isinstance(default, float) else _text(default)
-    return EXAMPLES.get(option.name, known)
 
 
 def _text(value: object) -> str:

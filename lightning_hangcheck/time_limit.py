@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck.model.evidence import Gap, GapKind
@@ -52,10 +53,10 @@ def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact
     try:
         return probe(), ()
     except Unseen as error:
-        return None, (Gap(what, rank, error.why, kind, error.remedy),)
+        why, remedy = error.why, error.remedy
     except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
-        why = f"the probe failed ({type(error).__name__}: {error})"
-        return None, (Gap(what, rank, why, kind),)
+        why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
+    return None, (Gap(what, rank, why, kind, remedy),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
@@ -77,7 +78,8 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         if not taken and len(_taken) > MOST_TARGETS:
             raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
         _taken[of] = taken + 1
-    outcomes: list[Fact | Exception] = []
+    found: list[Fact] = []
+    raised: list[Exception] = []
 
     def give_place_back() -> None:
         with _taking:
@@ -87,9 +89,9 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 
     def run() -> None:
         try:
-            outcomes.append(work())
+            found.append(work())
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits
-            outcomes.append(error)
+            raised.append(error)
         finally:
             give_place_back()
 
@@ -100,12 +102,11 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         give_place_back()
         raise NoAnswer("no further thread can be started") from error
     thread.join(time_limit_s)
-    if not outcomes:
+    if raised:
+        raise raised[0]
+    if not found:
         raise NoAnswer(f"no answer within {time_limit_s:g} s")
-    outcome = outcomes[0]
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    return found[0]
 
 
 def each_within(
@@ -127,9 +128,7 @@ def each_within(
             found[pid] = error
 
     def go_through_all() -> None:
-        for pid in wanted:
-            if late.is_set():
-                return
+        for pid in takewhile(lambda _: not late.is_set(), wanted):
             note(pid, partial(work, pid))
 
     if len(wanted) > 1:

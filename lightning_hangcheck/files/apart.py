@@ -54,18 +54,16 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
         _become_orphan(writer, work)
     os.close(writer)
     data, deadline = b"", time.monotonic() + time_limit_s
-    try:
+    with os.fdopen(reader, "rb", buffering=0) as answer:
         os.waitpid(child, 0)
         # until the other end is closed
-        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = os.read(reader, CHUNK)
+        while select.select([answer], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = answer.read(CHUNK)
             if not part:
                 break
             data += part
         else:
             data = b""
-    finally:
-        os.close(reader)
     if not data:
         raise NoAnswerFromStorage(f"no answer within {time_limit_s:g} s")
     outcome = pickle.loads(data)  # noqa: S301 - from our own fork, over a pipe that only it has

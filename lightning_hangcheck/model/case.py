@@ -192,12 +192,10 @@ class Spent(Struct, frozen=True, kw_only=True):
 
     Attributes:
         phases: Time by phase, longest first.
-        steps_unsaved: Steps since the last checkpoint save that ended well, or the one that was
-            loaded; None where the rank does not show its steps.
         saves: How many ended well.
-        last_save_at: When the last of them ended, or a checkpoint was loaded after it.
-        unsaved_s: Seconds since that was seen, or the first step where there was neither, right to
-            one polling interval; None where nobody watched by then.
+        unsaved_s: Seconds since the last of them, or the loading of a checkpoint, was seen, or the
+            first step where there was neither, right to one polling interval; None where nobody
+            watched by then.
         steps: Made from the first step seen to the last one.
         training_s: Seconds from that to that.
         epoch_s: Seconds that an epoch takes on average; None before one was seen from its
@@ -205,9 +203,7 @@ class Spent(Struct, frozen=True, kw_only=True):
     """
 
     phases: tuple[PhaseTime, ...] = ()
-    steps_unsaved: int | None = None
     saves: int = 0
-    last_save_at: str | None = None
     unsaved_s: float | None = None
     steps: int = 0
     training_s: float = 0.0

@@ -167,24 +167,23 @@ class Session(Struct, frozen=True):
 
     def remove(self) -> None:
         """Free the shared memory. A session that is gone already is no error."""
-        import shutil  # 2 ms that a rank does not pay at its start
+        _remove(self.path)
 
-        shutil.rmtree(self.path, ignore_errors=True)
+
+def _remove(folder: Path) -> None:
+    import shutil  # 2 ms that a rank does not pay at its start
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def join_session(
     environment: MutableMapping[str, str], identity: Identity, run_dir: str | None
 ) -> Session:
-    """Join the job's session, or open it.
+    """Join the job's session, or open it, with ``run_dir`` if the user named one.
 
     A round that follows joins the session of the one before, and with it its run folder. A process
-    without a launcher opens a new one and exports it in ``environment``, so that the
-    ranks that Lightning starts from there join it.
-
-    Args:
-        environment: Of this process; changed only as said above.
-        identity: Of this process.
-        run_dir: The folder that the user named, if any; a session that exists keeps its own.
+    without a launcher opens a new one and exports it in ``environment``, so that the ranks that
+    Lightning starts from there join it.
 
     Raises:
         OSError: Shared memory cannot be used.
@@ -252,7 +251,7 @@ def read_session(folder: Path) -> Session:
 
 
 def read_sidecar(file: Path) -> SidecarFacts | None:
-    """Read a session's sidecar.json; None where no sidecar has announced itself, or it left."""
+    """Read sidecar.json; None where no sidecar has announced itself, or it left."""
     return read_fact(file, SidecarFacts)
 
 
@@ -304,9 +303,7 @@ def remove_left_behind(sessions: Path) -> None:
             if (sidecar := read_sidecar(folder / SIDECAR_FILE)) is not None:
                 pids.add(str(sidecar.pid))
             if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-                import shutil  # 2 ms that a rank does not pay at its start
-
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
 
 def of_this_namespace(session: Path) -> bool:
