@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
-from lightning_hangcheck.model.left_behind import LeftBehind
 from lightning_hangcheck.model.limits import Limits as Limits
+from lightning_hangcheck.model.log_facts import LeftBehind
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase, SeenIn
 

@@ -1,4 +1,6 @@
-"""What the logs of a job say: single facts, each with its line, and the last word of every rank.
+"""What is left of a job that is gone: files, and what its logs say.
+
+Of a log single facts, each with its line, and the last word of every rank.
 
 A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[Rank 3]`` and
 ``[PG ... Rank 3]`` its number within one process group. A fact keeps both apart; `judge.left_logs`
@@ -150,6 +152,42 @@ class LogReading(Struct, frozen=True, kw_only=True):
     ranks: tuple[int, ...] = ()
     world_size: int = 0
     clock_went_back: bool = False
+
+
+class ReadFile(Struct, frozen=True, kw_only=True):
+    """A file, and what it was taken for by its content.
+
+    Attributes:
+        kind: For example ``flight record``.
+        ranks: Of whom it tells; none where that is not known.
+    """
+
+    path: str
+    kind: str
+    ranks: tuple[int, ...] = ()
+
+
+class LeftOut(Struct, frozen=True):
+    """A file that was not used, and why."""
+
+    path: str
+    why: str
+
+
+class LeftBehind(Struct, frozen=True, kw_only=True):
+    """What was left of a job that is gone.
+
+    Attributes:
+        read: Files that were used.
+        left_out: Files that were not.
+        world_size: Ranks of the job, as far as its process groups tell; 0 where they do not.
+        logs: What its logs say.
+    """
+
+    read: tuple[ReadFile, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    world_size: int = 0
+    logs: tuple[LogReading, ...] = ()
 
 
 def seconds(when: str) -> float:

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.look.flight_record import MESSAGE, record_of_dump
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.model.left_behind import LeftOut
+from lightning_hangcheck.model.log_facts import LeftOut
 from lightning_hangcheck.postmortem.files import NotRead, bounded_memory
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 

@@ -22,7 +22,7 @@ from lightning_hangcheck.judge.wording import UNTOLD_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
-from lightning_hangcheck.model.left_behind import LeftBehind, LeftOut, ReadFile
+from lightning_hangcheck.model.log_facts import LeftBehind, LeftOut, ReadFile
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import MOST_LISTED, EvidenceItem, Verdict
 from lightning_hangcheck.observe.run_record import save_run

@@ -12,7 +12,7 @@ from lightning_hangcheck.text.redaction import redact_text
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.model.left_behind import LeftBehind, ReadFile
+    from lightning_hangcheck.model.log_facts import LeftBehind, ReadFile
     from lightning_hangcheck.model.verdict import Verdict
 
 MOST_KINDS = 8
