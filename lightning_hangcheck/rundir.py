@@ -161,8 +161,7 @@ def starts_so_far(first: RunFolder) -> int:
 def prepare_run_folder(folder: RunFolder) -> RunFolder:
     """Make the folder and its subfolders, and return it; again, or from several ranks, too.
 
-    Raises:
-        UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
+    UnpreparedRunFolder where they cannot be made, or one of them is not ours alone.
     """
     try:
         if folder.path.name.startswith(NODE_PREFIX):
@@ -197,9 +196,7 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     """Make the folder this run's own by writing run.json; of two runs that try, one wins.
 
-    Raises:
-        UsedRunFolder: It holds another run; nothing was touched.
-        OSError: It cannot be written.
+    UsedRunFolder where it holds another run; nothing was touched then.
     """
     try:
         descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
@@ -216,8 +213,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
 def find_run_folder(named: str | None) -> RunFolder:
     """Find the run folder to read: the named one, or the newest below ``hangcheck_runs/``.
 
-    Raises:
-        UnreadableRun: There is none, or the named folder is no run.
+    UnreadableRun where there is none, or the named folder is no run.
     """
     if named is not None:
         folder = RunFolder(Path(named).absolute())
@@ -302,8 +298,7 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
     """Return all journals of a job by their names, those of processes of other nodes left out.
 
-    Raises:
-        OSError: That folder cannot be read; one of another node that cannot is left out.
+    A folder of another node that cannot be read is left out; OSError where it is this one.
     """
     own, *others = folders_of_job(folder)
     unnumbered = {path.stem: [path] for path in own.journals.glob("pid-*.jsonl")}
@@ -350,8 +345,7 @@ CASE_FILE = "case.json"
 def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
     """Read the newest case of a run, None where none was saved; a gap for each newer torn one.
 
-    Raises:
-        UnreadableRun: There is evidence, but none of it can be read.
+    UnreadableRun where there is evidence, but none of it can be read.
     """
     from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
 

@@ -81,12 +81,8 @@ def from_environment(
 ) -> Settings:
     """Read the settings that the environment names.
 
-    Args:
-        environment: Of this process.
-        on_refusal: Told of each value that cannot be used, where its default serves instead.
-
-    Raises:
-        BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
+    BadUsage for a value that is not of its kind. With ``on_refusal``, which is told of each of
+    these, its default serves instead.
     """
     values: dict[str, Any] = {}
     for name in NAMES:
@@ -102,11 +98,7 @@ def from_environment(
 
 
 def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
-    """Read what ``--set NAME=VALUE`` was given, several times.
-
-    Raises:
-        BadUsage: One has no such form, names no setting, or a value that cannot be used.
-    """
+    """Read what ``--set NAME=VALUE`` was given, several times; BadUsage where one is none."""
     values: dict[str, object] = {}
     for assignment in assignments:
         name, parted, text = assignment.partition("=")
@@ -126,11 +118,7 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 
 
 def read_option(name: str, text: str, said: str = "") -> object:
-    """Convert one setting's text to its value.
-
-    Raises:
-        BadUsage: The text is not of the setting's kind, or is a number that cannot be a duration.
-    """
+    """Convert one setting's text to its value; BadUsage where it is not of the setting's kind."""
     said = said or f"{PREFIX}{name.upper()}"
     option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
     if name in MAY_BE_OFF and text.lower() in OFF:

@@ -63,12 +63,9 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
     """Run work that may block in the kernel where no signal ends it, in a thread of its own.
 
     The thread is a daemon: one that never comes back does not keep this process from ending. What
-    the work raises is raised here; ``of``: the process whose memory is read. It has its own few
-    places: one that is locked leaves those of all others free.
-
-    Raises:
-        NoAnswer: It took longer, or earlier ones have not come back yet (16 of them, 3 of one
-            process), or the machine gives no further thread.
+    the work raises is raised here; `NoAnswer` where it took longer, or earlier ones have not come
+    back yet, or the machine gives no further thread. ``of``: the process whose memory is read. It
+    has its own few places: one that is locked leaves those of all others free.
     """
     with _taking:
         taken = _taken.get(of, 0)

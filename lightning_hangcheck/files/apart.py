@@ -34,14 +34,11 @@ class NoAnswerFromStorage(Exception):
 
 
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
-    """Do work in a process of its own, about 2 ms; one that is late stays for ten minutes.
+    """Do work in a process of its own, about 2 ms; `NoAnswerFromStorage` where it takes longer.
 
-    What it imports should be imported already: another thread that imports the same just then has a
-    lock, of which the fork would get a copy. What it returns or raises, pickle must carry.
-
-    Raises:
-        NoAnswerFromStorage: It took longer.
-        Exception: What the work raised.
+    One that is late stays for ten minutes. What it imports should be imported already: another
+    thread that imports the same just then has a lock, of which the fork would get a copy. What it
+    returns or raises, pickle must carry.
     """
     import pickle  # before the fork; a rank never asks, and does not pay these 3 ms
 

@@ -47,11 +47,9 @@ def folder_of(dependency: str) -> str | None:
     """Find the folder in which a dependency is installed, or the one that this process has it from.
 
     What is installed goes before what PYTHONPATH or the script's folder offers. The working folder
-    counts only if this process has itself imported something from there under that name.
-
-    Returns:
-        The folder, an entry of the path of modules; None where there is none, or where something
-        else than a path finds it (an editable installation), which will do so in the new process.
+    counts only if this process has itself imported something from there under that name. None where
+    there is none, or where something else than a path finds it (an editable installation), which
+    will do so in the new process.
     """
     known = json.loads(os.environ.get(DEPENDENCIES_VARIABLE, "{}"))
     if dependency in known:

@@ -200,14 +200,9 @@ class PageWriter:
     ) -> None:
         """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
 
-        What is no phase or no number of 64 bits is said once and ignored.
-
-        Args:
-            phase: None for none that has a name.
-            epoch: None keeps the one shown; so do the others.
-            step: Optimizer steps so far.
-            batch: Index in the epoch.
-            beats: Counts as a beat too; not where the rank says those itself.
+        None is a phase without a name; of ``epoch``, ``step`` (of the optimizer) and ``batch`` it
+        keeps the one shown. It counts as a beat too, but where the rank says those itself. What is
+        no phase or no number of 64 bits is said once and ignored.
         """
         if epoch is not None:
             self._epoch = epoch
@@ -274,10 +269,9 @@ class PageWriter:
     def show_wait(self, signals: tuple[int, ...], calls: Sequence[Frame], handling: str) -> None:
         """Show what only the process itself can tell of a wait of its main thread.
 
-        Args:
-            signals: Which run Python code that may end it.
-            calls: Of the coroutine that its event loop is to end, outermost first: those that fit.
-            handling: The exception that it handles, in one redacted line; empty if none.
+        Which ``signals`` run Python code that may end it, the ``calls`` that fit of the coroutine
+        that its event loop is to end, outermost first, and the exception that it is ``handling``,
+        in one redacted line.
         """
         room, awaiting = AWAITING_BYTES, len(calls)
         for frame in reversed(calls):

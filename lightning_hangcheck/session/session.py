@@ -183,11 +183,8 @@ def join_session(
 
     A round that follows joins the session of the one before, and with it its run folder. A process
     without a launcher opens a new one and exports it in ``environment``, so that the ranks that
-    Lightning starts from there join it.
-
-    Raises:
-        OSError: Shared memory cannot be used.
-        UnreadableRun: The named session is gone or unreadable.
+    Lightning starts from there join it. OSError where shared memory cannot be used; UnreadableRun
+    where the named session is gone or unreadable.
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
@@ -224,9 +221,7 @@ def join_session(
 def open_session(folder: Path, facts: SessionFacts) -> Session:
     """Create the session, or join the one that another rank created a moment ago.
 
-    Raises:
-        OSError: Shared memory cannot be used.
-        UnreadableRun: session.json is there but unreadable.
+    OSError where shared memory cannot be used; UnreadableRun where session.json is unreadable.
     """
     make_private_folder(folder.parent)
     remove_left_behind(folder.parent)
