@@ -141,7 +141,6 @@ class LogReading(Struct, frozen=True, kw_only=True):
     Attributes:
         facts: In the order of their lines, one round of the job only: the last.
         ranks: That a line says it is from.
-        world_size: How many there are, 0 where no line says so.
         clock_went_back: Its times do not ascend: they order nothing.
     """
 
@@ -155,12 +154,7 @@ class LogReading(Struct, frozen=True, kw_only=True):
 
 
 class ReadFile(Struct, frozen=True, kw_only=True):
-    """A file, and what it was taken for by its content.
-
-    Attributes:
-        kind: For example ``flight record``.
-        ranks: Of whom it tells; none where that is not known.
-    """
+    """A file, what it was taken for by its content (``flight record``), and of whom it tells."""
 
     path: str
     kind: str
@@ -178,10 +172,7 @@ class LeftBehind(Struct, frozen=True, kw_only=True):
     """What was left of a job that is gone.
 
     Attributes:
-        read: Files that were used.
-        left_out: Files that were not.
         world_size: Ranks of the job, as far as its process groups tell; 0 where they do not.
-        logs: What its logs say.
     """
 
     read: tuple[ReadFile, ...] = ()
