@@ -8,45 +8,19 @@ from typing import Literal
 from msgspec import Struct
 
 TargetKind = Literal[
-    "lock",
-    "file",
-    "fifo",
-    "pipe",
-    "terminal",
-    "socket",
-    "process",
-    "futex",
-    "shared",
-    "time",
+    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "shared", "time",
     "other",
-]
+]  # fmt: skip
 
 PAGE_FAULT = "page fault"
 _WRITTEN_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d{1,9})\)")
 
 
 GapKind = Literal[
-    "stack",
-    "local_values",
-    "native_calls",
-    "kernel_state",
-    "holders",
-    "gpu",
-    "flight_record",
-    "page",
-    "recording",
-    "journal",
-    "process_memory",
-    "watcher",
-    "sleep",
-    "activity",
-    "rank",
-    "other_nodes",
-    "job_facts",
-    "saved_evidence",
-    "time",
-    "other",
-]
+    "stack", "local_values", "native_calls", "kernel_state", "holders", "gpu", "flight_record",
+    "page", "recording", "journal", "process_memory", "watcher", "sleep", "activity", "rank",
+    "other_nodes", "job_facts", "saved_evidence", "time", "other",
+]  # fmt: skip
 """Which evidence is missing: ``process_memory`` a command line or environment, ``recording`` all
 that a job's ranks tell of themselves, ``rank`` a process that is no rank's, or a rank without one,
 ``other`` in cases that were saved before gaps had a kind."""
