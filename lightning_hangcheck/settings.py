@@ -56,6 +56,7 @@ class Settings(Limits, frozen=True, kw_only=True):
 
 
 NAMES = Settings.__struct_fields__
+DEFAULTS = Settings()
 EXAMPLES = {
     "prometheus": "job.prom",
     "run_dir": "my-run",
@@ -93,7 +94,7 @@ def from_environment(
         except BadUsage as refusal:
             if on_refusal is None:
                 raise
-            on_refusal(f"{refusal}; taking the default, {getattr(Settings(), name)}")
+            on_refusal(f"{refusal}; taking the default, {getattr(DEFAULTS, name)}")
     return Settings(**values)
 
 
@@ -119,18 +120,18 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 
 def read_option(name: str, text: str, said: str = "") -> object:
     """Convert one setting's text to its value; BadUsage where it is not of the setting's kind."""
-    said = said or f"{PREFIX}{name.upper()}"
-    option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
-    if name in MAY_BE_OFF and text.lower() in OFF:
-        return 0.0
-    default = option.default
+    said, default = said or f"{PREFIX}{name.upper()}", getattr(DEFAULTS, name)
     known = f"{default:g}" if isinstance(default, float) else _text(default)
     remedy = f"write for example {said}={EXAMPLES.get(name, known)}"
+    if name in MAY_BE_OFF and text.lower() in OFF:
+        return 0.0
     plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
+    told = {name: plain if isinstance(default, bool) else text}
     try:
-        value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)
+        value: object = getattr(msgspec.convert(told, Settings, strict=False), name)
     except msgspec.ValidationError as error:
-        raise BadUsage(f"{said}={text!r} cannot be used ({error})", remedy) from error
+        why = str(error).partition(" - at")[0]
+        raise BadUsage(f"{said}={text!r} cannot be used ({why})", remedy) from error
     is_off = name in MAY_BE_OFF and value == 0
     if isinstance(value, float) and not 0 < value < float("inf") and not is_off:
         raise BadUsage(f"{said}={text!r} is no positive number", remedy)
@@ -154,7 +155,7 @@ def environment_with(environment: Mapping[str, str], settings: Settings) -> dict
 def to_environment(settings: Settings) -> dict[str, str]:
     """Write the settings that differ from their defaults as environment variables."""
     return {
-        PREFIX + option.name.upper(): _text(getattr(settings, option.name))
-        for option in msgspec.structs.fields(Settings)
-        if getattr(settings, option.name) != option.default
+        PREFIX + name.upper(): _text(getattr(settings, name))
+        for name in NAMES
+        if getattr(settings, name) != getattr(DEFAULTS, name)
     }

@@ -154,7 +154,7 @@ class Session(Struct, frozen=True):
 
         With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
         frees the session itself. What ranks left for each other at a meeting stays for those that
-        come late, until `housekeeping` finds the job gone.
+        come late, until `remove_left_behind` finds the job gone.
         """
         if self.facts.launched or self.sidecar_file.exists():
             return
@@ -224,7 +224,8 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     OSError where shared memory cannot be used; UnreadableRun where session.json is unreadable.
     """
     make_private_folder(folder.parent)
-    remove_left_behind(folder.parent)
+    if not folder.exists():  # once a session, and not by each of its ranks
+        remove_left_behind(folder.parent)
     make_private_folder(folder)
     for part in ("pages", "meet", "journals", "ends"):
         make_private_folder(folder / part)
