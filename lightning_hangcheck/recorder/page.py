@@ -107,14 +107,14 @@ class BeatWriter:
     def attach(self, buffer: mmap.mmap | bytearray) -> None:
         """Beat on this page from now on, counting from 0."""
         self.count = 0
-        self._record = memoryview(buffer)[BEAT.start : BEAT.stop].cast("q")
+        # the native name of 64 bits: a store takes less time than with "q"
+        self._record = memoryview(buffer)[BEAT.start : BEAT.stop].cast("L")
 
     def beat(self) -> None:
         """Say "I advanced". About 0.2 microseconds; any thread may call it."""
         # two threads at once may share a number: a beat too few, never a torn one
-        self.count = count = self.count + 1
         record = self._record
-        record[0] = count
+        self.count = record[0] = self.count + 1
         record[1] = monotonic_ns()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import os
 import random
@@ -124,18 +123,6 @@ def test_a_page_reads_as_it_was_written(
     assert read.last_beat_ns > 0
 
 
-@given(record=some.sampled_from([layout.BEAT, layout.PHASE]), cut=some.integers(0, 64))
-def test_a_writer_that_died_midway_leaves_old_new_or_nothing(
-    record: layout.Record, cut: int
-) -> None:
-    old, new = _two_states()
-    torn, end = bytearray(old), min(record.start + cut, record.stop)
-    torn[record.start : end] = new[record.start : end]
-    with contextlib.suppress(PageUnreadable):
-        read = read_page(torn)
-        assert (read.epoch, read.step) in ((0, 0), (1, 1))
-
-
 @given(some.integers(0, 4000))
 def test_a_writer_that_died_in_all_else_leaves_what_it_showed_before(cut: int) -> None:
     """It is written in two places in turns, and only then said to be there."""
@@ -149,22 +136,6 @@ def test_a_writer_that_died_in_all_else_leaves_what_it_showed_before(cut: int) -
     assert start + cut < layout.PAGE_SIZE
     read = read_page(torn)
     assert (read.checkpoint, read.ending) == (read_page(old).checkpoint, "running")
-
-
-def _two_states() -> tuple[bytearray, bytearray]:
-    page = PageWriter.unseen()
-    page.identify(Identity(rank=0, world_size=2, local_rank=0))
-    page.enter_phase("training_step", 0, 0, 0)
-    page.mark_checkpoint(1, "one", 10**18)
-    old = bytearray(page.buffer)
-    page.identify(Identity(rank=1, world_size=2, local_rank=1))
-    page.enter_phase("backward", 1, 1, 1)
-    page.mark_checkpoint(2, "two", 2 * 10**18)
-    page.show_sections([OpenSection("three", 3)])
-    page.mark_save(3 * 10**18)
-    page.end("raised", "ValueError" * 30)
-    page.buffer[layout.BEAT.start : layout.BEAT.stop] = layout.BEAT.form.pack(2, 9)
-    return old, bytearray(page.buffer)
 
 
 class RacingMemory:
