@@ -187,16 +187,15 @@ class CallNoter:
             way += (id(frame.f_code), frame.f_lasti)
             frame = frame.f_back
         key = tuple(way)
-        known = self._known.get(key) or self._learn(key, caller, root, reduction, group)
+        number, _ = self._known.get(key) or self._learn(key, caller)
         offset = next(self._calls) % CALLS_KEPT * SLOT.size
-        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), known[0])
+        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), number)
 
-    def _learn(
-        self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str, group: str
-    ) -> tuple[int, list[CodeType]]:
+    def _learn(self, key: tuple[int | str, ...], caller: FrameType) -> tuple[int, list[CodeType]]:
         """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         if len(self._known) >= MOST_SITES:
             return 0, []
+        root, reduction, group = map(str, key[:3])
         frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)]
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
