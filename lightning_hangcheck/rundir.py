@@ -107,14 +107,13 @@ class RunFolder(Struct, frozen=True):
         return sorted(int(name) for name in bare if name.isdecimal())
 
 
-def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
+def name_run_folder(wanted: str | None) -> RunFolder:
     """Choose the run folder without touching the disk: exactly the wanted one, or a new one.
 
     That is ``hangcheck_runs/<UTC time>-<short id>``. No JSON and no message can hold a name that is
     not UTF-8: then the run is kept elsewhere.
     """
-    moment = now or datetime.now(timezone.utc)
-    name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
+    name = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
     path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
     try:
         str(path).encode()

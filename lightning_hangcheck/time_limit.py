@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -146,14 +145,3 @@ def _begin_anew_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
-
-
-class SharedTime:
-    """Pieces of work, one after the other, that share a time limit."""
-
-    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        self._deadline = time.monotonic() + time_limit_s
-
-    def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:
-        """Do the next piece, in what is left; raises its exception, or `NoAnswer`."""
-        return within(max(0.0, min(part_limit_s, self._deadline - time.monotonic())), work)
