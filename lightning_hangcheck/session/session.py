@@ -333,18 +333,6 @@ def sessions_folder(user_id: int | None = None) -> Path:
     return free or first
 
 
-def taken_sessions_folder() -> str | None:
-    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
-    used = sessions_folder()
-    first = used.with_name(f"hangcheck-{os.getuid()}")
-    if used == first or not os.path.lexists(first):
-        return None
-    return (
-        f"{first} is not ours (another user's folder, or a link), so {used} is used "
-        f"instead; have its owner or an administrator remove it: rm -r {first}"
-    )
-
-
 def session_folder(key: str) -> Path:
     """Return the folder of a session key."""
     return sessions_folder() / key
