@@ -19,8 +19,8 @@ import msgspec
 
 from lightning_hangcheck.files.safe import (
     FACT_BYTES,
-    PRIVATE_FILE,
     make_private_folder,
+    open_for_append,
     read_owned,
     reserve_file,
 )
@@ -247,13 +247,9 @@ def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
 
 def _append(file: Path, noted: msgspec.Struct) -> None:
     line = encode(noted) + b"\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(file, flags, PRIVATE_FILE)
-    try:
-        if os.write(descriptor, line) < len(line):
+    with os.fdopen(open_for_append(file), "ab", buffering=0) as notes:
+        if notes.write(line) < len(line):
             raise OSError("only a part was written")
-    finally:
-        os.close(descriptor)
 
 
 def _noted(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Noted]:
