@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
@@ -122,65 +121,29 @@ def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
     assert (Path(done.stdout.strip()) == ours.path) is not bool(prefix), done.stderr
 
 
-OURS = pid_namespace()
+@pytest.mark.parametrize("there", ["", "page", "command", "sidecar", "moments ago", "elsewhere"])
+def test_an_old_session_goes_once_its_processes_are_gone(tmp_path: Path, there: str) -> None:
+    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
 
+    def pid_of(what: str) -> int:
+        return os.getpid() if what == there else gone.pid
 
-def session_of(sessions: Path, pid: int, age_s: float, namespace: str = OURS) -> Path:
-    pages = sessions / f"of-{pid}" / "pages"
-    pages.mkdir(parents=True)
-    page = pages / f"{pid}.page"
-    page.touch()
-    (pages.parent / NAMESPACE_FILE).write_text(namespace)
-    age(pages.parent, age_s)
-    return pages.parent
-
-
-def age(session: Path, age_s: float) -> None:
-    then = time.time() - age_s
+    session = tmp_path / "key"
+    (session / "pages").mkdir(parents=True)
+    (session / "pages" / f"{pid_of('page')}.page").touch()
+    facts = SessionFacts(run_dir="", command="", started_at="", root_pid=pid_of("command"))
+    (session / "session.json").write_bytes(encode(facts))
+    sidecar = SidecarFacts(pid=pid_of("sidecar"), started_ticks=0)
+    (session / "sidecar.json").write_bytes(encode(sidecar))
+    namespace = "pid:[1]" if there == "elsewhere" else pid_namespace()
+    (session / NAMESPACE_FILE).write_text(namespace)
+    then = time.time() - (60 if there == "moments ago" else LEFT_BEHIND_AFTER_S + 60)
     for path in (*session.glob("pages/*"), session / "pages", session):
         os.utime(path, (then, then))
-
-
-@pytest.fixture
-def gone() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-@pytest.mark.parametrize(
-    ("alive", "age_s", "namespace", "stays"),
-    [
-        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, OURS, False, id="its processes are gone"),
-        pytest.param(True, LEFT_BEHIND_AFTER_S + 60, OURS, True, id="one lives, however old"),
-        pytest.param(False, 60, OURS, True, id="it is young"),
-        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, "pid:[1]", True, id="of another namespace"),
-    ],
-)
-def test_a_session_that_nobody_needs_is_removed(
-    tmp_path: Path, gone: int, *, alive: bool, age_s: float, namespace: str, stays: bool
-) -> None:
-    session = session_of(tmp_path, os.getpid() if alive else gone, age_s, namespace)
     remove_left_behind(tmp_path)
-    assert session.exists() is stays
-
-
-@pytest.mark.parametrize("keeper", ["root_pid", "sidecar"])
-def test_a_session_whose_command_or_sidecar_is_there_stays_however_old(
-    tmp_path: Path, gone: int, keeper: str
-) -> None:
-    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
-    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
-    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=os.getpid())
-    if keeper == "root_pid":
-        (session / "session.json").write_bytes(encode(facts))
-    else:
-        (session / "session.json").write_bytes(encode(replace(facts, root_pid=gone)))
-        sidecar = SidecarFacts(pid=os.getpid(), started_ticks=0)
-        (session / "sidecar.json").write_bytes(encode(sidecar))
-    age(session, LEFT_BEHIND_AFTER_S + 60)
-    remove_left_behind(tmp_path)
-    assert session.exists()
+    assert session.exists() is bool(there)
 
 
 SMALL = 'mount -t tmpfs -o size=256k none "$1" && shift && exec "$@"'
