@@ -31,24 +31,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.api import beat, checkpoint, section, step, track
 
 __all__ = [
-    "HangCheck",
-    "HuggingFaceHangCheck",
-    "__version__",
-    "barrier",
-    "beat",
-    "checkpoint",
-    "gradient_accumulation",
-    "guarded_wandb_logger",
-    "locked",
-    "make_directory",
-    "phase",
-    "rank_zero_evaluation",
-    "rank_zero_first",
-    "report_state",
-    "section",
-    "step",
-    "track",
-]
+    "HangCheck", "HuggingFaceHangCheck", "__version__", "barrier", "beat", "checkpoint",
+    "gradient_accumulation", "guarded_wandb_logger", "locked", "make_directory", "phase",
+    "rank_zero_evaluation", "rank_zero_first", "report_state", "section", "step", "track",
+]  # fmt: skip
 
 _LOADED_WHEN_NAMED = {
     "hooks.callbacks": ("HangCheck", "HuggingFaceHangCheck"),

@@ -46,8 +46,7 @@ class NoJobFound(HangcheckError):
 class MeetingFailed(HangcheckError):
     """Ranks that should have met at a named point did not, or the work done there failed.
 
-    Attributes:
-        details: Where the ranks stand that did not come, in lines; empty where nothing tells.
+    ``details`` has where the ranks stand that did not come, in lines; empty where nothing tells.
     """
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:

@@ -39,14 +39,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def once(key: str, sentence: str) -> None:
-    """Say a sentence the first time that this process meets the trouble.
+    """Say what happened and what to do, the first time that this process meets the trouble ``key``.
 
-    One write(2) a line, so lines of several processes never mix. Where standard error does not take
-    it, it may be said again.
-
-    Args:
-        key: Names the trouble; later sentences under the same key are dropped.
-        sentence: What happened and what to do; secrets in it are hidden, and it becomes one line.
+    One write(2) a line, so lines of several processes never mix; secrets are hidden. Where standard
+    error does not take it, it may be said again.
     """
     with _lock:
         if key in _said:

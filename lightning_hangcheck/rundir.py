@@ -8,7 +8,7 @@ from collections import Counter
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -50,22 +50,15 @@ START_PREFIX = "start-"
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
-class HasPath(Protocol):
-    """A folder and what is known of it."""
-
-    @property
-    def path(self) -> Path:
-        """Where it is."""
-
-
 class Part:
-    """A file or folder in the folder of the object whose attribute it is."""
+    """A file or folder in the folder ``path`` of the object whose attribute it is."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, folder: HasPath, _: type | None = None) -> Path:
-        return folder.path / self._name
+    def __get__(self, folder: Any, _: type | None = None) -> Path:  # noqa: ANN401
+        path: Path = folder.path
+        return path / self._name
 
 
 class RunFolder(Struct, frozen=True):
@@ -98,33 +91,29 @@ class RunFolder(Struct, frozen=True):
 
     def verdict_numbers(self) -> list[int]:
         """Numbers of the verdicts so far, ascending."""
-        folder = self.path / "verdicts"
-        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
-        found = (re.fullmatch(r"(\d+)\.json", name) for name in names)
-        return sorted(int(match[1]) for match in found if match)
+        return self._numbers("verdicts", ".json")
 
     def evidence_numbers(self) -> list[int]:
-        """Numbers of the verdicts whose evidence was begun, ascending.
-
-        Raises:
-            UnreadableRun: The folder may not be read.
-        """
-        folder = self.path / "evidence"
+        """Numbers of the verdicts whose evidence was begun, ascending; may raise UnreadableRun."""
         try:
-            names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+            return self._numbers("evidence", "")
         except OSError as error:
-            raise unreadable(folder, error) from error
-        return sorted(int(name) for name in names if name.isdecimal())
+            raise unreadable(self.path / "evidence", error) from error
+
+    def _numbers(self, part: str, ending: str) -> list[int]:
+        folder = self.path / part
+        names = [path.name for path in folder.iterdir()] if folder.is_dir() else []
+        bare = (name.removesuffix(ending) for name in names if name.endswith(ending))
+        return sorted(int(name) for name in bare if name.isdecimal())
 
 
-def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolder:
+def name_run_folder(wanted: str | None) -> RunFolder:
     """Choose the run folder without touching the disk: exactly the wanted one, or a new one.
 
     That is ``hangcheck_runs/<UTC time>-<short id>``. No JSON and no message can hold a name that is
     not UTF-8: then the run is kept elsewhere.
     """
-    moment = now or datetime.now(timezone.utc)
-    name = f"{moment:%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
+    name = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
     path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
     try:
         str(path).encode()
@@ -140,9 +129,8 @@ def name_run_folder(wanted: str | None, now: datetime | None = None) -> RunFolde
 
 def folder_of_node(shared: str | None, node: str) -> RunFolder:
     """Choose the run folder of one of a job's nodes, which were all given the same."""
-    if shared is None:
-        return name_run_folder(None)
-    return RunFolder(name_run_folder(shared).path / f"{NODE_PREFIX}{node}")
+    named = name_run_folder(shared)
+    return named if shared is None else RunFolder(named.path / f"{NODE_PREFIX}{node}")
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
@@ -162,20 +150,17 @@ def folder_of_start(first: RunFolder, number: int) -> RunFolder:
 
 def starts_so_far(first: RunFolder) -> int:
     """Count the starts of a job in its run folder, at least 1."""
-    try:
-        names = [
-            path.name.removeprefix(START_PREFIX) for path in first.path.glob(f"{START_PREFIX}*")
-        ]
-    except OSError:
-        return 1
-    return max((int(name) for name in names if re.fullmatch("[0-9]{1,9}", name)), default=1)
+    names: list[str] = []
+    with suppress(OSError):
+        names += (path.name for path in first.path.glob(f"{START_PREFIX}*"))
+    found = (re.fullmatch(rf"{START_PREFIX}([0-9]{{1,9}})", name) for name in names)
+    return max((int(match[1]) for match in found if match), default=1)
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:
     """Make the folder and its subfolders, and return it; again, or from several ranks, too.
 
-    Raises:
-        UnpreparedRunFolder: They cannot be made, or one of them is not ours alone.
+    UnpreparedRunFolder where they cannot be made, or one of them is not ours alone.
     """
     try:
         if folder.path.name.startswith(NODE_PREFIX):
@@ -210,9 +195,7 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     """Make the folder this run's own by writing run.json; of two runs that try, one wins.
 
-    Raises:
-        UsedRunFolder: It holds another run; nothing was touched.
-        OSError: It cannot be written.
+    UsedRunFolder where it holds another run; nothing was touched then.
     """
     try:
         descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
@@ -229,8 +212,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
 def find_run_folder(named: str | None) -> RunFolder:
     """Find the run folder to read: the named one, or the newest below ``hangcheck_runs/``.
 
-    Raises:
-        UnreadableRun: There is none, or the named folder is no run.
+    UnreadableRun where there is none, or the named folder is no run.
     """
     if named is not None:
         folder = RunFolder(Path(named).absolute())
@@ -315,8 +297,7 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
     """Return all journals of a job by their names, those of processes of other nodes left out.
 
-    Raises:
-        OSError: That folder cannot be read; one of another node that cannot is left out.
+    A folder of another node that cannot be read is left out; OSError where it is this one.
     """
     own, *others = folders_of_job(folder)
     unnumbered = {path.stem: [path] for path in own.journals.glob("pid-*.jsonl")}
@@ -363,8 +344,7 @@ CASE_FILE = "case.json"
 def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
     """Read the newest case of a run, None where none was saved; a gap for each newer torn one.
 
-    Raises:
-        UnreadableRun: There is evidence, but none of it can be read.
+    UnreadableRun where there is evidence, but none of it can be read.
     """
     from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
 

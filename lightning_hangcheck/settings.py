@@ -56,6 +56,7 @@ class Settings(Limits, frozen=True, kw_only=True):
 
 
 NAMES = Settings.__struct_fields__
+DEFAULTS = Settings()
 EXAMPLES = {
     "prometheus": "job.prom",
     "run_dir": "my-run",
@@ -81,12 +82,8 @@ def from_environment(
 ) -> Settings:
     """Read the settings that the environment names.
 
-    Args:
-        environment: Of this process.
-        on_refusal: Told of each value that cannot be used, where its default serves instead.
-
-    Raises:
-        BadUsage: A variable's value is not of its kind; the sentence names it and what to write.
+    BadUsage for a value that is not of its kind. With ``on_refusal``, which is told of each of
+    these, its default serves instead.
     """
     values: dict[str, Any] = {}
     for name in NAMES:
@@ -97,16 +94,12 @@ def from_environment(
         except BadUsage as refusal:
             if on_refusal is None:
                 raise
-            on_refusal(f"{refusal}; taking the default, {getattr(Settings(), name)}")
+            on_refusal(f"{refusal}; taking the default, {getattr(DEFAULTS, name)}")
     return Settings(**values)
 
 
 def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
-    """Read what ``--set NAME=VALUE`` was given, several times.
-
-    Raises:
-        BadUsage: One has no such form, names no setting, or a value that cannot be used.
-    """
+    """Read what ``--set NAME=VALUE`` was given, several times; BadUsage where one is none."""
     values: dict[str, object] = {}
     for assignment in assignments:
         name, parted, text = assignment.partition("=")
@@ -126,37 +119,23 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 
 
 def read_option(name: str, text: str, said: str = "") -> object:
-    """Convert one setting's text to its value.
-
-    Raises:
-        BadUsage: The text is not of the setting's kind, or is a number that cannot be a duration.
-    """
-    said = said or f"{PREFIX}{name.upper()}"
-    option = next(field for field in msgspec.structs.fields(Settings) if field.name == name)
+    """Convert one setting's text to its value; BadUsage where it is not of the setting's kind."""
+    said, default = said or f"{PREFIX}{name.upper()}", getattr(DEFAULTS, name)
+    known = f"{default:g}" if isinstance(default, float) else _text(default)
+    remedy = f"write for example {said}={EXAMPLES.get(name, known)}"
     if name in MAY_BE_OFF and text.lower() in OFF:
         return 0.0
     plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
+    told = {name: plain if isinstance(default, bool) else text}
     try:
-        value = msgspec.convert(plain if option.type is bool else text, option.type, strict=False)
+        value: object = getattr(msgspec.convert(told, Settings, strict=False), name)
     except msgspec.ValidationError as error:
-        raise BadUsage(
-            f"{said}={text!r} cannot be used ({error})",
-            f"write for example {said}={_write(option)}",
-        ) from error
-    if name in MAY_BE_OFF and value == 0:
-        return value
-    if isinstance(value, float) and not 0 < value < float("inf"):
-        raise BadUsage(
-            f"{said}={text!r} is no positive number", f"write for example {said}={_write(option)}"
-        )
+        why = str(error).partition(" - at")[0]
+        raise BadUsage(f"{said}={text!r} cannot be used ({why})", remedy) from error
+    is_off = name in MAY_BE_OFF and value == 0
+    if isinstance(value, float) and not 0 < value < float("inf") and not is_off:
+        raise BadUsage(f"{said}={text!r} is no positive number", remedy)
     return value
-
-
-def _write(option: msgspec.structs.FieldInfo) -> str:
-    """Write a value that can be used."""
-    default = option.default
-    known = f"{default:g}" if isinstance(default, float) else _text(default)
-    return EXAMPLES.get(option.name, known)
 
 
 def _text(value: object) -> str:
@@ -176,7 +155,7 @@ def environment_with(environment: Mapping[str, str], settings: Settings) -> dict
 def to_environment(settings: Settings) -> dict[str, str]:
     """Write the settings that differ from their defaults as environment variables."""
     return {
-        PREFIX + option.name.upper(): _text(getattr(settings, option.name))
-        for option in msgspec.structs.fields(Settings)
-        if getattr(settings, option.name) != option.default
+        PREFIX + name.upper(): _text(getattr(settings, name))
+        for name in NAMES
+        if getattr(settings, name) != getattr(DEFAULTS, name)
     }

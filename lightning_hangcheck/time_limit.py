@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from contextlib import suppress
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
 from lightning_hangcheck.model.evidence import Gap, GapKind
@@ -52,22 +52,19 @@ def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact
     try:
         return probe(), ()
     except Unseen as error:
-        return None, (Gap(what, rank, error.why, kind, error.remedy),)
+        why, remedy = error.why, error.remedy
     except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
-        why = f"the probe failed ({type(error).__name__}: {error})"
-        return None, (Gap(what, rank, why, kind),)
+        why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
+    return None, (Gap(what, rank, why, kind, remedy),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
     """Run work that may block in the kernel where no signal ends it, in a thread of its own.
 
     The thread is a daemon: one that never comes back does not keep this process from ending. What
-    the work raises is raised here; ``of``: the process whose memory is read. It has its own few
-    places: one that is locked leaves those of all others free.
-
-    Raises:
-        NoAnswer: It took longer, or earlier ones have not come back yet (16 of them, 3 of one
-            process), or the machine gives no further thread.
+    the work raises is raised here; `NoAnswer` where it took longer, or earlier ones have not come
+    back yet, or the machine gives no further thread. ``of``: the process whose memory is read. It
+    has its own few places: one that is locked leaves those of all others free.
     """
     with _taking:
         taken = _taken.get(of, 0)
@@ -77,7 +74,8 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         if not taken and len(_taken) > MOST_TARGETS:
             raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
         _taken[of] = taken + 1
-    outcomes: list[Fact | Exception] = []
+    found: list[Fact] = []
+    raised: list[Exception] = []
 
     def give_place_back() -> None:
         with _taking:
@@ -87,9 +85,9 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 
     def run() -> None:
         try:
-            outcomes.append(work())
+            found.append(work())
         except Exception as error:  # noqa: BLE001 - raised again by whoever waits
-            outcomes.append(error)
+            raised.append(error)
         finally:
             give_place_back()
 
@@ -100,12 +98,11 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         give_place_back()
         raise NoAnswer("no further thread can be started") from error
     thread.join(time_limit_s)
-    if not outcomes:
+    if raised:
+        raise raised[0]
+    if not found:
         raise NoAnswer(f"no answer within {time_limit_s:g} s")
-    outcome = outcomes[0]
-    if isinstance(outcome, Exception):
-        raise outcome
-    return outcome
+    return found[0]
 
 
 def each_within(
@@ -127,9 +124,7 @@ def each_within(
             found[pid] = error
 
     def go_through_all() -> None:
-        for pid in wanted:
-            if late.is_set():
-                return
+        for pid in takewhile(lambda _: not late.is_set(), wanted):
             note(pid, partial(work, pid))
 
     if len(wanted) > 1:
@@ -150,14 +145,3 @@ def _begin_anew_in_child() -> None:
 
 
 os.register_at_fork(after_in_child=_begin_anew_in_child)
-
-
-class SharedTime:
-    """Pieces of work, one after the other, that share a time limit."""
-
-    def __init__(self, time_limit_s: float = READING_LIMIT_S) -> None:
-        self._deadline = time.monotonic() + time_limit_s
-
-    def within(self, work: Callable[[], Fact], part_limit_s: float = PART_LIMIT_S) -> Fact:
-        """Do the next piece, in what is left; raises its exception, or `NoAnswer`."""
-        return within(max(0.0, min(part_limit_s, self._deadline - time.monotonic())), work)

@@ -22,11 +22,6 @@ from lightning_hangcheck.hooks.loading import load_pretrained
 from lightning_hangcheck.hooks.models import GpuMemory
 
 __all__ = [
-    "Generated",
-    "GenerationReport",
-    "GpuMemory",
-    "Limits",
-    "generate",
-    "load_pretrained",
+    "Generated", "GenerationReport", "GpuMemory", "Limits", "generate", "load_pretrained",
     "pipeline",
-]
+]  # fmt: skip

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.identity import Identity, Launcher, identify
 
 TORCHRUN = {
     "RANK": "5",
@@ -26,59 +26,46 @@ SLURM_STEP = {
 }
 
 
-def test_torchrun() -> None:
-    assert identify(TORCHRUN) == Identity(
-        rank=5,
-        world_size=8,
-        local_rank=1,
-        local_world_size=4,
-        node_rank=1,
-        launcher="torchrun",
-    )
+SHELL = SLURM_STEP | {"SLURM_JOB_NAME": "bash"}
+FOUR_NODES = {"SLURM_TASKS_PER_NODE": "2(x3),1"}
+OF_TORCHRUN = {"rank": 5, "world_size": 8, "local_rank": 1, "local_world_size": 4, "node_rank": 1}
+OF_SLURM = {"rank": 5, "world_size": 8, "local_rank": 1, "node_rank": 1}
 
 
-def test_another_launcher_that_sets_rank_and_world_size() -> None:
-    identity = identify({"RANK": "0", "WORLD_SIZE": "2"})
-    assert (identity.rank, identity.launcher) == (0, "environment")
-    assert identity.peers_exist
-
-
-def test_a_slurm_step() -> None:
-    assert identify(SLURM_STEP) == Identity(
-        rank=5, world_size=8, local_rank=1, node_rank=1, launcher="slurm"
-    )
-
-
-@pytest.mark.parametrize(("node", "tasks"), [("0", 2), ("2", 2), ("3", 1), ("4", None)])
-def test_slurm_says_how_many_tasks_each_node_has(node: str, tasks: int | None) -> None:
-    step = SLURM_STEP | {"SLURM_NODEID": node, "SLURM_TASKS_PER_NODE": "2(x3),1"}
-    assert identify(step).local_world_size == tasks
-
-
-@pytest.mark.parametrize("name", ["bash", "interactive"])
-def test_a_slurm_shell_is_no_rank(name: str) -> None:
-    identity = identify(SLURM_STEP | {"SLURM_JOB_NAME": name})
-    assert (identity.rank, identity.launcher) == (None, "none")
-
-
-def test_torchrun_within_slurm_is_torchrun() -> None:
-    assert identify(SLURM_STEP | TORCHRUN).launcher == "torchrun"
-
-
-def test_a_rank_that_lightning_started() -> None:
-    identity = identify({"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"})
-    assert (identity.rank, identity.world_size, identity.launcher) == (1, 2, "lightning")
-
-
-def test_on_further_nodes_only_lightning_knows_the_rank() -> None:
-    identity = identify({"LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4"})
-    assert (identity.rank, identity.local_rank) == (None, 1)
-
-
-def test_a_plain_process_has_no_peers_yet() -> None:
-    identity = identify({"PATH": "/bin"})
-    assert identity == Identity()
-    assert not identity.peers_exist
+@pytest.mark.parametrize(
+    ("environment", "launcher", "told"),
+    [
+        ({"PATH": "/bin"}, "none", {}),
+        (TORCHRUN, "torchrun", OF_TORCHRUN),
+        (SLURM_STEP | TORCHRUN, "torchrun", OF_TORCHRUN),
+        ({"RANK": "0", "WORLD_SIZE": "2"}, "environment", {"rank": 0, "world_size": 2}),
+        (SLURM_STEP, "slurm", OF_SLURM),
+        (SLURM_STEP | FOUR_NODES, "slurm", OF_SLURM | {"local_world_size": 2}),
+        (
+            SLURM_STEP | FOUR_NODES | {"SLURM_NODEID": "3"},
+            "slurm",
+            OF_SLURM | {"local_world_size": 1, "node_rank": 3},
+        ),
+        (SLURM_STEP | FOUR_NODES | {"SLURM_NODEID": "4"}, "slurm", OF_SLURM | {"node_rank": 4}),
+        (SHELL, "none", {}),
+        (
+            {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"},
+            "lightning",
+            {"rank": 1, "world_size": 2, "local_rank": 1, "node_rank": 0},
+        ),
+        (  # on further nodes only Lightning knows the rank
+            {"LOCAL_RANK": "1", "NODE_RANK": "1", "WORLD_SIZE": "4"},
+            "lightning",
+            {"world_size": 4, "local_rank": 1, "node_rank": 1},
+        ),
+    ],
+)
+def test_the_launchers_variables_say_who_this_is(
+    environment: dict[str, str], launcher: Launcher, told: dict[str, int]
+) -> None:
+    identity = identify(environment)
+    assert identity == Identity(launcher=launcher, **told)  # type: ignore[arg-type]
+    assert identity.peers_exist == (launcher not in ("none", "lightning"))
 
 
 @pytest.mark.parametrize("text", ["two", "", "-1", "1.5", "٣²"])

@@ -19,8 +19,7 @@ from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, ne
 from lightning_hangcheck.doctor.environment_checks import debug_settings
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, temporary_name
-from lightning_hangcheck.isolation.command import interpreter
-from lightning_hangcheck.isolation.environment import own_environment
+from lightning_hangcheck.isolation.command import interpreter, own_environment
 from lightning_hangcheck.look.proc import why_filtered, why_refused
 from lightning_hangcheck.look.stacks import find_py_spy, python_stacks
 from lightning_hangcheck.machine import OF_NETWORK

@@ -34,14 +34,11 @@ class NoAnswerFromStorage(Exception):
 
 
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
-    """Do work in a process of its own, about 2 ms; one that is late stays for ten minutes.
+    """Do work in a process of its own, about 2 ms; `NoAnswerFromStorage` where it takes longer.
 
-    What it imports should be imported already: another thread that imports the same just then has a
-    lock, of which the fork would get a copy. What it returns or raises, pickle must carry.
-
-    Raises:
-        NoAnswerFromStorage: It took longer.
-        Exception: What the work raised.
+    One that is late stays for ten minutes. What it imports should be imported already: another
+    thread that imports the same just then has a lock, of which the fork would get a copy. What it
+    returns or raises, pickle must carry.
     """
     import pickle  # before the fork; a rank never asks, and does not pay these 3 ms
 
@@ -54,18 +51,16 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
         _become_orphan(writer, work)
     os.close(writer)
     data, deadline = b"", time.monotonic() + time_limit_s
-    try:
+    with os.fdopen(reader, "rb", buffering=0) as answer:
         os.waitpid(child, 0)
         # until the other end is closed
-        while select.select([reader], [], [], max(0.0, deadline - time.monotonic()))[0]:
-            part = os.read(reader, CHUNK)
+        while select.select([answer], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            part = answer.read(CHUNK)
             if not part:
                 break
             data += part
         else:
             data = b""
-    finally:
-        os.close(reader)
     if not data:
         raise NoAnswerFromStorage(f"no answer within {time_limit_s:g} s")
     outcome = pickle.loads(data)  # noqa: S301 - from our own fork, over a pipe that only it has

@@ -48,11 +48,7 @@ def open_owned(path: Path) -> int:
 
     It must be a regular file, no link, and belong to this user, to root, or to the owner of the
     folder that it lies in: whoever may read a colleague's run folder, or a copy, may report it.
-    The caller closes the descriptor.
-
-    Raises:
-        UnusableFile: It is another kind of file, or another user put it there.
-        OSError: It is gone or not permitted.
+    Else `UnusableFile`; the caller closes the descriptor.
     """
     descriptor, found = _open_regular(path, os.O_NOFOLLOW)
     try:
@@ -155,9 +151,7 @@ def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
 def open_for_append(path: Path) -> int:
     """Open a file of ours to read it and to append, or create it; the caller closes it.
 
-    Raises:
-        PermissionError: It is no regular file, has another name too, or belongs to somebody else.
-        OSError: It cannot be opened: a link, or the folder is gone, full or not ours.
+    PermissionError where it is no regular file, has another name too, or belongs to somebody else.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, PRIVATE_FILE)
@@ -177,14 +171,9 @@ def open_for_append(path: Path) -> int:
 def make_private_folder(path: Path, parts: Collection[str] | None = None) -> None:
     """Make a folder and its parents; the folder itself is for its owner alone, also an older one.
 
-    Args:
-        path: The folder.
-        parts: What may be in it if it is there already. A folder with other things in it is in use
-            for something else: it keeps its mode, and is refused where others may write.
-
-    Raises:
-        PermissionError: It is a link, belongs to somebody else, or is shared with others.
-        OSError: It cannot be made.
+    ``parts`` may be in it if it is there already. A folder with other things in it is in use for
+    something else: it keeps its mode, and is refused where others may write. PermissionError where
+    it is a link, belongs to somebody else, or is shared with others.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True)

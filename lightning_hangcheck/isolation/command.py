@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
+from contextlib import suppress
 from importlib.machinery import PathFinder
 from pathlib import Path
-
-from lightning_hangcheck.isolation.environment import names_of_working_folder, own_environment
 
 ENTRY = Path(__file__).with_name("entry.py")
 DEPENDENCIES_VARIABLE = "HANGCHECK_DEPENDENCIES"
@@ -47,11 +47,9 @@ def folder_of(dependency: str) -> str | None:
     """Find the folder in which a dependency is installed, or the one that this process has it from.
 
     What is installed goes before what PYTHONPATH or the script's folder offers. The working folder
-    counts only if this process has itself imported something from there under that name.
-
-    Returns:
-        The folder, an entry of the path of modules; None where there is none, or where something
-        else than a path finds it (an editable installation), which will do so in the new process.
+    counts only if this process has itself imported something from there under that name. None where
+    there is none, or where something else than a path finds it (an editable installation), which
+    will do so in the new process.
     """
     known = json.loads(os.environ.get(DEPENDENCIES_VARIABLE, "{}"))
     if dependency in known:
@@ -77,3 +75,49 @@ def _places(dependency: str) -> list[str]:
         *(entry for entry in away if entry in offered),
         *(here if dependency in sys.modules else ()),
     ]
+
+
+# What is handed on of the environment: what is needed, and no token
+
+NEEDED = frozenset(
+    {"HOME", "LANG", "LANGUAGE", "PYTHONHOME", "TEMP", "TMP", "TMPDIR", "TZ"}
+)  # the folders that `tempfile` takes, the locale, and where an unusual Python keeps its library
+NEEDED_BEGINNINGS = ("HANGCHECK_", "LC_")
+SEARCHED = frozenset({"LD_LIBRARY_PATH", "PATH"})
+
+
+def own_environment() -> dict[str, str]:
+    """Choose from this process's environment what a process of our own gets.
+
+    Tokens, keys and passwords are in none of these, and nothing of PYTHONPATH, PYTHONSTARTUP or
+    LD_PRELOAD, which name code to run.
+    """
+    chosen = {
+        name: value
+        for name, value in os.environ.items()
+        if name in NEEDED or name.startswith(NEEDED_BEGINNINGS)
+    }
+    searched = {name: searched_folders(name) for name in SEARCHED if name in os.environ}
+    return chosen | {name: folders for name, folders in searched.items() if folders}
+
+
+def searched_folders(name: str) -> str:
+    """Return a search path of this process without what means the working folder.
+
+    Empty and relative entries mean it too: whoever can write there would choose what runs. Only
+    names are compared: a folder on a dead disk must not hold anybody up.
+    """
+    here = names_of_working_folder()
+    entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", os.environ.get(name, ""))
+    kept = (
+        entry for entry in entries if entry.startswith("/") and os.path.normpath(entry) not in here
+    )
+    return ":".join(kept)
+
+
+def names_of_working_folder() -> frozenset[str]:
+    """Return the working folder by the kernel's name, and by the shell's where that has links."""
+    names = {os.environ.get("PWD", "")}
+    with suppress(OSError):  # it was removed
+        names.add(os.getcwd())  # noqa: PTH109 - a name to compare
+    return frozenset(os.path.normpath(name) for name in names if name)

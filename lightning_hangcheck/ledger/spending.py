@@ -63,7 +63,6 @@ class Spending:
 
     def spent(self) -> Spent:
         """Return the sums so far."""
-        saved_step = (self._save.step or 0) if self._save is not None else 0
         steps, training_s = _made(self._steps)
         epochs, epochs_s = _made(self._epochs)
         unsaved_s = None
@@ -71,9 +70,7 @@ class Spending:
             unsaved_s = round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
         return Spent(
             phases=longest_first(self._seconds),
-            steps_unsaved=None if self._step is None else self._step - saved_step,
             saves=self._save.number if self._save is not None else 0,
-            last_save_at=self._save.at if self._save is not None and self._save.number else None,
             unsaved_s=unsaved_s,
             steps=steps,
             training_s=round(training_s, 3),

@@ -15,7 +15,7 @@ import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.isolation.command import own_environment, searched_folders
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ import msgspec
 from msgspec.structs import replace
 
 from lightning_hangcheck.files.safe import open_owned
-from lightning_hangcheck.isolation.command import interpreter
-from lightning_hangcheck.isolation.environment import own_environment, searched_folders
+from lightning_hangcheck.isolation.command import interpreter, own_environment, searched_folders
 from lightning_hangcheck.look.proc import (
     ENDED,
     has_ended,

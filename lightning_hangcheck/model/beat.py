@@ -118,7 +118,6 @@ class Beat(Struct, frozen=True, kw_only=True):
     Attributes:
         pid: Process that writes the page, in its own pid namespace.
         round: Which start of the job's ranks it belongs to, None where no launcher counts them.
-        store_port: As in `Identity`.
         beats: How often the rank said that it advanced; 0 means the page only shows that the
             process is alive, and progress must be judged from outside.
         last_beat_ns: Monotonic time of the newest sign of progress of any kind (beat, checkpoint,
@@ -131,14 +130,11 @@ class Beat(Struct, frozen=True, kw_only=True):
             0 where no such thread was started.
         ending: ``raised`` once an exception left the program or a Lightning stage, and no further
             stage or step came; ``finished`` once the interpreter began to exit without one.
-        ended_ns: Monotonic time of that; 0 while it runs.
         last_words: Type, message and place of that exception, redacted, in one line.
         training: In which thread it trains; where that is ``over``, ``ending`` says how it ended.
-        parent_pid: Process that started it.
         announced: The number that it was given by who started it, if any: which of the ranks that
             this one starts it is to be, should it join.
         membership: Whether it is in a process group, as far as it was told by torch.
-        step_times: Of all steps that the rank has timed; None before the first.
         handled_signals: Numbers of the signals of timers, of those that are there for programs to
             send, and of a child's end for which it has a handler in Python that is not a training
             framework's. None as long as it did not say so.
@@ -157,7 +153,6 @@ class Beat(Struct, frozen=True, kw_only=True):
     beats: int = 0
     last_beat_ns: int = 0
     phase: Phase | None = None
-    phase_since_ns: int = 0
     epoch: int | None = None
     step: int | None = None
     batch: int | None = None
@@ -219,12 +214,7 @@ class SlowRank(Struct, frozen=True, kw_only=True):
 
 
 class Slowness(Struct, frozen=True, kw_only=True):
-    """All of them at one moment.
-
-    Attributes:
-        for_s: How long all of them have been as slow, seconds.
-        ranks: In ascending order.
-    """
+    """All of them at one moment, ascending; they have been as slow for ``for_s`` seconds."""
 
     for_s: float
     ranks: tuple[SlowRank, ...]

@@ -20,7 +20,6 @@ class CodeNote(Struct, frozen=True, kw_only=True):
 
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
-        condition_line: Its line.
         condition_of_most: It holds for all ranks but one: who stands there is led nowhere.
         skipped_under: A test that holds for one rank, which leaves the block before the line.
         loops: First and last lines of the loops of its function that the line is in, outermost
@@ -61,8 +60,7 @@ class SilentNode(Struct, frozen=True, kw_only=True):
     """A node of which something was heard, and for long nothing more.
 
     Attributes:
-        ranks: Of it, as ranges.
-        silent_s: Seconds since it was heard.
+        ranks: As ranges.
         unanswered_s: Seconds for which what was sent to its ranks was not acknowledged.
         last_known: The furthest that its ranks were known to be, in words.
     """
@@ -83,8 +81,6 @@ class RunFacts(Struct, frozen=True, kw_only=True):
         local_world_size: Ranks that should run on this node, None where no launcher says so.
         one_by_one: No known launcher started them, which starts all ranks of a node at once: who is
             announced may still come.
-        round: Number of the round that the ranks belong to.
-        earlier: The rounds before it.
         next_start: What followed this round; None while it goes on, and for the last.
         absent_nodes: Nodes of which nobody has heard anything yet; known on the first node only.
         silent_nodes: Nodes that are no longer heard; likewise.
@@ -130,11 +126,10 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
 
     Attributes:
         order: 0 for the first rank of the job to go, then 1, and so on.
-        seen_ns: When that was seen, monotonic; 0 where it was not kept.
+        seen_ns: Monotonic; 0 where it was not kept.
         clock: Of ranks with another number nobody knows whether they ended before or after.
         exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
             unseen.
-        last_words: Its exception in one line, empty if it said nothing that we could hear.
         memory_kills: Processes that the kernel ended for want of memory while we watched the rank.
         memory_kills_scope: Among which: those of its ``control group``, or of the ``machine``.
         met: Members of the group in which it called a collective last; none where that was in the
@@ -169,11 +164,9 @@ class AskedEnd(Struct, frozen=True, kw_only=True):
 
 
 class Aftermath(Struct, frozen=True, kw_only=True):
-    """What became of a job while a proven hang stood.
+    """What became of a job while a proven hang stood, so many seconds after the proof.
 
-    Attributes:
-        after_s: Seconds between the proof and this.
-        text: For example ``the job was ended by SIGINT from the terminal``.
+    For example ``the job was ended by SIGINT from the terminal``.
     """
 
     after_s: float
@@ -191,13 +184,11 @@ class Spent(Struct, frozen=True, kw_only=True):
     """What a rank did with its time, and what a restart would throw away.
 
     Attributes:
-        phases: Time by phase, longest first.
-        steps_unsaved: Steps since the last checkpoint save that ended well, or the one that was
-            loaded; None where the rank does not show its steps.
+        phases: Longest first.
         saves: How many ended well.
-        last_save_at: When the last of them ended, or a checkpoint was loaded after it.
-        unsaved_s: Seconds since that was seen, or the first step where there was neither, right to
-            one polling interval; None where nobody watched by then.
+        unsaved_s: Seconds since the last of them, or the loading of a checkpoint, was seen, or the
+            first step where there was neither, right to one polling interval; None where nobody
+            watched by then.
         steps: Made from the first step seen to the last one.
         training_s: Seconds from that to that.
         epoch_s: Seconds that an epoch takes on average; None before one was seen from its
@@ -205,9 +196,7 @@ class Spent(Struct, frozen=True, kw_only=True):
     """
 
     phases: tuple[PhaseTime, ...] = ()
-    steps_unsaved: int | None = None
     saves: int = 0
-    last_save_at: str | None = None
     unsaved_s: float | None = None
     steps: int = 0
     training_s: float = 0.0
@@ -243,7 +232,6 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
             it is not, or nobody watched.
         processes: Its own process first (role ``rank``), then its children.
         process_exit: Set when its process is gone.
-        flight: Newest flight record; None where torch gave none.
         unheard_for_s: Seconds for which nobody has heard of its node, where that is silent: what
             it does by now, nobody knows. 0 where it is heard.
         steps: The newest as its watcher saw them made, oldest first, each right to one polling
@@ -312,14 +300,13 @@ class Case(Struct, frozen=True, kw_only=True):
     Attributes:
         taken_ns: Monotonic time of the newest sample, on the sidecar's host.
         ended: The command that was launched has ended.
-        exit_code: Its exit code where we are its parent.
+        exit_code: Of that, where we are its parent.
         code: What the source says around the lines on which ranks stand.
         left_running: Process ids of what the command started and left behind when it ended.
         asked_end: Of a case that has ended: who asked for it; None where nobody did.
         aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
         slowness: Of ranks that advance, those far below their own pace; None where none is.
         alike: Of a job of thousands of ranks: for whom the views of some of its ranks stand, too.
-        seen_in: How the evidence was had.
         left: What a case rests on that was read from files alone; None of a job that was seen.
     """
 

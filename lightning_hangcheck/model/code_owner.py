@@ -19,7 +19,7 @@ DISTINCT_FILES = 65_536
 """Files remembered: a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped."""
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
-    {"alerts", "attach", "cli", "doctor", "files", "hooks", "isolation", "judge", "launch"}
+    {"alerts.py", "attach", "cli", "doctor", "files", "hooks", "isolation", "judge", "launch"}
     | {"ledger", "lint", "live_view", "look", "model", "nodes", "observe", "planning"}
     | {"postmortem", "recorder", "rehearse", "report", "session", "smoke", "text", "watch"}
     | {"__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "machine.py"}
@@ -67,12 +67,7 @@ COMMAND_LINES = frozenset(("absl", "click", "fire", "hydra", "jsonargparse", "ty
 
 
 class Owner(Struct, frozen=True):
-    """Whose a file is.
-
-    Attributes:
-        package: Of a framework, the installed package or module that the file belongs to; else
-            empty.
-    """
+    """Whose a file is; of a framework's, the installed package or module that it belongs to."""
 
     kind: Kind
     package: str = ""
@@ -80,15 +75,10 @@ class Owner(Struct, frozen=True):
 
 @lru_cache(maxsize=DISTINCT_FILES)
 def owner_of(file: str) -> Owner:
-    """Tell whose a file is.
+    """Tell whose a file is, by its path as the interpreter knows it.
 
-    Args:
-        file: Path as the interpreter knows it: absolute, relative, in a zip file, or a name in
-            angle brackets where there is no file.
-
-    Returns:
-        ``framework`` for every installed package; ``standard`` for the interpreter's own library
-        and what it generates; ``user`` for all else, a package installed in place included.
+    ``framework`` is every installed package; ``standard`` the interpreter's own library and what it
+    generates; ``user`` all else, a package installed in place included.
     """
     rooted = f"/{file}"
     # what of this package holds it, if the innermost folder of its name is this package
@@ -112,12 +102,7 @@ def owner_of(file: str) -> Owner:
 
 
 def is_users(file: str, program: str = "") -> bool:
-    """Whether a file is the user's own code.
-
-    Args:
-        file: As in `owner_of`.
-        program: The installed package that its process was started to run, see `program_of`.
-    """
+    """Whether a file is the user's own code, or of the package that `program_of` gave."""
     owner = owner_of(file)
     return owner.kind == "user" or (bool(program) and owner.package == program)
 
@@ -126,10 +111,8 @@ def program_of(calls: Iterable[tuple[str, str]]) -> str:
     """Return the installed package that a process was started to run; empty for a user's script.
 
     ``python -m package`` runs a module of it, a console script calls it. Whatever a user starts is
-    meant as a program of the user's own, wherever it lies.
-
-    Args:
-        calls: Function and file of each call of its main thread, outermost first.
+    meant as a program of the user's own, wherever it lies. ``calls``: function and file of each
+    call of its main thread, outermost first.
     """
     by_script = False
     for function, file in calls:
@@ -149,10 +132,8 @@ def only_serves(calls: Iterable[tuple[str, str]]) -> bool:
     """Whether a main thread is there for others, and the process trains in another one, if at all.
 
     It is within its program, but neither in the user's code nor in a framework that trains. One
-    that has left its program waits for the other threads, and is on its way out.
-
-    Args:
-        calls: Function and file of each call on its stack.
+    that has left its program waits for the other threads, and is on its way out. ``calls``:
+    function and file of each call on its stack.
     """
     calls = tuple(calls)
     in_program = any(function == MODULE for function, _ in calls)

@@ -8,59 +8,28 @@ from typing import Literal
 from msgspec import Struct
 
 TargetKind = Literal[
-    "lock",
-    "file",
-    "fifo",
-    "pipe",
-    "terminal",
-    "socket",
-    "process",
-    "futex",
-    "shared",
-    "time",
+    "lock", "file", "fifo", "pipe", "terminal", "socket", "process", "futex", "shared", "time",
     "other",
-]
+]  # fmt: skip
 
 PAGE_FAULT = "page fault"
 _WRITTEN_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d{1,9})\)")
 
 
 GapKind = Literal[
-    "stack",
-    "local_values",
-    "native_calls",
-    "kernel_state",
-    "holders",
-    "gpu",
-    "flight_record",
-    "page",
-    "recording",
-    "journal",
-    "process_memory",
-    "watcher",
-    "sleep",
-    "activity",
-    "rank",
-    "other_nodes",
-    "job_facts",
-    "saved_evidence",
-    "time",
-    "other",
-]
+    "stack", "local_values", "native_calls", "kernel_state", "holders", "gpu", "flight_record",
+    "page", "recording", "journal", "process_memory", "watcher", "sleep", "activity", "rank",
+    "other_nodes", "job_facts", "saved_evidence", "time", "other",
+]  # fmt: skip
 """Which evidence is missing: ``process_memory`` a command line or environment, ``recording`` all
 that a job's ranks tell of themselves, ``rank`` a process that is no rank's, or a rank without one,
 ``other`` in cases that were saved before gaps had a kind."""
 
 
 class Gap(Struct, frozen=True):
-    """A fact too: what could not be seen, and why.
+    """A fact too: what could not be seen, and why, as in `model.verdict.Gap`.
 
-    Attributes:
-        what: The missing evidence, for example ``"stack of pid 4711"``.
-        rank: Whose, or None for the whole job or node.
-        why: The reason in one sentence.
-        kind: Which evidence is missing.
-        remedy: What would allow it, in one clause; empty where nothing does, or ``why`` says it.
+    ``remedy`` is what would allow it, in one clause; empty where nothing does, or ``why`` says it.
     """
 
     what: str
@@ -101,11 +70,11 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A thread's calls, outermost first.
 
     Attributes:
-        tid: Kernel thread id, None where the source does not tell; the pid in the main thread.
+        tid: Of the kernel, None where the source does not tell; the pid in the main thread.
         ident: Python's identifier of the thread, by which torch's record names who entered an
             operation; 0 where the source does not tell.
-        active: The sampler's own guess that the thread was running, not waiting.
-        owns_gil: The thread held the interpreter lock when sampled.
+        active: The sampler's own guess that it was running, not waiting.
+        owns_gil: It held the interpreter lock.
         takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
         holds_lock: A call further out on the same stack is inside the ``with`` block of the very
             lock that the innermost one takes.
@@ -139,10 +108,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProcessStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All Python threads of one process at one moment; the one that trains first where it is known.
 
-    Mostly that is the main thread; see `look.threads`.
-
-    Attributes:
-        from_file: Somebody took it of a job that stood still, and kept it in a file.
+    Mostly that is the main thread; see `look.threads`. One ``from_file`` was taken by somebody of a
+    job that stood still.
     """
 
     pid: int
@@ -243,8 +210,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class MemoryUse(Struct, frozen=True):
     """Memory in use, without cached files that nobody used lately, and the limit that holds.
 
-    Attributes:
-        scope: Whose limit: ``machine`` or ``control group``.
+    ``scope`` is whose limit: ``machine`` or ``control group``.
     """
 
     used_bytes: int
@@ -284,7 +250,6 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         network_bytes: Bytes that its TCP connections received and had acknowledged so far; None
             where the kernel does not tell. Downloads do not show in ``read_bytes``.
         connections: Its TCP connections to other addresses than its own; at most 64.
-        rss_bytes: Resident memory.
         major_faults: Pages so far that had to be read from disk.
         exit_code: Of one that failed and whose parent has not asked for it yet, as subprocess gives
             it (negative: killed by that signal). None for all else, and where it is not shown.
@@ -324,10 +289,7 @@ class GpuState(Struct, frozen=True, kw_only=True):
         index: As nvidia-smi counts.
         busy_percent: Share of the last 0.2 to 1 s (by model) in which any kernel ran on it.
         own_busy_percent: Share of its processors that this process's kernels used lately.
-        own_memory_bytes: Memory of this process alone.
-        power_w: Watts drawn now.
-        clock_mhz: Of its processors, now.
-        full_clock_mhz: The most that they can do.
+        full_clock_mhz: The most that its processors can do.
         slowed_by: Why the clock is held down: ``thermal``, ``power``, ``hardware``.
         uncorrected_errors: Of memory (ECC), since the driver was loaded.
     """
@@ -359,7 +321,6 @@ class Sample(Struct, frozen=True, kw_only=True):
     A part that could not be taken is None, and a `Gap` beside the sample says why.
 
     Attributes:
-        gpus: That it uses; empty too where it uses none, or none could be seen.
         local_values: Of the main thread's calls, outermost first; only where somebody asked.
         native_calls: Inside its innermost Python frame, outermost first; only in a closer look.
     """

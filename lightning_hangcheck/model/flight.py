@@ -40,8 +40,7 @@ class CollectiveEntry(Struct, frozen=True, kw_only=True):
     Attributes:
         seq: Number within the group: ranks that meet have the same one.
         op: Name without the backend, for example ``all_reduce``.
-        sizes: Of the input tensors.
-        dtypes: Of the input tensors, as torch names them: ``Float``.
+        sizes: Of the input tensors; so are the types, as torch names them: ``Float``.
         retired: It has ended on this rank.
         created_ns: Clock time at which the rank entered it, nanoseconds since 1970.
         thread: That entered it, by Python's identifier; 0 where the record does not tell.
@@ -69,10 +68,7 @@ class Message(Struct, frozen=True, kw_only=True):
             of one batch share it.
         away: By how much the other end's global rank is larger than this one's: ranks that stand
             alike tell the same.
-        sends: Whether it is a send.
         retired: It has ended on this rank. The messages of a batch end with it.
-        created_ns: As of `CollectiveEntry`.
-        recorded: Likewise.
     """
 
     seq: int
@@ -159,7 +155,6 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
     Torch matches them in order, so of two ranks the one that posted fewer is behind.
 
     Attributes:
-        sent: To whom how many.
         received: From whom how many were asked for.
         newest: In which order each thread posted its newest ones, oldest first: ``peer + 1`` for
             one that it sent, ``-(peer + 1)`` for one that it asked for.
@@ -173,19 +168,19 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
     moved: int = 0
 
     def sends(self) -> list[tuple[int, int]]:
-        """Return to whom it sent how many."""
+        """To whom it sent how many."""
         return [(told + self.moved, number) for told, number in self.sent.items()]
 
     def asked(self) -> list[tuple[int, int]]:
-        """Return whom it asked for how many."""
+        """Whom it asked for how many."""
         return [(told + self.moved, number) for told, number in self.received.items()]
 
     def sent_to(self, peer: int) -> int:
-        """Return how many it sent to a rank."""
+        """How many it sent to a rank."""
         return self.sent.get(peer - self.moved, 0)
 
     def asked_of(self, peer: int) -> int:
-        """Return how many it asked a rank for."""
+        """How many it asked a rank for."""
         return self.received.get(peer - self.moved, 0)
 
 

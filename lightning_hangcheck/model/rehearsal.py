@@ -13,19 +13,10 @@ GLOO = "gloo/transport"
 """In the text of all errors with which gloo ends a collective that ranks do not share."""
 
 SceneName = Literal[
-    "as-it-is",
-    "fewer-samples",
-    "no-samples",
-    "smaller-last-batch",
-    "unusable-batch",
-    "non-finite-loss",
-    "save-fails",
-    "save-slow",
-    "early-stop",
-    "sigterm",
-    "no-workers",
+    "as-it-is", "fewer-samples", "no-samples", "smaller-last-batch", "unusable-batch",
+    "non-finite-loss", "save-fails", "save-slow", "early-stop", "sigterm", "no-workers",
     "one-worker",
-]
+]  # fmt: skip
 
 NoteKind = Literal[
     "group",  # the rank joined a process group; text: its size

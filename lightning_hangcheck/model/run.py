@@ -19,14 +19,12 @@ class RankPlace(Struct, frozen=True, kw_only=True):
 
 
 class Round(Struct, frozen=True, kw_only=True):
-    """One start of the job's ranks.
+    """One start of the job's ranks, numbered from 0.
 
     Attributes:
-        number: 0 for the first.
-        started_at: When its first rank was seen, ISO 8601 UTC.
+        started_at: When its first rank was seen.
         ended_at: None while it goes on; so are ``verdict`` and ``cause``.
         verdict: How it ended: ``crashed``, ``finished``, or the hang that was its end.
-        culprits: As in a verdict.
         summary: How it ended, in one sentence; empty while it goes on.
         ranks: Where its ranks were, as far as this node saw them.
     """
@@ -73,8 +71,8 @@ class NodePlace(Struct, frozen=True, kw_only=True):
     Attributes:
         number: 0 is the first node.
         nnodes: How many there are; 0 where nothing says so.
-        host: Of the store that the launcher of the first node serves; empty where it serves none.
-        port: Of that store.
+        host: Of the store that the launcher of the first node serves, as the port; empty where it
+            serves none.
         ranks: How many ranks run there; 0 where nothing says so.
         job: Names the job for all its nodes; empty where the store alone does.
         machines: How many these nodes are on, where each of several tasks of a machine counts as a
@@ -93,11 +91,7 @@ class NodePlace(Struct, frozen=True, kw_only=True):
 
 
 class NodeClock(Struct, frozen=True):
-    """How far the wall clock of a node is ahead of the first node's, in seconds.
-
-    Attributes:
-        within_s: By so much the figure may be off.
-    """
+    """By how much a node's wall clock is ahead of the first one's, give or take ``within_s``."""
 
     node: int
     ahead_s: float

@@ -11,44 +11,16 @@ VerdictKind = Literal[
     "healthy", "suspect", "slow", "hang", "dead", "crashed", "recovered", "finished"
 ]
 Cause = Literal[
-    "collective_mismatch",
-    "rank_diverged",
-    "uneven_work",
-    "rank_stalled",
-    "spinning",
-    "dataloader_worker",
-    "file_lock",
-    "network_wait",
-    "filesystem_wait",
-    "logger_init",
-    "rendezvous",
-    "process_dead",
-    "process_stopped",
-    "thread_deadlock",
-    "gil_held",
-    "model_load",
-    "checkpoint_io",
-    "memory_pressure",
-    "slow_progress",
-    "unknown",
-]
+    "collective_mismatch", "rank_diverged", "uneven_work", "rank_stalled", "spinning",
+    "dataloader_worker", "file_lock", "network_wait", "filesystem_wait", "logger_init",
+    "rendezvous", "process_dead", "process_stopped", "thread_deadlock", "gil_held", "model_load",
+    "checkpoint_io", "memory_pressure", "slow_progress", "unknown",
+]  # fmt: skip
 Phase = Literal[
-    "startup",
-    "tokenizer",
-    "model_load",
-    "logger_init",
-    "trainer_init",
-    "rendezvous",
-    "sanity_check",
-    "dataloading",
-    "training_step",
-    "backward",
-    "optimizer_step",
-    "validation",
-    "checkpoint_save",
-    "generate",
-    "teardown",
-]
+    "startup", "tokenizer", "model_load", "logger_init", "trainer_init", "rendezvous",
+    "sanity_check", "dataloading", "training_step", "backward", "optimizer_step", "validation",
+    "checkpoint_save", "generate", "teardown",
+]  # fmt: skip
 SeenIn = Literal["live", "attach", "files"]
 """How the evidence was had: by a watcher while the job ran, by a visit, or from what was left."""
 Certainty = Literal["proven", "majority", "guess"]

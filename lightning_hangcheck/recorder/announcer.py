@@ -178,7 +178,11 @@ class Console:
 
     def identify(self, identity: Identity) -> None:
         """Speak as this rank."""
-        self._who = name_rank(identity, os.getpid())
+        rank, local_rank = (
+            "?" if one is None else one for one in (identity.rank, identity.local_rank)
+        )
+        ranks = "?/?" if identity.world_size is None else f"{rank}/{identity.world_size}"
+        self._who = f"[R{ranks}][LR{local_rank}][PID:{os.getpid()}]"
         self._is_spokesman = (
             identity.rank == 0 or (identity.world_size or 1) <= RANKS_THAT_ALL_SPEAK
         )
@@ -194,14 +198,6 @@ class Console:
             return
         elapsed_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - self._start_ns
         log.write_at_once(format_line(time.time(), elapsed_ns / NANOSECONDS, self._who, text))
-
-
-def name_rank(identity: Identity, pid: int) -> str:
-    """``[R0/2][LR0][PID:12345]``, with question marks for what is not known yet."""
-    rank = "?" if identity.rank is None else identity.rank
-    ranks = "?/?" if identity.world_size is None else f"{rank}/{identity.world_size}"
-    local_rank = "?" if identity.local_rank is None else identity.local_rank
-    return f"[R{ranks}][LR{local_rank}][PID:{pid}]"
 
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:

@@ -28,11 +28,12 @@ from lightning_hangcheck.recorder.announcer import (
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
 from lightning_hangcheck.recorder.process import (
-    ProcessHooks,
     Pulse,
     TrainingThread,
     is_helper,
     is_multiprocessing_child,
+    report_end_of_child,
+    report_ends,
     start_facts,
     unless_no_room,
     versions,
@@ -124,7 +125,7 @@ class Recorder:
         self.beat: Callable[[], None] = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.meets_ranks = self._place_is_told = False
-        self._hooks = ProcessHooks(self.mark_raised, self.finish, self.fall_silent)
+        self._reports_ends = False
         self._begin_in_silence()
 
     @property
@@ -214,7 +215,7 @@ class Recorder:
             self._announced_page = page = self._create_page()
             page.show(announced=number)
             self._speak_through(page, Console("off", self.identity), None)
-            self._hooks.install()
+            self._report_ends()
 
     def _join(self) -> None:
         if self.session is not None:
@@ -253,7 +254,7 @@ class Recorder:
         self._speak_through(page, Console(mode, identity), journal)
         self._state = "recording"
         self.note("start", **start_facts(self._environment, identity))
-        self._hooks.install()
+        self._report_ends()
         if session is None:
             return
         self._place_is_told = False
@@ -278,6 +279,13 @@ class Recorder:
         self._pulse = unless_no_room(session, lambda: pulse.start(identity.ranks_here))
         if self._pulse is None:
             pulse.look()  # this once
+
+    def _report_ends(self) -> None:
+        if not self._reports_ends:
+            self._reports_ends = True
+            report_ends(self.mark_raised, self.finish, self.fall_silent)
+        if is_multiprocessing_child():
+            report_end_of_child(self.mark_raised, self.finish)
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()

@@ -24,18 +24,8 @@ from lightning_hangcheck.files.safe import (
     reserve,
     temporary_name,
 )
-from lightning_hangcheck.model.beat import (
-    Beat,
-    CheckpointMark,
-    Ending,
-    Membership,
-    OpenSection,
-    SaveMark,
-    StepTimes,
-    Training,
-)
-from lightning_hangcheck.model.codec import msgpack_decoder
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, SaveMark, StepTimes
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
 from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
 
@@ -45,10 +35,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.identity import Identity
+    from lightning_hangcheck.model.beat import OpenSection
+    from lightning_hangcheck.model.evidence import Frame
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 9
-PAGE_SIZE: Final = 8192
+LAYOUT_VERSION: Final = 10
+PAGE_SIZE: Final = 12_288
 UNKNOWN: Final = -1
 MOST_SECTIONS: Final = 8
 SECTION_NAME_BYTES: Final = 88
@@ -83,43 +75,11 @@ PULSE: Final = Record(64, "@q")
 BEAT: Final = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# of all else: how often it was written, and its size in bytes; it stands in two places in turns, so
-# that a writer that dies leaves what it wrote before
+# of all else (fields of `Beat`, in msgpack): how often it was written, and its size in bytes; it
+# stands in two places in turns, so that a writer that dies leaves what it wrote before
 REST: Final = Record(256, "@Q")
 PLACES: Final = (320, 320 + (PAGE_SIZE - 320) // 2)
 _SIZES: Final = 1 << 16
-
-
-class Rest(msgspec.Struct, array_like=True):
-    """What changes less often, by the names that `Beat` has.
-
-    Attributes:
-        announced: Which of the ranks that its parent starts this process is to be.
-        advanced_ns: Monotonic time of the newest checkpoint, or section that showed progress.
-        checkpoint: Number, name, nanoseconds since 1970.
-        save: Number, nanoseconds since 1970, step.
-        step_times: How many, and nanoseconds of each part.
-    """
-
-    rank: int | None = None
-    world_size: int | None = None
-    local_rank: int | None = None
-    round: int | None = None
-    store_port: int | None = None
-    announced: int | None = None
-    advanced_ns: int = 0
-    checkpoint: tuple[int, str, int] | None = None
-    sections: tuple[OpenSection, ...] = ()
-    save: tuple[int, int, int | None] | None = None
-    ending: Ending = "running"
-    ended_ns: int = 0
-    last_words: str = ""
-    training: Training = "main"
-    membership: Membership = "none"
-    step_times: tuple[int, int, int, int] = (0, 0, 0, 0)
-    handled_signals: tuple[int, ...] | None = None
-    awaiting: tuple[Frame, ...] = ()
-    handling: str = ""
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -147,14 +107,14 @@ class BeatWriter:
     def attach(self, buffer: mmap.mmap | bytearray) -> None:
         """Beat on this page from now on, counting from 0."""
         self.count = 0
-        self._record = memoryview(buffer)[BEAT.start : BEAT.stop].cast("q")
+        # the native name of 64 bits: a store takes less time than with "q"
+        self._record = memoryview(buffer)[BEAT.start : BEAT.stop].cast("L")
 
     def beat(self) -> None:
         """Say "I advanced". About 0.2 microseconds; any thread may call it."""
         # two threads at once may share a number: a beat too few, never a torn one
-        self.count = count = self.count + 1
         record = self._record
-        record[0] = count
+        self.count = record[0] = self.count + 1
         record[1] = monotonic_ns()
 
 
@@ -183,16 +143,16 @@ class PageWriter:
         self.buffer = buffer
         self.phase: Phase | None = None
         self._epoch = self._step = self._batch = UNKNOWN
-        self._entries = self._phase_stamp = self._stamp = 0
-        self._saves = 0
-        self._rest = Rest()
+        self._entries = self._phase_stamp = self._stamp = self._saves = 0
+        self._step_times = StepTimes()
+        self._told: dict[str, Any] = {}
         # re-entrant: a signal handler may write in the thread that is in here already
         self._lock = threading.RLock()
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
         HEADER.form.pack_into(buffer, HEADER.start, *header)
         BEAT.form.pack_into(buffer, BEAT.start, 0, 0)
         self.show_phase(None)
-        self.show(advanced_ns=monotonic_ns())
+        self.show(last_beat_ns=monotonic_ns())
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
@@ -222,7 +182,8 @@ class PageWriter:
     @property
     def ending(self) -> Ending:
         """The ending that it shows."""
-        return self._rest.ending
+        ending: Ending = self._told.get("ending", "running")
+        return ending
 
     def pulse(self) -> None:
         """Say that a Python thread of this process runs."""
@@ -239,14 +200,9 @@ class PageWriter:
     ) -> None:
         """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
 
-        What is no phase or no number of 64 bits is said once and ignored.
-
-        Args:
-            phase: None for none that has a name.
-            epoch: None keeps the one shown; so do the others.
-            step: Optimizer steps so far.
-            batch: Index in the epoch.
-            beats: Counts as a beat too; not where the rank says those itself.
+        None is a phase without a name; of ``epoch``, ``step`` (of the optimizer) and ``batch`` it
+        keeps the one shown. It counts as a beat too, but where the rank says those itself. What is
+        no phase or no number of 64 bits is said once and ignored.
         """
         if epoch is not None:
             self._epoch = epoch
@@ -285,22 +241,20 @@ class PageWriter:
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
+        # whoever reads makes a moment of it: that would take as long as all the rest of this
         mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
-        self.show(checkpoint=mark, advanced_ns=monotonic_ns())
+        self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; of more than fit, the newest.
 
         What changes in a thread beside the one that trains shows no progress of the rank.
         """
-        shown = tuple(
-            OpenSection(
-                fit_text(section.name, SECTION_NAME_BYTES), *msgspec.structs.astuple(section)[1:]
-            )
-            for section in sections[-MOST_SECTIONS:]
-        )
-        now_ns = monotonic_ns() if advanced else self._rest.advanced_ns
-        self.show(sections=shown, advanced_ns=now_ns)
+        shown = [
+            msgspec.structs.replace(one, name=fit_text(one.name, SECTION_NAME_BYTES))
+            for one in sections[-MOST_SECTIONS:]
+        ]
+        self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a save of a checkpoint that ended well, at the step shown; return that."""
@@ -310,15 +264,14 @@ class PageWriter:
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show a checkpoint that training goes on from as the last one; it is no save."""
-        self.show(save=(self._saves, at_ns, step))
+        self.show(save=SaveMark(self._saves, utc(moment_of(at_ns), "microseconds"), step))
 
     def show_wait(self, signals: tuple[int, ...], calls: Sequence[Frame], handling: str) -> None:
         """Show what only the process itself can tell of a wait of its main thread.
 
-        Args:
-            signals: Which run Python code that may end it.
-            calls: Of the coroutine that its event loop is to end, outermost first: those that fit.
-            handling: The exception that it handles, in one redacted line; empty if none.
+        Which ``signals`` run Python code that may end it, the ``calls`` that fit of the coroutine
+        that its event loop is to end, outermost first, and the exception that it is ``handling``,
+        in one redacted line.
         """
         room, awaiting = AWAITING_BYTES, len(calls)
         for frame in reversed(calls):
@@ -327,29 +280,28 @@ class PageWriter:
                 break
             awaiting -= 1
         words = fit_text(handling, HANDLING_BYTES)
-        known = self._rest.handled_signals, self._rest.awaiting, self._rest.handling
-        told = signals, tuple(calls[awaiting:]), words
-        if told != known:
-            self.show(handled_signals=told[0], awaiting=told[1], handling=told[2])
+        told = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
+        if not told.items() <= self._told.items():
+            self.show(**told)
 
-    def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
-        """Add one step to the sums of their parts, as in `StepTimes`."""
-        steps, loader, forward, rest = self._rest.step_times
-        sums = (steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns)
-        self.show(step_times=sums)
+    def time_step(self, *parts_ns: int) -> None:
+        """Add one step to the sums of its parts: loader, forward and rest, as in `StepTimes`."""
+        parts = zip(self._step_times.parts, parts_ns, strict=True)
+        sums = (seconds + more / NANOSECONDS for seconds, more in parts)
+        self._step_times = StepTimes(self._step_times.steps + 1, *sums)
+        self.show(step_times=self._step_times)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         words = fit_text(last_words, LAST_WORDS_BYTES)
         self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
-    def show(self, **changed: Any) -> None:  # noqa: ANN401 - fields of Rest
-        """Show other values of these fields of `Rest`."""
+    def show(self, **changed: object) -> None:
+        """Show other values of these fields of `Beat`."""
         with self._lock:
-            for name, value in changed.items():
-                setattr(self._rest, name, value)
+            self._told |= changed
             self._stamp = stamp = self._stamp + 1
-            data, place = _encode(self._rest), PLACES[stamp % 2]
+            data, place = _encode(self._told), PLACES[stamp % 2]
             self.buffer[place : place + len(data)] = data
             REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
@@ -408,7 +360,7 @@ class PageUnreadable(Exception):
     """These bytes are no page, or no consistent one, at this moment."""
 
 
-KnownRest: TypeAlias = dict[bytes, dict[str, Any]]
+KnownRest: TypeAlias = dict[bytes, Beat]
 """What was read of all else at the last time, by its page's header and how often it was written."""
 
 
@@ -443,26 +395,25 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
         rest = _read_rest(memory, head)
         known_rest.clear()
         known_rest[name] = rest
-    known = dict(known_rest[name])
+    known = known_rest[name]
     (pulse_ns,) = PULSE.form.unpack(front[PULSE.start : PULSE.stop])
-    return Beat(
+    return msgspec.structs.replace(
+        known,
         pid=pid,
         parent_pid=parent_pid,
         beats=beats + entries,
-        last_beat_ns=max(created_ns, beat_ns, phase_ns, known.pop("advanced_ns")),
+        last_beat_ns=max(created_ns, beat_ns, phase_ns, known.last_beat_ns),
         # a phase that a newer version added has no name here
         phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
-        phase_since_ns=phase_ns,
         epoch=None if epoch < 0 else epoch,
         step=None if step < 0 else step,
         batch=None if batch < 0 else batch,
         pulse_ns=pulse_ns,
-        **known,
     )
 
 
-def _read_rest(memory: Memory, head: bytes) -> dict[str, Any]:
-    """Read all else as `Beat` names it, where ``head`` says that it stands."""
+def _read_rest(memory: Memory, head: bytes) -> Beat:
+    """Read all else, where ``head`` says that it stands."""
     for _ in range(ATTEMPTS):
         stamp, size = divmod(REST.form.unpack(head)[0], _SIZES)
         place = PLACES[stamp % 2]
@@ -473,17 +424,12 @@ def _read_rest(memory: Memory, head: bytes) -> dict[str, Any]:
     else:
         raise PageUnreadable(_TORN)
     try:
-        rest = msgpack_decoder(Rest).decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        told = {"pid": 0} | msgspec.msgpack.decode(data, type=dict[str, Any])
+        if "checkpoint" in told:
+            number, name, at_ns = told["checkpoint"]
+            at = utc(moment_of(at_ns), "microseconds")
+            told["checkpoint"] = CheckpointMark(number, name, at)
+        return msgspec.convert(told, Beat)
+    # whatever bytes stand there
+    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
-    known = msgspec.structs.asdict(rest)
-    steps, *parts_ns = rest.step_times
-    timed = StepTimes(steps, *(part / NANOSECONDS for part in parts_ns)) if steps else None
-    known["step_times"] = timed
-    if rest.checkpoint is not None:
-        number, name, at_ns = rest.checkpoint
-        known["checkpoint"] = CheckpointMark(number, name, utc(moment_of(at_ns), "microseconds"))
-    if rest.save is not None:
-        number, at_ns, saved_step = rest.save
-        known["save"] = SaveMark(number, utc(moment_of(at_ns), "microseconds"), saved_step)
-    return known

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from itertools import islice
 from opcode import opname
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -54,52 +55,44 @@ INTERVAL_S = 0.5
 Started = TypeVar("Started")
 
 
-class ProcessHooks:
-    """Tells the exception that ends the program, its exit, maybe twice, and a fork, in the child.
+def report_ends(
+    on_uncaught: Callable[[BaseException], object],
+    on_exit: Callable[[], object],
+    on_fork: Callable[[], object],
+) -> None:
+    """Tell the exception that ends the program, its exit, maybe twice, and a fork, in the child.
 
-    A forked child inherits what was installed.
+    Once: a forked child inherits it.
     """
+    atexit.register(on_exit)
+    os.register_at_fork(after_in_child=on_fork)
+    before = sys.excepthook
 
-    def __init__(
-        self,
-        on_uncaught: Callable[[BaseException], object],
-        on_exit: Callable[[], object],
-        on_fork: Callable[[], object],
-    ) -> None:
-        self._on_uncaught, self._on_exit, self._on_fork = on_uncaught, on_exit, on_fork
-        self._installed = False
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        try:
+            on_uncaught(error)
+        finally:
+            before(kind, error, trace)
 
-    def install(self) -> None:
-        """Install those that this process does not have yet."""
-        if not self._installed:
-            self._installed = True
-            atexit.register(self._on_exit)
-            os.register_at_fork(after_in_child=self._on_fork)
-            before = sys.excepthook
+    sys.excepthook = hook
 
-            def hook(
-                kind: type[BaseException], error: BaseException, trace: TracebackType | None
-            ) -> None:
-                try:
-                    self._on_uncaught(error)
-                finally:
-                    before(kind, error, trace)
 
-            sys.excepthook = hook
-        if is_multiprocessing_child():
-            from multiprocessing.util import Finalize  # imported already in such a child
+def report_end_of_child(
+    on_uncaught: Callable[[BaseException], object], on_exit: Callable[[], object]
+) -> None:
+    """The same of a child of multiprocessing, whose exits are its own; too late from 3.13 on."""
+    from multiprocessing.util import Finalize  # imported already in such a child
 
-            Finalize(None, self._end_child, exitpriority=0)
-
-    def _end_child(self) -> None:
-        """Called in the ``finally`` of multiprocessing's bootstrap; too late from 3.13 on."""
+    def end() -> None:  # called in the `finally` of multiprocessing's bootstrap
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
             # torch's wrapper answers an exception by sys.exit(1) from within its handler
             error = error.__context__ if error.code else None
         if error is not None:
-            self._on_uncaught(error)
-        self._on_exit()
+            on_uncaught(error)
+        on_exit()
+
+    Finalize(None, end, exitpriority=0)
 
 
 def is_multiprocessing_child() -> bool:
@@ -124,12 +117,8 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
     folder = ""
     with suppress(OSError):  # it was removed
         folder = str(Path.cwd())
-    return {
-        "rank": identity.rank,
-        "world_size": identity.world_size,
-        "local_rank": identity.local_rank,
-        "round": identity.round,
-        "launcher": identity.launcher,
+    names = ("rank", "world_size", "local_rank", "round", "launcher")
+    return {name: getattr(identity, name) for name in names} | {
         "host": os.uname().nodename,
         "command": show_command(sys.orig_argv),
         "folder": folder,
@@ -140,13 +129,12 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
 
 def versions() -> dict[str, str]:
     """Versions of Python, of this package and of the frameworks that are imported by now."""
-    modules = [name.replace("-", "_") for name in DISTRIBUTIONS]
-    found = {
-        name: str(getattr(sys.modules[name], "__version__", "unknown"))
-        for name in modules
-        if sys.modules.get(name) is not None
+    modules = {name: sys.modules.get(name.replace("-", "_")) for name in DISTRIBUTIONS}
+    return {"python": platform.python_version()} | {
+        name.replace("-", "_"): str(getattr(module, "__version__", "unknown"))
+        for name, module in modules.items()
+        if module is not None
     }
-    return {"python": platform.python_version(), **found}
 
 
 class Pulse:
@@ -169,7 +157,7 @@ class Pulse:
         self._known: SidecarFacts | None = None
         self._lost: SidecarFacts | None = None
         self._gone_since: float | None = None
-        self._handling = Handling()
+        self._handled, self._words = 0, ""
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -193,7 +181,18 @@ class Pulse:
             attempt("offering torch's flight record", self._task)
 
     def _show_wait(self) -> None:
-        self._page.show_wait(handled_signals(), awaiting(), self._handling.words())
+        self._page.show_wait(handled_signals(), awaiting(), self._handling())
+
+    def _handling(self) -> str:
+        """The exception that the main thread handles, once it was met twice: not in passing."""
+        found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
+        error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
+        known, self._handled = self._handled, id(error)
+        if error is None or self._handled != known:
+            self._words = ""
+        elif not self._words:
+            self._words = last_words(error)
+        return self._words
 
     def look(self) -> None:
         """Look for the sidecar once, about 50 microseconds."""
@@ -375,15 +374,12 @@ def awaiting() -> list[Frame]:
         return []
     if not frame.f_code.co_filename.endswith("/selectors.py"):
         return []
-    task: Any = None
-    for _ in range(DEEPEST):
-        name = frame.f_code.co_name
-        if name == "run_until_complete" and "/asyncio/" in frame.f_code.co_filename:
-            task = frame.f_locals.get("future")
-            break
-        if frame.f_back is None:
-            break
-        frame = frame.f_back
+    run = (
+        one
+        for one in islice(_outwards(frame), DEEPEST)
+        if one.f_code.co_name == "run_until_complete" and "/asyncio/" in one.f_code.co_filename
+    )
+    task: Any = next((one.f_locals.get("future") for one in run), None)
     found: list[Frame] = []
     for _ in range(DEEPEST):
         inner = task.get_coro() if hasattr(task, "get_coro") else None
@@ -407,21 +403,3 @@ def awaiting() -> list[Frame]:
         if task is None:
             break
     return found
-
-
-class Handling:
-    """The exception that the main thread handles, told once it was met twice: not in passing."""
-
-    def __init__(self) -> None:
-        self._handled, self._told = 0, ""
-
-    def words(self) -> str:
-        """Return it as one redacted line; empty where there is none, or it is new."""
-        found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
-        error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
-        known, self._handled = self._handled, id(error) if error is not None else 0
-        if error is None or self._handled != known:
-            self._told = ""
-        elif not self._told:
-            self._told = last_words(error)
-        return self._told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -30,7 +31,7 @@ from lightning_hangcheck.rundir import (
     read_rank,
 )
 from lightning_hangcheck.text.shown import format_ranks, read_utc, seconds_in_words, several
-from lightning_hangcheck.time_limit import PART_LIMIT_S, NoAnswer, SharedTime, within
+from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -148,7 +149,7 @@ class Parts:
     """
 
     def __init__(self) -> None:
-        self._time = SharedTime()
+        self._deadline = time.monotonic() + READING_LIMIT_S
         self.gaps: list[Gap] = []
         self.refused: UnreadableRun | None = None
 
@@ -157,7 +158,7 @@ class Parts:
     ) -> Part | None:
         """Read one part."""
         try:
-            return self._time.within(work, time_limit_s)
+            return within(max(0.0, min(time_limit_s, self._deadline - time.monotonic())), work)
         except UnreadableRun as error:
             refused = error
         except OSError as error:

@@ -19,8 +19,8 @@ import msgspec
 
 from lightning_hangcheck.files.safe import (
     FACT_BYTES,
-    PRIVATE_FILE,
     make_private_folder,
+    open_for_append,
     read_owned,
     reserve_file,
 )
@@ -187,16 +187,15 @@ class CallNoter:
             way += (id(frame.f_code), frame.f_lasti)
             frame = frame.f_back
         key = tuple(way)
-        known = self._known.get(key) or self._learn(key, caller, root, reduction, group)
+        number, _ = self._known.get(key) or self._learn(key, caller)
         offset = next(self._calls) % CALLS_KEPT * SLOT.size
-        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), known[0])
+        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), number)
 
-    def _learn(
-        self, key: tuple[int | str, ...], caller: FrameType, root: str, reduction: str, group: str
-    ) -> tuple[int, list[CodeType]]:
+    def _learn(self, key: tuple[int | str, ...], caller: FrameType) -> tuple[int, list[CodeType]]:
         """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         if len(self._known) >= MOST_SITES:
             return 0, []
+        root, reduction, group = map(str, key[:3])
         frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)]
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
@@ -248,13 +247,9 @@ def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
 
 def _append(file: Path, noted: msgspec.Struct) -> None:
     line = encode(noted) + b"\n"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-    descriptor = os.open(file, flags, PRIVATE_FILE)
-    try:
-        if os.write(descriptor, line) < len(line):
+    with os.fdopen(open_for_append(file), "ab", buffering=0) as notes:
+        if notes.write(line) < len(line):
             raise OSError("only a part was written")
-    finally:
-        os.close(descriptor)
 
 
 def _noted(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Noted]:

@@ -47,8 +47,7 @@ class Settled(NamedTuple):
 def settle_run_folder(session: Session) -> Settled:
     """Find out where to keep a session's run, and prepare that folder. Touches the disk.
 
-    Raises:
-        UnpreparedRunFolder, OSError: Not even a temporary folder can be had.
+    UnpreparedRunFolder or OSError where not even a temporary folder can be had.
     """
     facts = session.facts
     if facts.launched or session.run_folder_file.exists():
@@ -153,9 +152,8 @@ class Carrier:
     def carry(self, only_pid: int | None = None) -> None:
         """Carry all that was left, in that order; blocks for as long as the disk does.
 
-        Raises:
-            UnpreparedRunFolder: The run folder cannot be made.
-            OSError: A journal cannot be written; those lines are lost, which it says once it can.
+        UnpreparedRunFolder where the run folder cannot be made, OSError where a journal cannot be
+        written: those lines are lost, which it says once it can.
         """
         for name, lines in self._taken(only_pid):
             self._seen(lines)

@@ -154,7 +154,7 @@ class Session(Struct, frozen=True):
 
         With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
         frees the session itself. What ranks left for each other at a meeting stays for those that
-        come late, until `housekeeping` finds the job gone.
+        come late, until `remove_left_behind` finds the job gone.
         """
         if self.facts.launched or self.sidecar_file.exists():
             return
@@ -167,28 +167,24 @@ class Session(Struct, frozen=True):
 
     def remove(self) -> None:
         """Free the shared memory. A session that is gone already is no error."""
-        import shutil  # 2 ms that a rank does not pay at its start
+        _remove(self.path)
 
-        shutil.rmtree(self.path, ignore_errors=True)
+
+def _remove(folder: Path) -> None:
+    import shutil  # 2 ms that a rank does not pay at its start
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def join_session(
     environment: MutableMapping[str, str], identity: Identity, run_dir: str | None
 ) -> Session:
-    """Join the job's session, or open it.
+    """Join the job's session, or open it, with ``run_dir`` if the user named one.
 
     A round that follows joins the session of the one before, and with it its run folder. A process
-    without a launcher opens a new one and exports it in ``environment``, so that the
-    ranks that Lightning starts from there join it.
-
-    Args:
-        environment: Of this process; changed only as said above.
-        identity: Of this process.
-        run_dir: The folder that the user named, if any; a session that exists keeps its own.
-
-    Raises:
-        OSError: Shared memory cannot be used.
-        UnreadableRun: The named session is gone or unreadable.
+    without a launcher opens a new one and exports it in ``environment``, so that the ranks that
+    Lightning starts from there join it. OSError where shared memory cannot be used; UnreadableRun
+    where the named session is gone or unreadable.
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
@@ -225,12 +221,11 @@ def join_session(
 def open_session(folder: Path, facts: SessionFacts) -> Session:
     """Create the session, or join the one that another rank created a moment ago.
 
-    Raises:
-        OSError: Shared memory cannot be used.
-        UnreadableRun: session.json is there but unreadable.
+    OSError where shared memory cannot be used; UnreadableRun where session.json is unreadable.
     """
     make_private_folder(folder.parent)
-    remove_left_behind(folder.parent)
+    if not folder.exists():  # once a session, and not by each of its ranks
+        remove_left_behind(folder.parent)
     make_private_folder(folder)
     for part in ("pages", "meet", "journals", "ends"):
         make_private_folder(folder / part)
@@ -252,7 +247,7 @@ def read_session(folder: Path) -> Session:
 
 
 def read_sidecar(file: Path) -> SidecarFacts | None:
-    """Read a session's sidecar.json; None where no sidecar has announced itself, or it left."""
+    """Read sidecar.json; None where no sidecar has announced itself, or it left."""
     return read_fact(file, SidecarFacts)
 
 
@@ -304,9 +299,7 @@ def remove_left_behind(sessions: Path) -> None:
             if (sidecar := read_sidecar(folder / SIDECAR_FILE)) is not None:
                 pids.add(str(sidecar.pid))
             if not any(Path(f"/proc/{pid}").exists() for pid in pids):
-                import shutil  # 2 ms that a rank does not pay at its start
-
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
 
 def of_this_namespace(session: Path) -> bool:
@@ -338,18 +331,6 @@ def sessions_folder(user_id: int | None = None) -> Path:
         if stat.S_ISDIR(found.st_mode) and found.st_uid == owner:
             return folder
     return free or first
-
-
-def taken_sessions_folder() -> str | None:
-    """Say in one sentence that somebody else has the name of our sessions, None if nobody does."""
-    used = sessions_folder()
-    first = used.with_name(f"hangcheck-{os.getuid()}")
-    if used == first or not os.path.lexists(first):
-        return None
-    return (
-        f"{first} is not ours (another user's folder, or a link), so {used} is used "
-        f"instead; have its owner or an administrator remove it: rm -r {first}"
-    )
 
 
 def session_folder(key: str) -> Path:

@@ -60,11 +60,9 @@ _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[
 
 @lru_cache(maxsize=4096)
 def telling(name: str, *, in_prose: bool = False) -> Secrecy:
-    """Judge a name: of a variable, a flag with its dashes, a key, a header.
+    """Judge a name, such as ``--wandb_key``, ``X-Api-Key`` or ``trainer.token``.
 
-    Args:
-        name: ``--wandb_key``, ``X-Api-Key``, ``trainer.token``.
-        in_prose: It may be a word of a sentence: ``expected token: EOS``.
+    One that is ``in_prose`` may be a word of a sentence: ``expected token: EOS``.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:

@@ -85,16 +85,13 @@ def visible_json(data: bytes) -> bytes:
     return shown.encode()
 
 
-_UNITS = ("B", "kB", "MB", "GB", "TB")
-
-
 def bytes_in_words(size: float) -> str:
     """Write a number of bytes with the unit that suits it, in steps of 1000: ``3.2 GB``."""
-    for unit in _UNITS[:-1]:
-        if abs(size) < 1000:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1000 or unit == "TB":
+            break
         size /= 1000
-    return f"{size:.1f} {_UNITS[-1]}"
+    return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
 
 
 def seconds_in_words(seconds: float) -> str:
@@ -127,7 +124,7 @@ def seconds_in_short(seconds: float) -> str:
 
 
 def several(count: int, noun: str) -> str:
-    """Write a count with its noun: ``1 prompt``, ``2 prompts``."""
+    """``1 prompt``, ``2 prompts``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -144,8 +141,7 @@ def utc_now(precision: Precision = "milliseconds") -> str:
 
 def utc(moment: datetime, precision: Precision = "milliseconds") -> str:
     """Write a moment as ISO 8601 UTC; what is finer than the precision is cut off."""
-    bare = moment.astimezone(timezone.utc).replace(tzinfo=None)
-    return f"{bare.isoformat(timespec=precision)}Z"
+    return moment.astimezone(timezone.utc).isoformat(timespec=precision)[:-6] + "Z"
 
 
 def read_utc(text: str) -> datetime:
@@ -178,9 +174,8 @@ def format_ranks(ranks: Iterable[int]) -> str:
     """Write ranks as ascending ranges, such as ``"0-6,8"``; nothing for no rank."""
     parts = []
     for _, run in groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0]):
-        members = [rank for _, rank in run]
-        first, last = members[0], members[-1]
-        parts.append(str(first) if first == last else f"{first}-{last}")
+        first, *more = [rank for _, rank in run]
+        parts.append(f"{first}-{more[-1]}" if more else str(first))
     return ",".join(parts)
 
 
@@ -193,9 +188,10 @@ def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
     ranks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = (piece.strip() for piece in part.partition("-"))
-        if not (first.isdecimal() and (last.isdecimal() if dash else True)):
+        last = last if dash else first
+        if not (first.isdecimal() and last.isdecimal()):
             raise ValueError(f"{part!r} is not a rank or range of ranks; write for example 0-6,8")
-        low, high = int(first), int(last) if dash else int(first)
+        low, high = int(first), int(last)
         if high < low or high > LARGEST_RANK:
             raise ValueError(f"{part!r} is not an ascending range of ranks up to {LARGEST_RANK}")
         if len(ranks) + high - low >= most:
@@ -204,16 +200,11 @@ def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
     return tuple(sorted(ranks))
 
 
-KIND_STYLES = {
-    "HANG": "bold red",
-    "DEAD": "bold red",
-    "CRASHED": "bold red",
-    "SUSPECT": "bold yellow",
-    "SLOW": "bold yellow",
-    "RECOVERED": "bold green",
-    "HEALTHY": "bold green",
-    "FINISHED": "bold green",
-}
+KIND_STYLES = (
+    dict.fromkeys(("HANG", "DEAD", "CRASHED"), "bold red")
+    | dict.fromkeys(("SUSPECT", "SLOW"), "bold yellow")
+    | dict.fromkeys(("RECOVERED", "HEALTHY", "FINISHED"), "bold green")
+)
 
 
 # --wandb_key=V, KEY=V, wandb.key=V, and hydra's +trainer.token=V and ++trainer.token=V

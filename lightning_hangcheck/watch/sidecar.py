@@ -33,7 +33,6 @@ from lightning_hangcheck.session.session import (
     Session,
     SidecarFacts,
     read_session,
-    taken_sessions_folder,
 )
 from lightning_hangcheck.settings import from_environment
 from lightning_hangcheck.watch.loop import Watcher
@@ -54,9 +53,7 @@ MOST_NEW_OBJECTS = 10_000
 
 
 def _settle(session: Session) -> RunFolder:
-    """Agree on the run folder, and say once a node what is not as it should be."""
-    if (taken := taken_sessions_folder()) is not None:
-        log.once("sessions", taken)
+    """Agree on the run folder, and say once a node where it is not the one that was named."""
     try:
         try:
             settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))

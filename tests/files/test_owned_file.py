@@ -17,7 +17,6 @@ from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import (
     UnusableFile,
     create_once,
-    make_private_folder,
     read_end_owned,
     read_owned,
     read_regular,
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-STRANGER, COLLEAGUE = 12_345, 23_456
+STRANGER = 12_345
 
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -67,28 +66,15 @@ def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
         read_owned(path, 9)
 
 
-def test_a_file_that_is_not_there_stays_what_it_is(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError):
-        read_owned(tmp_path / "gone")
-
-
 @only_root
-def test_a_stranger_puts_no_file_into_our_folder(tmp_path: Path) -> None:
+def test_a_stranger_puts_no_file_into_our_folder_and_a_colleagues_is_read(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"{}")
     os.chown(path, STRANGER, -1)
     with pytest.raises(UnusableFile, match="it belongs to user id 12345, its folder to another"):
         read_owned(path)
-
-
-@only_root
-def test_a_colleagues_folder_is_read(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "file").write_bytes(b"{}")
-    for path in (folder, folder / "file"):
-        os.chown(path, COLLEAGUE, -1)
-    assert read_owned(folder / "file") == b"{}"
+    os.chown(tmp_path, STRANGER, -1)
+    assert read_owned(path) == b"{}"
 
 
 def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
@@ -132,12 +118,6 @@ def test_a_reader_beside_a_writer_never_sees_half_a_file(tmp_path: Path) -> None
         write_atomically(path, texts[turn % 2])
     reader.join(30)
     assert seen <= set(texts)
-
-
-def test_a_private_folder_is_the_owners_alone(tmp_path: Path) -> None:
-    make_private_folder(tmp_path / "a" / "b")
-    make_private_folder(tmp_path / "a" / "b")
-    assert stat.S_IMODE((tmp_path / "a" / "b").stat().st_mode) == 0o700
 
 
 def test_work_in_a_lock_that_nobody_gives_back_ends_some_time(

@@ -158,29 +158,13 @@ def test_time_goes_to_the_phase_that_a_rank_shows() -> None:
     assert spending.spent().phases == (PhaseTime("backward", 5.0), PhaseTime("dataloading", 1.0))
 
 
-def test_steps_since_the_last_save_are_what_a_restart_loses() -> None:
+def test_only_saves_that_the_rank_counts_are_saves() -> None:
     spending = Spending()
-    read(spending, 0, "training_step", 10)
-    assert spending.spent().steps_unsaved == 10
-    assert (spending.spent().saves, spending.spent().last_save_at) == (0, None)
-    read(spending, 3, "training_step", 14, SaveMark(2, "at 2", 11))
-    assert spending.spent().steps_unsaved == 3
-    assert (spending.spent().saves, spending.spent().last_save_at) == (2, "at 2")
-
-
-def test_steps_that_a_loaded_checkpoint_holds_are_not_lost() -> None:
-    spending = Spending()
-    read(spending, 3, "training_step", 104, SaveMark(0, "at 1", 100))
-    spent = spending.spent()
-    assert (spent.steps_unsaved, spent.saves, spent.last_save_at) == (4, 0, None)
-
-
-def test_a_rank_that_only_shows_that_it_saves_has_not_saved() -> None:
-    spending = Spending()
-    read(spending, 1, "checkpoint_save", 10)
-    read(spending, 2, "training_step", 11)
-    assert spending.spent().steps_unsaved == 11
+    read(spending, 0, "checkpoint_save", 10)
+    read(spending, 1, "training_step", 10, SaveMark(0, "loaded", 10))
     assert spending.spent().saves == 0
+    read(spending, 3, "training_step", 14, SaveMark(2, "at 2", 11))
+    assert spending.spent().saves == 2
 
 
 def test_work_is_unsaved_from_the_first_step_and_then_from_each_save() -> None:

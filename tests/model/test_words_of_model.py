@@ -117,21 +117,11 @@ def test_the_interpreters_library_and_what_it_generates_is_standard(file: str) -
     assert owner_of(file) == Owner("standard")
 
 
-@pytest.mark.parametrize(
-    "frame",
-    [
-        Frame("training_step", "/home/me/train.py", 88),
-        Frame("<module>", "<ipython-input-3-ab12>", 1),
-        Frame("Outer.step (inner)", "/data/a:b.py", 7),
-    ],
-)
-def test_a_frame_that_was_written_is_read_again(frame: Frame) -> None:
-    assert Frame.parse(str(frame)) == frame
-
-
-@pytest.mark.parametrize("text", ["", "main", "main (train.py)", "main (train.py:x)", "(a:1)"])
-def test_what_is_no_frame_is_none(text: str) -> None:
-    assert Frame.parse(text) is None
+def test_a_frame_that_was_written_is_read_again_and_nothing_else() -> None:
+    for frame in (Frame("<module>", "<stdin>", 1), Frame("Outer.step (inner)", "/data/a:b.py", 7)):
+        assert Frame.parse(str(frame)) == frame
+    for text in ("", "main", "main (train.py)", "main (train.py:x)", "(a:1)"):
+        assert Frame.parse(text) is None
 
 
 def test_a_gap_and_its_remedy_are_one_sentence_in_the_verdict_only() -> None:
@@ -177,82 +167,57 @@ def test_facts_that_are_first_read_by_several_threads_at_once_are_read() -> None
     assert ended.returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("name", "phase"),
-    [
-        ("WandbLogger constructor", "logger_init"),
-        ("wandb.init", "logger_init"),
-        ("create the experiment logger", "logger_init"),
-        ("wandb.finish", "teardown"),
-        ("Datalogger sync", None),
-        ("create_wandb_artifact", None),
-        ("init wandb on rank 0", "logger_init"),
-        ("dataset logger model weights", None),
-        ("create the dataset, then tell the logger", None),
-        ("wait for the lock /data/model/init_wandb.lock", None),
-        ("Trainer constructor", "trainer_init"),
-        ("Trainer.fit", None),
-        ("Trainer.evaluate", "validation"),
-        ("Trainer.save_checkpoint", "checkpoint_save"),
-        ("torch.save of a checkpoint", "checkpoint_save"),
-        ("torch.save", None),
-        ("save_checkpoint", "checkpoint_save"),
-        ("ModelCheckpoint callback", None),
-        ("torch.load of a checkpoint", "model_load"),
-        ("load tokenizer", "tokenizer"),
-        ("tokenizer from_pretrained (AutoTokenizer)", "tokenizer"),
-        ("model from_pretrained (GPT2LMHeadModel)", "model_load"),
-        ("load_weights", "model_load"),
-        ("remodel the kitchen", None),
-        ("dist.init_process_group", "rendezvous"),
-        ("destroy_process_group", "teardown"),
-        ("datasets.load_dataset", "dataloading"),
-        ("DataLoader constructor", "dataloading"),
-        ("generate (GPT2LMHeadModel)", "generate"),
-        ("generate_noise", None),
-        ("generate_samples", "generate"),
-        ("re_evaluate_model", "validation"),
-        ("interpreter shutdown", "teardown"),
-        ("train one epoch", None),
-        ("backward_pass", "backward"),
-        ("__getitem__", "dataloading"),
-        ("validate_config", None),
-        ("validate_batch", "validation"),
-        ("get_model", "model_load"),
-        ("load_backbone", "model_load"),
-        ("prepare_data", "dataloading"),
-        ("data_parallel_rank", None),
-        ("collect_rollouts", "generate"),
-        ("persist_checkpoint", "checkpoint_save"),
-        ("setup_distributed", "rendezvous"),
-        ("build_distributed_sampler", None),
-        ("on_train_end", "teardown"),
-        ("on_train_epoch_end", None),
-        ("", None),
-    ],
-)
-def test_a_name_means_a_phase_by_whole_words(name: str, phase: Phase | None) -> None:
-    assert phase_of_name(name) == phase
+PHASES_OF_NAMES: dict[Phase | None, str] = {
+    "logger_init": (
+        "WandbLogger constructor | wandb.init | create the experiment logger | init wandb on rank 0"
+    ),
+    "teardown": "wandb.finish | destroy_process_group | interpreter shutdown | on_train_end",
+    None: (
+        "Datalogger sync | create_wandb_artifact | dataset logger model weights | "
+        "create the dataset, then tell the logger | "
+        "wait for the lock /data/model/init_wandb.lock | Trainer.fit | torch.save | "
+        "ModelCheckpoint callback | remodel the kitchen | generate_noise | train one epoch | "
+        "validate_config | data_parallel_rank | build_distributed_sampler | "
+        "on_train_epoch_end | "  # no words at all, too
+    ),
+    "trainer_init": "Trainer constructor",
+    "validation": "Trainer.evaluate | re_evaluate_model | validate_batch",
+    "checkpoint_save": (
+        "Trainer.save_checkpoint | torch.save of a checkpoint | save_checkpoint | "
+        "persist_checkpoint"
+    ),
+    "model_load": (
+        "torch.load of a checkpoint | model from_pretrained (GPT2LMHeadModel) | load_weights | "
+        "get_model | load_backbone"
+    ),
+    "tokenizer": "load tokenizer | tokenizer from_pretrained (AutoTokenizer)",
+    "rendezvous": "dist.init_process_group | setup_distributed",
+    "dataloading": "datasets.load_dataset | DataLoader constructor | __getitem__ | prepare_data",
+    "generate": "generate (GPT2LMHeadModel) | generate_samples | collect_rollouts",
+    "backward": "backward_pass",
+}
+"""Names, parted by ``|``."""
 
 
-@pytest.mark.parametrize(
-    ("name", "phase"),
-    [
-        ("AsyncCheckpointer.save", "checkpoint_save"),
-        ("make.<locals>.CheckpointManager.save", "checkpoint_save"),
-        ("Weights.load", "model_load"),
-        ("Checkpointer.wait", None),
-        ("ModelServer.get", None),
-        ("Cache.save", None),
-        ("save", None),
-        ("CheckpointTests.evaluate", "validation"),
-    ],
-)
-def test_a_method_that_saves_or_loads_says_by_its_class_what(
-    name: str, phase: Phase | None
-) -> None:
-    assert phase_of_function(name) == phase
-    assert creates_logger(name) == (phase == "logger_init")
+def test_a_name_means_a_phase_by_whole_words() -> None:
+    for phase, names in PHASES_OF_NAMES.items():
+        found = {name: phase_of_name(name) for name in names.split(" | ")}
+        assert found == dict.fromkeys(found, phase)
+
+
+PHASES_OF_METHODS: dict[Phase | None, str] = {
+    "checkpoint_save": "AsyncCheckpointer.save | make.<locals>.CheckpointManager.save",
+    "model_load": "Weights.load",
+    None: "Checkpointer.wait | ModelServer.get | Cache.save | save",
+    "validation": "CheckpointTests.evaluate",
+}
+
+
+def test_a_method_that_saves_or_loads_says_by_its_class_what() -> None:
+    for phase, names in PHASES_OF_METHODS.items():
+        for name in names.split(" | "):
+            assert phase_of_function(name) == phase, name
+            assert not creates_logger(name)
 
 
 @pytest.mark.parametrize(

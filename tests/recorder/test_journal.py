@@ -81,28 +81,6 @@ def test_torn_lines_are_counted(tmp_path: Path) -> None:
     assert gap.why.startswith("3 of its lines are torn")
 
 
-def test_lines_before_the_rank_is_known_come_first(tmp_path: Path) -> None:
-    journal = writer(session_without_sidecar(tmp_path), None)
-    journal.add("note", {"name": "before"})
-    journal.settle(5)
-    journal.add("note", {"name": "after"})
-    assert journal.close(10)
-    entries, _ = read_journal(tmp_path / "run" / "ranks" / "rank-5.jsonl")
-    assert names_in(entries) == ["before", "after"]
-
-
-def test_lines_that_come_too_fast_are_counted_not_waited_for(tmp_path: Path) -> None:
-    journal = writer(session_without_sidecar(tmp_path), 0)
-    for _ in range(3 * MOST_WAITING):
-        journal.add("note", {"name": "a"})
-    assert journal.close(20)
-    entries, (gap,) = read_journal(tmp_path / "run" / "ranks" / "rank-0.jsonl")
-    lost = sum(entry.get("lines", 0) for entry in entries)
-    assert lost > 0
-    assert gap.why == f"{lost:,} of its lines are missing: they came faster than they were written"
-    assert len([entry for entry in entries if "name" in entry]) == 3 * MOST_WAITING - lost
-
-
 def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
     tmp_path: Path,
 ) -> None:
@@ -156,12 +134,3 @@ def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> 
     assert len(kept) == lines - left_out
     assert kept[:900] == list(range(900))
     assert kept[-3_500:] == list(range(lines - 3_500, lines))
-
-
-def test_a_rank_that_is_never_learnt_gets_a_file_by_its_pid(tmp_path: Path) -> None:
-    journal = writer(session_without_sidecar(tmp_path), None)
-    journal.add("note", {"name": "a"})
-    assert journal.close(10)
-    (path,) = (tmp_path / "run" / "ranks").iterdir()
-    assert re.fullmatch(r"pid-\d+\.jsonl", path.name)
-    assert names_in(read_journal(path)[0]) == ["a"]

@@ -39,76 +39,43 @@ def sidecar() -> Iterator[subprocess.Popen[bytes]]:
     end(process)
 
 
-def watching(
-    file: Path, on_lost: Callable[[int], None], patience_s: Callable[[], float] = float
-) -> Pulse:
-    """One that looks when it is told to; without patience."""
-    return Pulse(PageWriter.unseen(), file, on_lost, patience_s, lambda: None)
-
-
 def name_sidecar(file: Path, pid: int) -> None:
     stat = read_process_stat(pid)
     assert stat
     file.write_bytes(encode(SidecarFacts(pid=pid, started_ticks=stat.started_ticks)))
 
 
-def test_a_killed_sidecar_is_missed_once(tmp_path: Path, sidecar: subprocess.Popen[bytes]) -> None:
-    """Already as a zombie: whoever started it may be too busy to reap it."""
-    lost: list[int] = []
-    file = tmp_path / "sidecar.json"
-    watch = watching(file, lost.append)
-    watch.look()
-    name_sidecar(file, sidecar.pid)
-    watch.look()
-    assert lost == []
-    sidecar.kill()
-    until(lambda: watch.look() or lost, "the sidecar to be missed")
-    watch.look()
-    assert lost == [sidecar.pid]
-    name_sidecar(file, os.getpid())
-    watch.look()
-    assert lost == [sidecar.pid]
-
-
-def test_a_sidecar_that_is_replaced_in_time_is_not_missed(
+def test_only_a_sidecar_that_was_killed_and_not_replaced_is_missed_and_once(
     tmp_path: Path, sidecar: subprocess.Popen[bytes]
 ) -> None:
     """Whoever replaced it has said so; that training goes on unwatched would be wrong by then."""
     lost: list[int] = []
     patience_s = [60.0]
     file = tmp_path / "sidecar.json"
-    watch = watching(file, lost.append, lambda: patience_s[0])
+    page = PageWriter.unseen()
+    watch = Pulse(page, file, lost.append, lambda: patience_s[0], lambda: None)
+    watch.look()
     name_sidecar(file, sidecar.pid)
+    watch.look()
+    for left in (file.unlink, lambda: file.write_text("{")):  # on purpose
+        left()
+        watch.look()
+    name_sidecar(file, sidecar.pid)
+    killed = file.read_bytes()
     sidecar.kill()
     sidecar.wait(120)
     watch.look()
-    killed = file.read_bytes()
     name_sidecar(file, os.getpid())
     patience_s[0] = 0.0
     watch.look()
     assert lost == []
-    file.write_bytes(killed)
-    watch.look()
+    for _ in range(2):
+        file.write_bytes(killed)
+        watch.look()
     assert lost == [sidecar.pid], "nobody replaces it, and patience ends"
-
-
-def test_a_sidecar_that_left_on_purpose_is_not_missed_and_another_with_its_id_is_none(
-    tmp_path: Path, sidecar: subprocess.Popen[bytes]
-) -> None:
-    lost: list[int] = []
-    file = tmp_path / "sidecar.json"
-    watch = watching(file, lost.append)
-    name_sidecar(file, sidecar.pid)
-    watch.look()
-    file.unlink()
-    end(sidecar)
-    watch.look()
-    file.write_text("{")
-    watch.look()
-    assert lost == []
     file.write_bytes(encode(SidecarFacts(pid=os.getpid(), started_ticks=1)))
     watch.look()
-    assert lost == [os.getpid()]
+    assert lost == [sidecar.pid, os.getpid()], "another process with its id is none"
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import stat
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +23,6 @@ from lightning_hangcheck.rundir import (
     read_rank,
 )
 
-NOON = datetime(2026, 11, 20, 12, 0, 1, tzinfo=timezone.utc)
-
 
 def test_files_lie_where_the_contract_says() -> None:
     folder = RunFolder(Path("/runs/one"))
@@ -41,18 +37,10 @@ def test_files_lie_where_the_contract_says() -> None:
 
 def test_a_run_is_named_by_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    path = name_run_folder(None, NOON).path
+    path = name_run_folder(None).path
     assert path.parent == tmp_path / "hangcheck_runs"
-    assert re.fullmatch(r"20261120T120001-[0-9a-f]{4}", path.name)
+    assert re.fullmatch(r"20\d{6}T\d{6}-[0-9a-f]{4}", path.name)
     assert not path.exists()
-
-
-def test_a_prepared_folder_is_private_and_may_be_prepared_again(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path / "run")
-    prepare_run_folder(folder)
-    prepare_run_folder(folder)
-    assert {path.name for path in folder.path.iterdir()} == {"ranks", "verdicts", "evidence"}
-    assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
 
 
 def test_a_folder_that_cannot_be_made_says_what_to_do(tmp_path: Path) -> None:
@@ -140,11 +128,3 @@ def test_any_of_the_nodes_folders_leads_to_all(job: Path, named: str) -> None:
     assert first == folder
     assert {one.path for one in folders} == {job, job / "node-b"}
     assert list(journals_of_job(folder)) == ["rank-0", "rank-1"]
-
-
-def test_a_journal_that_is_torn_costs_no_other(job: Path) -> None:
-    torn = RunFolder(job / "node-b").journal(0, PID)
-    torn.write_bytes(torn.read_bytes()[:-9])
-    entries, (gap,) = read_rank(journals_of_job(RunFolder(job))["rank-0"])
-    assert len(entries) == 5
-    assert "1 of its lines are torn" in gap.why

@@ -113,73 +113,40 @@ def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
     assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
 
 
-def test_what_a_rank_learns_late_its_sidecar_reads(tmp_path: Path) -> None:
-    """As in Ray's actors, which set their variables after they have started."""
-    session = _session(tmp_path)
-    environment = {"PATH": "/bin"}
-    assert place_in(environment) is None
-    _tell(session, environment | RAY)
-    told = place_of(session)
-    assert told is not None
-    assert (told.number, told.nnodes, told.ranks) == (1, 2, 2)
+BY_COMMAND = NodePlace(number=1, nnodes=4, host="first", port=29500)
+TASK = NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
 
 
-def test_a_later_round_may_number_the_nodes_anew(tmp_path: Path) -> None:
-    session = _session(tmp_path)
-    for number in ("1", "0"):
-        later = TORCHRUN | {"GROUP_RANK": number}
-        _tell(session, later)
-        assert place_of(session) == replace(OF_TORCHRUN, number=int(number))
-
-
+@pytest.mark.parametrize(
+    ("by_command", "store", "by_rank", "place"),
+    [
+        (None, ("", 0), None, None),
+        (None, ("n0", 29400), None, None),
+        (None, ("", 0), OF_TORCHRUN, OF_TORCHRUN),
+        # the ranks' own store is another one in each round, and in a broken one not the same
+        (None, ("n0", 29400), replace(OF_TORCHRUN, port=9), replace(OF_TORCHRUN, job="the job")),
+        (BY_COMMAND, ("", 0), None, BY_COMMAND),
+        (BY_COMMAND, ("", 0), OF_TORCHRUN, replace(BY_COMMAND, nnodes=2, ranks=2)),
+        # a task that watches its own rank is no whole node
+        (TASK, ("", 0), OF_SLURM, TASK),
+    ],
+)
 def test_where_nodes_meet_is_told_by_the_command_and_how_many_came_by_the_ranks(
+    by_command: NodePlace | None,
+    store: tuple[str, int],
+    by_rank: NodePlace | None,
+    place: NodePlace | None,
     tmp_path: Path,
 ) -> None:
-    by_command = NodePlace(number=1, nnodes=4, host="first", port=29500)
-    session = _session(tmp_path, by_command)
-    assert place_of(session) == by_command
-    tell_place(session, OF_TORCHRUN)
-    assert place_of(session) == replace(by_command, nnodes=2, ranks=2)
-
-
-def test_nodes_that_are_numbered_anew_go_on_meeting_at_the_launchers_store(tmp_path: Path) -> None:
-    """The ranks' own store is another one in each round, and in a broken one not the same."""
-    session = _session(tmp_path, store=("n0", 29400))
-    assert place_of(session) is None
-    for port in ("29511", "29512"):
-        later = TORCHRUN | {"GROUP_RANK": "1", "MASTER_PORT": port}
-        _tell(session, later)
-        told = place_of(session)
-        assert told is not None
-        assert (told.number, told.host, told.port, told.job) == (1, "n0", 29400, "the job")
-
-
-def test_a_task_that_watches_its_own_rank_is_no_whole_node(tmp_path: Path) -> None:
-    task = NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
-    session = _session(tmp_path, task)
-    tell_place(session, NodePlace(number=1, nnodes=2, ranks=2, job="slurm-7-0"))
-    assert place_of(session) == task
-
-
-def _tell(session: Session, environment: dict[str, str]) -> None:
-    place = place_in(environment)
-    assert place is not None
-    tell_place(session, place)
-
-
-def _session(
-    folder: Path, node: NodePlace | None = None, store: tuple[str, int] = ("", 0)
-) -> Session:
+    job = "the job" if store[0] else ""
     facts = SessionFacts(
-        run_dir=str(folder / "run"),
-        command="",
-        started_at="",
-        root_pid=os.getpid(),
-        job="the job" if store[0] else "",
-        node=node,
-        store=store,
+        run_dir="", command="", started_at="", root_pid=1, job=job, node=by_command, store=store
     )
-    return Session(folder, facts)
+    session = Session(tmp_path, facts)
+    if by_rank is not None:
+        for number in (by_rank.number + 1, by_rank.number):  # a later round numbers them anew
+            tell_place(session, replace(by_rank, number=number))
+    assert place_of(session) == place
 
 
 ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
@@ -248,6 +215,7 @@ def test_a_requeued_job_of_slurm_is_the_same_job() -> None:
     assert again[:2] == (job, node)
     assert again[2] != start
     assert keys({**SLURM_TASK, "SLURM_JOB_ID": "8"})[0] != job
+    assert keys({**SLURM_TASK, "SLURM_STEP_ID": "1"})[1] != node
 
 
 def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:

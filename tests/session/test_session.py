@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
@@ -30,8 +29,6 @@ from lightning_hangcheck.session.session import (
 )
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
-
-OTHER_RANK = Identity(rank=1, world_size=2, local_rank=1, launcher="torchrun")
 
 
 @pytest.fixture
@@ -61,27 +58,9 @@ def test_a_removed_session_cannot_be_joined_and_may_be_removed_again(tmp_path: P
     session.remove()
     with pytest.raises(UnreadableRun, match="is gone"):
         read_session(session.path)
-
-
-def test_a_session_file_that_is_no_json_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "session.json").write_text("{")
     with pytest.raises(UnreadableRun, match="cannot be read"):
         read_session(tmp_path)
-
-
-def test_a_named_session_is_joined_whoever_launched(memory: Path) -> None:
-    session = open_session(memory / "key", facts("run"))
-    environment = {SESSION_VARIABLE: str(session.path)}
-    assert join_session(environment, TORCHRUN, "/elsewhere") == session
-
-
-@pytest.mark.usefixtures("memory")
-def test_ranks_of_one_launcher_find_the_same_session() -> None:
-    environment = {"TORCHELASTIC_RUN_ID": "none"}
-    first = join_session(dict(environment), TORCHRUN, "/runs/one")
-    second = join_session(dict(environment), OTHER_RANK, "/runs/two")
-    assert first == second
-    assert first.facts.root_pid == os.getppid()
 
 
 @pytest.mark.usefixtures("memory")
@@ -93,32 +72,12 @@ def test_a_round_that_torchrun_starts_again_joins_the_session_and_its_run_folder
 
 
 @pytest.mark.usefixtures("memory")
-def test_steps_of_slurm_are_sessions_of_their_own() -> None:
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
-    identity = Identity(rank=0, launcher="slurm")
-    first = join_session(dict(step), identity, "/runs/one")
-    assert join_session(dict(step), identity, None).path == first.path
-    assert join_session(step | {"SLURM_STEP_ID": "1"}, identity, None).path != first.path
-
-
-@pytest.mark.usefixtures("memory")
 def test_a_plain_process_opens_its_own_and_exports_it() -> None:
     environment: dict[str, str] = {}
     session = join_session(environment, Identity(), "/runs/one")
     assert environment == {SESSION_VARIABLE: str(session.path)}
     assert session.facts.root_pid == os.getpid()
     assert join_session({}, Identity(), None).path != session.path
-
-
-def test_the_last_to_leave_a_job_without_a_sidecar_frees_the_session(tmp_path: Path) -> None:
-    session = open_session(tmp_path / "key", facts("train"))
-    for pid in (1, 2):
-        (session.pages / f"{pid}.page").touch()
-    session.leave(1)
-    assert [path.name for path in session.pages.iterdir()] == ["2.page"]
-    session.leave(2)
-    assert not session.path.exists()
-    session.leave(3)
 
 
 def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
@@ -162,65 +121,29 @@ def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
     assert (Path(done.stdout.strip()) == ours.path) is not bool(prefix), done.stderr
 
 
-OURS = pid_namespace()
+@pytest.mark.parametrize("there", ["", "page", "command", "sidecar", "moments ago", "elsewhere"])
+def test_an_old_session_goes_once_its_processes_are_gone(tmp_path: Path, there: str) -> None:
+    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
+    gone = subprocess.Popen(["true"])
+    gone.wait()
 
+    def pid_of(what: str) -> int:
+        return os.getpid() if what == there else gone.pid
 
-def session_of(sessions: Path, pid: int, age_s: float, namespace: str = OURS) -> Path:
-    pages = sessions / f"of-{pid}" / "pages"
-    pages.mkdir(parents=True)
-    page = pages / f"{pid}.page"
-    page.touch()
-    (pages.parent / NAMESPACE_FILE).write_text(namespace)
-    age(pages.parent, age_s)
-    return pages.parent
-
-
-def age(session: Path, age_s: float) -> None:
-    then = time.time() - age_s
+    session = tmp_path / "key"
+    (session / "pages").mkdir(parents=True)
+    (session / "pages" / f"{pid_of('page')}.page").touch()
+    facts = SessionFacts(run_dir="", command="", started_at="", root_pid=pid_of("command"))
+    (session / "session.json").write_bytes(encode(facts))
+    sidecar = SidecarFacts(pid=pid_of("sidecar"), started_ticks=0)
+    (session / "sidecar.json").write_bytes(encode(sidecar))
+    namespace = "pid:[1]" if there == "elsewhere" else pid_namespace()
+    (session / NAMESPACE_FILE).write_text(namespace)
+    then = time.time() - (60 if there == "moments ago" else LEFT_BEHIND_AFTER_S + 60)
     for path in (*session.glob("pages/*"), session / "pages", session):
         os.utime(path, (then, then))
-
-
-@pytest.fixture
-def gone() -> int:
-    process = subprocess.Popen(["true"])
-    process.wait()
-    return process.pid
-
-
-@pytest.mark.parametrize(
-    ("alive", "age_s", "namespace", "stays"),
-    [
-        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, OURS, False, id="its processes are gone"),
-        pytest.param(True, LEFT_BEHIND_AFTER_S + 60, OURS, True, id="one lives, however old"),
-        pytest.param(False, 60, OURS, True, id="it is young"),
-        pytest.param(False, LEFT_BEHIND_AFTER_S + 60, "pid:[1]", True, id="of another namespace"),
-    ],
-)
-def test_a_session_that_nobody_needs_is_removed(
-    tmp_path: Path, gone: int, *, alive: bool, age_s: float, namespace: str, stays: bool
-) -> None:
-    session = session_of(tmp_path, os.getpid() if alive else gone, age_s, namespace)
     remove_left_behind(tmp_path)
-    assert session.exists() is stays
-
-
-@pytest.mark.parametrize("keeper", ["root_pid", "sidecar"])
-def test_a_session_whose_command_or_sidecar_is_there_stays_however_old(
-    tmp_path: Path, gone: int, keeper: str
-) -> None:
-    """Ranks may come hours later; a clock that is set by hours makes all sessions old at once."""
-    session = session_of(tmp_path, gone, LEFT_BEHIND_AFTER_S + 60)
-    facts = SessionFacts(run_dir="/run", command="train", started_at="", root_pid=os.getpid())
-    if keeper == "root_pid":
-        (session / "session.json").write_bytes(encode(facts))
-    else:
-        (session / "session.json").write_bytes(encode(replace(facts, root_pid=gone)))
-        sidecar = SidecarFacts(pid=os.getpid(), started_ticks=0)
-        (session / "sidecar.json").write_bytes(encode(sidecar))
-    age(session, LEFT_BEHIND_AFTER_S + 60)
-    remove_left_behind(tmp_path)
-    assert session.exists()
+    assert session.exists() is bool(there)
 
 
 SMALL = 'mount -t tmpfs -o size=256k none "$1" && shift && exec "$@"'
