@@ -152,7 +152,7 @@ class RankTests:
                 self._learn(node.target, node.value)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions[node.name] = node
-                returns = (one for one in _statements(node.body) if isinstance(one, ast.Return))
+                returns = (one for one in walk(*node.body) if isinstance(one, ast.Return))
                 self._values[node.name] += [one.value for one in returns if one.value is not None]
             elif isinstance(node, ast.Call):
                 calls.append(node)
@@ -230,16 +230,6 @@ class RankTests:
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
         return RANK.fullmatch(self._imported.get(name, name)) is not None
-
-
-def _statements(block: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield all statements of a block, also those within others, of functions too."""
-    for statement in block:
-        yield statement
-        for name in ("body", "orelse", "finalbody"):
-            yield from _statements(getattr(statement, name, []))
-        for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
-            yield from _statements(part.body)
 
 
 _TERMS = (ast.Name, ast.Attribute, ast.Constant)
