@@ -26,6 +26,8 @@ from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
+from lightning_hangcheck.watch.among_nodes import AmongNodes, meeting_of
+from lightning_hangcheck.watch.joined_nodes import EndedRounds, LeftHere
 from lightning_hangcheck.watch.link import (
     CommandEnded,
     EndAsked,
@@ -33,8 +35,6 @@ from lightning_hangcheck.watch.link import (
     Inbox,
     send,
 )
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
-from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
 from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far

@@ -15,7 +15,7 @@ from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
 from msgspec.structs import replace
 from processes import end
 
-from lightning_hangcheck.attach.silence import (
+from lightning_hangcheck.attach.visit import (
     kept_output,
     of_a_visit,
     stands_still,

@@ -52,7 +52,7 @@ from lightning_hangcheck.nodes.message import (
     shortened,
 )
 from lightning_hangcheck.nodes.peers import Peers, PeerState
-from lightning_hangcheck.watch.other_nodes.joining import join_peers
+from lightning_hangcheck.watch.joined_nodes import join_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

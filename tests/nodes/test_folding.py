@@ -37,8 +37,8 @@ from lightning_hangcheck.model.flight import CollectiveRecord, GroupFamily, Grou
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.message import message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.watch.other_nodes import joining
-from lightning_hangcheck.watch.other_nodes.joining import (
+from lightning_hangcheck.watch import joined_nodes as joining
+from lightning_hangcheck.watch.joined_nodes import (
     join_peers,
     silent_node,
     wanted_of,

@@ -27,12 +27,16 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import peers, store_place
+from lightning_hangcheck.nodes import meeting_place, peers
 from lightning_hangcheck.nodes.encoding import pack
-from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES, FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import (
+    SEAL_BYTES,
+    CourierPlace,
+    FolderPlace,
+    SealedPlace,
+)
 from lightning_hangcheck.nodes.message import class_of, message_of
 from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -483,7 +487,7 @@ import os
 from multiprocessing.connection import Connection
 
 import msgspec
-from lightning_hangcheck.nodes.store_place import Answer
+from lightning_hangcheck.nodes.meeting_place import Answer
 
 line = Connection(os.dup(0))
 answer = msgspec.msgpack.encode(Answer(values=(str(os.getpid()).encode(),)))
@@ -499,12 +503,12 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to it has the limit, too: a pipe holds 64 KiB, and a large job's digest is more."""
-    monkeypatch.setattr(store_place, "own_command", lambda *_: own_python(ANSWERS_ITS_PID))
+    monkeypatch.setattr(meeting_place, "own_command", lambda *_: own_python(ANSWERS_ITS_PID))
     with closing(CourierPlace("127.0.0.1", 29500)) as place:
         pid = int(place.look("first") or b"0")
         place.post("node-1", b"1" * size)
         os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(store_place, "ANSWERED_WITHIN_S", 0.5)
+        monkeypatch.setattr(meeting_place, "ANSWERED_WITHIN_S", 0.5)
         with pytest.raises(MeetingFailed, match="in time"):
             place.post("node-1", b"1" * size)
     assert not Path(f"/proc/{pid}").exists()

@@ -13,9 +13,8 @@ from torch.distributed import PrefixStore, TCPStore
 
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import MARK, pack
-from lightning_hangcheck.nodes.meeting_place import SEAL_BYTES
+from lightning_hangcheck.nodes.meeting_place import PREFIX, SEAL_BYTES
 from lightning_hangcheck.nodes.message import VERSION, Judgement, Message
-from lightning_hangcheck.nodes.store_place import PREFIX
 
 LIE = Verdict(
     verdict="hang",

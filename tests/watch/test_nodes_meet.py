@@ -14,16 +14,15 @@ from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.model.run import NodePlace, RoundStart
 from lightning_hangcheck.nodes.encoding import pack, read_message
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
-from lightning_hangcheck.watch.other_nodes.joining import (
+from lightning_hangcheck.watch.among_nodes import Meeting, contradictions, meeting_of
+from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
     agreed_number,
     mark_of,

@@ -22,8 +22,8 @@ from lightning_hangcheck.nodes.encoding import BadMessage, pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import MOST_ENDS, VERSION, left_round, message_of
 from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, PeerState
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
-from lightning_hangcheck.watch.other_nodes.joining import (
+from lightning_hangcheck.watch.among_nodes import AmongNodes, is_on_whole_job
+from lightning_hangcheck.watch.joined_nodes import (
     EndedRounds,
     LeftHere,
     first_failure_ns,

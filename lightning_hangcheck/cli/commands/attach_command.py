@@ -9,7 +9,7 @@ import click
 
 from lightning_hangcheck.attach import hosts, job_search, visit
 from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
-from lightning_hangcheck.attach.silence import kept_output
+from lightning_hangcheck.attach.visit import kept_output
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,

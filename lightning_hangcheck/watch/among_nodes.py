@@ -22,7 +22,12 @@ from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, NodesPlace, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import (
+    CourierPlace,
+    FolderPlace,
+    NodesPlace,
+    SealedPlace,
+)
 from lightning_hangcheck.nodes.message import (
     CALM_BELOW_S,
     MOST_ASKED,
@@ -33,12 +38,11 @@ from lightning_hangcheck.nodes.message import (
     message_of,
 )
 from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes import joining
+from lightning_hangcheck.watch import joined_nodes as joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import PeerState
     from lightning_hangcheck.observe.watched_rank import WatchedRound
-    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+    from lightning_hangcheck.watch.among_nodes import AmongNodes
 
 CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 ANSWERED_LATER_S = 5.0
