@@ -182,7 +182,6 @@ class SealedPlace(NodesPlace):
 
 
 MODULE = "lightning_hangcheck.hooks.places"
-PREFIX = "lightning-hangcheck/nodes"
 SERVE, CONNECT = "serve", "connect"
 CONNECTED_WITHIN_S = 20.0
 """The first node may start later; until then there is nobody to connect to."""
@@ -280,7 +279,7 @@ class CourierPlace(NodesPlace):
         self._line, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
-                own_command(MODULE, self._how, *self._address, PREFIX),
+                own_command(MODULE, self._how, *self._address, "lightning-hangcheck/nodes"),
                 stdin=theirs.fileno(),
                 stdout=theirs.fileno(),
                 stderr=subprocess.DEVNULL,
