@@ -19,7 +19,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, until
 from watch.launched import python, run, run_words, start_run, verdict_of
 
-from lightning_hangcheck.launch.job import end_ranks
+from lightning_hangcheck.launch.run import end_ranks
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.rundir import read_journal
 from lightning_hangcheck.session.session import SessionFacts, open_session
@@ -361,7 +361,7 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
 APART_OF_A_CHILD = """
 import os, signal, subprocess, sys, time
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.launch.job import Job
+from lightning_hangcheck.launch.run import Job
 
 job = Job([sys.executable, "-c", "pass"], os.environ, set())
 reader, writer = os.pipe()
