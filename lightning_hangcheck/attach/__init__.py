@@ -2,5 +2,5 @@
 
 `job_search` finds the job, `visit` looks at it. `recorded_session` finds what the job records
 itself, what a sidecar that watches it knows, and what `hangcheck report` shows of a run that goes
-on. `merging` joins run folders, `hosts` looks on all hosts.
+on. `several_nodes` joins run folders, and looks on all hosts.
 """

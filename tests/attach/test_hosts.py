@@ -23,7 +23,7 @@ from processes import (
     until,
 )
 
-from lightning_hangcheck.attach.hosts import (
+from lightning_hangcheck.attach.several_nodes import (
     HostMessage,
     Way,
     answer_of,
