@@ -48,7 +48,6 @@ from lightning_hangcheck.rundir import (
 from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.model.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -37,10 +37,9 @@ from lightning_hangcheck.watch.link import (
 )
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
-from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
-from lightning_hangcheck.watch.writer import Alerting, Writer
+from lightning_hangcheck.watch.writer import Alerting, RunFiles, Writer, rounds_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -31,9 +31,8 @@ from lightning_hangcheck.settings import Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.watch.alarm import Alarm
 from lightning_hangcheck.watch.roster import PATIENCE_NS, Roster, StartStates
-from lightning_hangcheck.watch.run_files import RunFiles, offloaded
 from lightning_hangcheck.watch.workers import SRUN_SAID_AFTER_NS, Metronome, Scout, srun_in_front
-from lightning_hangcheck.watch.writer import Writer
+from lightning_hangcheck.watch.writer import RunFiles, Writer, offloaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
