@@ -374,17 +374,8 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
 # The command and all below it
 
 PR_SET_CHILD_SUBREAPER = 36
-PASSED_ON = (
-    signal.SIGINT,
-    signal.SIGTERM,
-    signal.SIGHUP,
-    signal.SIGQUIT,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGCONT,
-)
-HELD = (*PASSED_ON, signal.SIGCHLD)
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+HELD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIGCHLD)
 
 
 class Job:
