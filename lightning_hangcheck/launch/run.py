@@ -69,7 +69,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.session.session import Session
 
-NO_ALERTS = AlertsAskedFor()
+
 ABORTED = 75
 ASKED_BY_US = "hangcheck run ("
 DISK_LIMIT_S = 1.0
@@ -91,10 +91,10 @@ def run_command(
     command: Sequence[str],
     settings: Settings,
     extra_environment: Mapping[str, str],
-    alerts: AlertsAskedFor = NO_ALERTS,
-    node: NodePlace | None = None,
-    job: str = "",
-    store: tuple[str, int] = ("", 0),
+    alerts: AlertsAskedFor,
+    node: NodePlace | None,
+    job: str,
+    store: tuple[str, int],
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 

@@ -249,10 +249,7 @@ class AmongNodes:
         return verdict
 
     def all_know(self, verdict: Verdict | None) -> bool:
-        """Whether all nodes are known to have read a verdict, or cannot, or need not.
-
-        Any node may serve the store by which they hear of it.
-        """
+        """Whether all nodes are known to have read a verdict, or cannot, or need not."""
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
             return True
@@ -359,10 +356,7 @@ class AmongNodes:
             return own
 
     def elsewhere(self) -> dict[int, int]:
-        """Return when ranks of other nodes last showed progress, by our monotonic clock.
-
-        Of ranks that stand alike, when the last of them did.
-        """
+        """Return when ranks of other nodes last showed progress, by our monotonic clock."""
         return {
             rank: peer.received_ns - int(line.view.silent_for_s * NANOSECONDS)
             for peer in self.peers.heard.values()

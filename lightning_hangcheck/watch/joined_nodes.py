@@ -154,10 +154,7 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
 
 
 def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent.
-
-    In a job of few ranks each tells it unasked.
-    """
+    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent."""
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in heard for line in peer.message.lines)
@@ -302,10 +299,7 @@ class EndedRounds:
     def settled(
         self, now_ns: int, *, at_once: bool = False
     ) -> Iterator[tuple[Case, Verdict, Round]]:
-        """Yield the rounds of which it is known by now how they ended.
-
-        Each with the case that shows it, the verdict to be told, and as it is remembered.
-        """
+        """Yield the rounds of which it is known by now how they ended."""
         nodes = self._nodes
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None

@@ -71,10 +71,7 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node, among the job's nodes if they meet, until all is over.
-
-    The writer has the run's ``folder``.
-    """
+    """Watches the ranks of one node, among the job's nodes if they meet, until all is over."""
 
     def __init__(self, session: Session, settings: Settings, folder: RunFolder) -> None:
         self._session = session

@@ -301,10 +301,7 @@ class Writer:
 
 
 class NewestOnly:
-    """Writes a file by a thread of its own; what comes while that is busy is left to the next time.
-
-    What cannot be written is said once, and never waited for.
-    """
+    """Writes a file by a thread of its own; what comes while that is busy is left to the next time."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
