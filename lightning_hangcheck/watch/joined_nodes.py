@@ -154,7 +154,7 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
 
 
 def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent."""
+    """Return ranks of other nodes whose evidence is needed: one of each class that is silent."""
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in heard for line in peer.message.lines)

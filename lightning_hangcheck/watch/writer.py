@@ -16,6 +16,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FuturesTimeoutError
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,16 +81,16 @@ LONGEST_TEXT = 2000
 """Characters; services cut what is longer, and a summary is one sentence."""
 
 
+@dataclass
 class _Told:
     """A verdict on its way out: due once its saving was ``tried``, or took too long."""
 
-    def __init__(self, verdict: Verdict, text: str, hang: HangProven | None) -> None:
-        self.verdict = verdict
-        self.text = text
-        self.hang = hang
-        self.saved_as: int | None = None
-        self.tried = False
-        self.by_s = time.monotonic() + TOLD_AFTER_S
+    verdict: Verdict
+    text: str
+    hang: HangProven | None
+    by_s: float
+    saved_as: int | None = None
+    tried: bool = False
 
     @property
     def is_due(self) -> bool:
@@ -156,7 +157,8 @@ class Writer:
         """Have a verdict saved with its evidence, and told after that."""
         self.newest, self.told_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.told_ns)
-        told = _Told(verdict, self._text(case, verdict, telling), hang)
+        by_s = time.monotonic() + TOLD_AFTER_S
+        told = _Told(verdict, self._text(case, verdict, telling), hang, by_s)
         self._unsaid.append(told)
         self._hang = self._hang if hang is None else told
 
@@ -301,7 +303,7 @@ class Writer:
 
 
 class NewestOnly:
-    """Writes a file by a thread of its own; what comes while that is busy is left to the next time."""
+    """Writes a file by a thread of its own; what comes while that is busy is left out."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
