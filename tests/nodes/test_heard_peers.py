@@ -373,26 +373,18 @@ def test_a_calm_job_tells_less_and_less_and_a_silent_one_at_once() -> None:
 
 STRANGER = 65_534
 
-CASE = job(rank(0, IN_BARRIER))
 
-
-class Stalled:
+class Stalled(Store):
     """Storage that takes a request and does not answer, as a hard-mounted disk that is gone."""
 
     where = "folder /dead"
 
     def __init__(self) -> None:
+        super().__init__({})
         self.back = threading.Event()
 
-    def post(self, key: str, value: bytes) -> None:
+    def _refuse(self) -> None:
         self.back.wait()
-
-    def look(self, key: str) -> bytes | None:
-        self.back.wait()
-        return None
-
-    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        return [self.look(key) for key in keys]
 
     def close(self) -> None:
         self.back.set()
@@ -407,7 +399,7 @@ def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
         node.start()
 
         def told() -> bool:
-            node.tell(message_of(CASE, 1, 1), None)
+            node.tell(message_of(job(rank(0, IN_BARRIER)), 1, 1), None)
             return "folder /dead has not answered for" in node.trouble
 
         until(told, "the sentence")
@@ -478,7 +470,8 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
     size: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to it has the limit, too: a pipe holds 64 KiB, and a large job's digest is more."""
-    monkeypatch.setattr(meeting_place, "own_command", lambda *_: own_python(ANSWERS_ITS_PID))
+    asked = [sys.executable, "-c", ANSWERS_ITS_PID]
+    monkeypatch.setattr(meeting_place, "own_command", lambda *_: asked)
     with closing(CourierPlace("127.0.0.1", 29500)) as place:
         pid = int(place.look("first") or b"0")
         place.post("node-1", b"1" * size)
@@ -487,10 +480,6 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
         with pytest.raises(MeetingFailed, match="in time"):
             place.post("node-1", b"1" * size)
     assert not Path(f"/proc/{pid}").exists()
-
-
-def own_python(source: str) -> list[str]:
-    return [sys.executable, "-c", source]
 
 
 @WHEN_ASKED_FOR
