@@ -37,15 +37,7 @@ from lightning_hangcheck.look.programs import ChildLate
 from lightning_hangcheck.model.run import RankRecord
 from lightning_hangcheck.model.verdict import Verdict
 
-KUBECTL_AS_SSH = (
-    Path(__file__).parents[2]
-    / "docs"
-    / "clusters"
-    / "examples"
-    / "kubernetes"
-    / "kubectl-as-ssh.sh"
-)
-
+KUBECTL_AS_SSH = Path(__file__).parents[2] / "docs/clusters/examples/kubernetes/kubectl-as-ssh.sh"
 STAND_IN = """\
 #!/bin/sh
 # called as ssh is: options, two dashes, the host, the command for its shell
