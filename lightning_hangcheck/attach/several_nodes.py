@@ -214,8 +214,6 @@ SLOTS = re.compile(r"([^:]+):\d+")
 LONGEST_SHOWN, LONGEST_SENTENCE = 60, 300
 MOST_OUTPUT = 32 * 1024 * 1024
 """Bytes: eight stuck ranks with their workers take under one million."""
-HOST_TIMEOUT_S = 60.0
-"""A look takes three seconds, and thirty where no process answers."""
 OPTIONS = {
     "BatchMode": "yes",  # asks for no password: nobody is there to type it
     "ConnectTimeout": "10",
@@ -231,8 +229,6 @@ OPTIONS = {
 NO_SSH, CANNOT_START = 255, (127, 126)
 OURS = "hangcheck: "
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"
-AT_ONCE = 32
-"""Hosts: a login node shall not feel it."""
 MOST_NAMED = 3
 
 
@@ -303,10 +299,10 @@ def decode_message(output: bytes) -> HostMessage:
 class Way(Struct, frozen=True, kw_only=True):
     """How hosts are asked: the program and its first options, then a line for the host's shell."""
 
-    ssh: tuple[str, ...] = ("ssh",)
-    remote_command: str = "hangcheck"
-    limit_s: float = HOST_TIMEOUT_S
-    local_values: bool = False
+    ssh: tuple[str, ...]
+    remote_command: str
+    limit_s: float
+    local_values: bool
 
     def command(self, host: str) -> list[str]:
         """Return the command line that asks a host."""
@@ -392,9 +388,7 @@ class Joined(Struct, frozen=True, kw_only=True):
     hang_stands: bool
 
 
-def attach_everywhere(
-    hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int = AT_ONCE
-) -> Joined:
+def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int) -> Joined:
     """Look at a job on all of its hosts, each named once, and give one verdict.
 
     Raises NoJobFound where no host told of a job, UsedRunFolder where the folder holds another run.

@@ -366,7 +366,8 @@ def test_one_that_nobody_wants_to_hear_any_more_ends_at_once() -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")
 def test_ssh_knows_the_options_that_it_is_given() -> None:
-    asked = Way(remote_command="true").command("ada@node0")
+    way = Way(ssh=("ssh",), remote_command="true", limit_s=60.0, local_values=False)
+    asked = way.command("ada@node0")
     words = [asked[0], "-G", *asked[1 : asked.index("--") + 2]]
     told = subprocess.run(words, capture_output=True, text=True, timeout=120, check=True).stdout
     assert {"user ada", "hostname node0", "batchmode yes", "requesttty false"} <= {
