@@ -133,12 +133,12 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
     assert "at most" in refusal(PACKED)
 
 
-def with_registers(*arguments: int) -> bytes:
-    """The first rank, its main thread in a call with these arguments."""
+def with_thread(**fields: Any) -> bytes:
+    """The first rank, its main thread otherwise."""
     (look,) = WORD.lines[0].view.processes
     kernel = look.samples[-1].kernel
     assert kernel is not None
-    thread = replace(kernel.threads[0], arguments=arguments)
+    thread = replace(kernel.threads[0], **fields)
     sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
     return with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
 
@@ -146,7 +146,7 @@ def with_registers(*arguments: int) -> bytes:
 def test_registers_have_no_sign() -> None:
     """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
     largest = (1 << 64) - 1
-    message, _ = read_message(with_registers(3, largest))
+    message, _ = read_message(with_thread(arguments=(3, largest)))
     kernel = message.lines[0].view.processes[0].samples[-1].kernel
     assert kernel is not None
     assert kernel.threads[0].arguments == (3, largest)
@@ -155,7 +155,7 @@ def test_registers_have_no_sign() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        with_registers(-1),
+        with_thread(arguments=(-1,)),
         with_state(node=-1),
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
@@ -238,14 +238,8 @@ def test_odd_groups_are_refused_or_harm_nobody(
 
 @pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
 def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
-    (look,) = WORD.lines[0].view.processes
-    kernel = look.samples[-1].kernel
-    assert kernel is not None
     target = WaitTarget(call="waitid", kind="process", name=name)
-    thread = replace(kernel.threads[0], waits_for=(target,))
-    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
-    odd = with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
-    assert "that cannot be" in refusal(odd)
+    assert "that cannot be" in refusal(with_thread(waits_for=(target,)))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), ValueError("x"), OSError()])
