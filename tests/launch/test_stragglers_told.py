@@ -54,7 +54,7 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "where"),
     [
-        ("losing_pace.py", "most in loader: 0.2"),
+        ("losing_pace.py", "most of that in loader: 0.2"),
         ("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
     ],
     ids=["lightning", "plain"],
