@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
@@ -137,20 +137,30 @@ def look_around() -> Machine:
 
     One that has loaded torch and was not numbered at its start takes 5 ms.
     """
+    runs: dict[ProcessRef, tuple[bool, str]] = {}
     processes, closed = {}, set()
-    programs = {pid: _program_of(pid) for pid in process_ids() if pid != os.getpid()}
-    of_python = [pid for pid, program in programs.items() if program and program.python]
-    told, lines = environments(of_python), command_lines(of_python)
-    for pid, program in programs.items():
-        if program is None:
+    for pid in process_ids():
+        python, namespace, ref = False, "", process_ref(pid)
+        try:
+            python = Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
+            namespace = os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - a name, no path
+        except PermissionError:
+            ref = None
+        except OSError:
+            pass  # a kernel thread, or one that is ending
+        if ref is None:
             closed.add(pid)
-            continue
-        candidate = _candidate(program, told.get(pid, {}))
+        elif pid != os.getpid():
+            runs[ref] = python, namespace
+    of_python = [ref.pid for ref, (python, _) in runs.items() if python]
+    told, lines = environments(of_python), command_lines(of_python)
+    for ref, (python, namespace) in runs.items():
         # `hangcheck run` and sidecars may carry the variables of a launcher
-        line = lines.get(pid, [])
+        line = lines.get(ref.pid, [])
         words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
         if not any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
-            processes[pid] = candidate
+            environment = told.get(ref.pid, {})
+            processes[ref.pid] = _candidate(ref, environment, python=python, namespace=namespace)
     return Machine(processes, frozenset(closed))
 
 
@@ -209,32 +219,10 @@ def command_of(job: FoundJob) -> str:
     return show_command(line)
 
 
-class _Program(NamedTuple):
-    """What a process runs."""
-
-    ref: ProcessRef
-    python: bool
-    namespace: str
-
-
-def _program_of(pid: int) -> _Program | None:
-    """Read what one process runs; None where it may not be read or is gone."""
-    ref = process_ref(pid)
-    if ref is None:
-        return None
-    try:
-        python = Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
-        namespace = os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - a name, no path
-    except PermissionError:
-        return None
-    except OSError:
-        python, namespace = False, ""  # a kernel thread, or one that is ending
-    return _Program(ref, python, namespace)
-
-
-def _candidate(program: _Program, told: dict[str, str] | Gap) -> Candidate:
+def _candidate(
+    ref: ProcessRef, told: dict[str, str] | Gap, *, python: bool, namespace: str
+) -> Candidate:
     """Tell what a process may be, by the environment of its start and the one that it has now."""
-    ref, python, namespace = program
     pid = ref.pid
     environment, unseen = {} if isinstance(told, Gap) else told, None
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")

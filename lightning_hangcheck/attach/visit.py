@@ -1,19 +1,23 @@
 """How `hangcheck attach` takes evidence: it looks a few times within two seconds.
 
-It is the watcher's round (`WatchedRound`), look and judgement. Its own is the start of each
-silence, which is asked of the kernel, of the pages of ranks, and of a sidecar that is there.
+It is the watcher's round (`WatchedRound`), look and judgement. Its own is for how long each rank
+was silent before, which is asked of the kernel, of the pages of ranks, and of a sidecar that is
+there; with how much patience; and whether what a job prints is seen.
 """
 
 from __future__ import annotations
 
+import math
+import stat
 import time
 from contextlib import closing
 from importlib import import_module
+from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach import silence
 from lightning_hangcheck.attach.job_search import FoundJob, command_of
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
@@ -22,19 +26,31 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.look.proc import ExitWatcher, born_ns, slept_s
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_rank_activity
+from lightning_hangcheck.judge.frames import COLLECTIVE
+from lightning_hangcheck.judge.wording import duration, name_ranks, verb
+from lightning_hangcheck.look.proc import (
+    ExitWatcher,
+    born_ns,
+    command_line,
+    read_environment,
+    slept_s,
+)
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
-from lightning_hangcheck.model.case import Case, Limits
+from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
+from lightning_hangcheck.model.case import Case, Limits, ProcessExit, RankView
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import RankNote, rank_record
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import RankRecord
+    from lightning_hangcheck.model.verdict import Verdict
 
 NOTHING = RecordedSession()
 LOOKS_S = (0.0, 1.02, 2.04)
@@ -79,7 +95,7 @@ class _Visit:
         exits: ExitWatcher,
         time_limit_s: float,
     ) -> None:
-        self._limits = silence.of_a_visit(limits)
+        self._limits = of_a_visit(limits)
         self._exits, self._job, self._recorded = exits, job, recorded
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
@@ -124,7 +140,7 @@ class _Visit:
         if asleep_s >= self._limits.idle_after:
             self._wait_until(SECOND_GLANCE_S)
             case = self._case(self._look(with_values=local_values), run_id)
-            if silence.stands_still(case.ranks):
+            if stands_still(case.ranks):
                 return case
         for moment_s in LOOKS_S[1:]:
             self._wait_until(moment_s)
@@ -190,21 +206,21 @@ class _Visit:
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
-        views = silence.with_silences(seen, watched_s, self._limits, taken_ns, watched)
+        views = with_silences(seen, watched_s, self._limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
         facts = self.round.facts(run_id, self._command, started_at)
         gaps = (*self._gaps.values(), *self.round.faults.gaps, *unwatched)
         case = Case(
             run=replace(facts, world_size=self.round.world_size),
             ranks=views,
-            gaps=(*gaps, *silence.unknown_sleep(views, watched)),
+            gaps=(*gaps, *unknown_sleep(views, watched)),
             code=look.code,
-            limits=silence.where_nobody_moves(self._limits, views, watched),
+            limits=where_nobody_moves(self._limits, views, watched),
             taken_at=taken_at,
             taken_ns=taken_ns,
             seen_in="attach",
         )
-        return silence.with_absent(complete_case(case), min(ages_s, default=0.0))
+        return with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
         """Read the ranks' pages, what a sidecar knew of them before, and what of that is stale."""
@@ -220,3 +236,217 @@ class _Visit:
         watched_s = (now_ns - self._began_ns) / NANOSECONDS
         asleep = {pid: slept + watched_s for pid, slept in self._slept.items() if slept is not None}
         return history(watch.notes, self._job.ranks, asleep, now_ns)
+
+
+# For how long each rank of a job was silent that nobody watched, and with how much patience
+
+PROVEN_AFTER_S = 1.0
+"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
+just progressed."""
+VISIT_S = 2.0
+"""Seconds from the first look of a visit to its last."""
+WOKEN_S = 5.0
+"""Sleep so short that a look of another tool may have begun it, where nobody does anything."""
+YOUNG_S = 15.0
+"""Age until which a job may still be starting its ranks."""
+NOBODY_WATCHED: Mapping[int, RankNote] = MappingProxyType({})
+
+
+def with_silences(
+    views: Sequence[RankView],
+    watched_s: float,
+    limits: Limits,
+    now_ns: int,
+    watched: Mapping[int, RankNote] = NOBODY_WATCHED,
+) -> tuple[RankView, ...]:
+    """Fill in for how long each rank has been silent, and idle.
+
+    Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
+    (``watched``) is up to now. No rank was silent for longer than since the last beat of its page.
+    """
+    known: list[tuple[RankView, Activity, float, float]] = []
+    awaited_s = 0.0
+    for view in views:
+        note, beat, since_s = watched.get(view.rank), view.beat, math.inf
+        if view.process_exit is None:
+            if beat is not None and beat.beats:
+                since_s = max(0.0, (now_ns - beat.last_beat_ns) / NANOSECONDS)
+            told_s = since_s if since_s < math.inf else 0.0
+            view = replace(
+                view,
+                silent_for_s=told_s if note is None else note.silent_for_s,
+                idle_for_s=0.0 if note is None else note.idle_for_s,
+                nothing_new_for_s=0.0 if note is None else note.circling_for_s,
+                pace=view.pace if note is None else note.pace,
+            )
+        activity = read_rank_activity(view).activity
+        # for how long its main thread, or all of it, has not used the processor
+        still_s = max(view.slept_for_s or 0.0, view.idle_for_s)
+        awaited_s = max(awaited_s, still_s) if activity == "waiting" else awaited_s
+        known.append((view, activity, still_s, since_s))
+    found = []
+    for view, activity, still_s, since_s in known:
+        idle_s = own_s = max(watched_s, still_s)
+        silent_s = max(own_s, view.silent_for_s)
+        if activity == "moving":
+            silent_s, idle_s = awaited_s, 0.0
+        elif activity == "busy":
+            silent_s, idle_s = max(awaited_s, view.silent_for_s), 0.0
+            if view.rank not in watched and silent_s < limits.suspect_busy_after:
+                silent_s = 0.0
+        elif activity != "waiting":
+            if own_s < limits.idle_after:  # it may have come to this line just now
+                polls_s = min(max(awaited_s, view.silent_for_s), limits.suspect_outside_after)
+                idle_s = max(own_s, awaited_s if awaited_s >= limits.stall_timeout else polls_s)
+            silent_s = max(silent_s, awaited_s)
+        view = replace(
+            view,
+            silent_for_s=round(min(silent_s, since_s), 3),
+            idle_for_s=round(min(idle_s, since_s), 3),
+            nothing_new_for_s=round(min(view.nothing_new_for_s, since_s), 3),
+        )
+        found.append(view)
+    return tuple(found)
+
+
+def of_a_visit(limits: Limits) -> Limits:
+    """Return the patience of one that was not there before: it tells at once what cannot end."""
+    at_once = ("suspect_proven_after", "proven_after", "suspect_person_after", "person_after")
+    shorter = {name: min(getattr(limits, name), PROVEN_AFTER_S) for name in at_once}
+    return replace(limits, **shorter)
+
+
+def where_nobody_moves(
+    limits: Limits, views: Sequence[RankView], watched: Mapping[int, RankNote]
+) -> Limits:
+    """Return the patience with a job in which, all the visit long, nobody did anything.
+
+    A look of another tool wakes a rank that has been stuck for an hour, and the kernel remembers no
+    more than that. So while others wait, one that stands still for a whole visit is suspected.
+    Where a sidecar watched, nothing is left to guess.
+    """
+    activities = {read_rank_activity(view).activity for view in views}
+    if watched or not stands_still(views) or "waiting" not in activities:
+        return limits
+    shorter = ("suspect_idle_after", "suspect_outside_after")
+    return replace(limits, **{name: min(getattr(limits, name), VISIT_S) for name in shorter})
+
+
+def stands_still(views: Sequence[RankView]) -> bool:
+    """Whether no rank that has a process does anything."""
+    alive = [view for view in views if view.pid is not None and view.process_exit is None]
+    activities = {read_rank_activity(view).activity for view in alive}
+    return bool(alive) and activities <= {"idle", "waiting", "stopped"}
+
+
+def unknown_sleep(
+    views: Sequence[RankView], watched: Mapping[int, RankNote] = NOBODY_WATCHED
+) -> tuple[Gap, ...]:
+    """Say of which ranks nobody tells for how long they had slept."""
+    longest_s = max((view.slept_for_s or 0.0 for view in views), default=0.0)
+    woken = stands_still(views) and longest_s < WOKEN_S
+    gaps = []
+    for view in views:
+        slept_s = view.slept_for_s
+        if view.process_exit is not None or view.rank in watched:
+            continue
+        if slept_s is not None and not woken:
+            continue
+        why = "the kernel does not show it (/proc/PID/sched); compare with a visit in a minute"
+        if slept_s is not None:
+            why = (
+                f"it last ran {slept_s:.1f} s before this visit; that may have been another tool's "
+                "look (py-spy, gdb), which wakes it: visit again in half a minute, without one"
+            )
+        what = f"how long rank {view.rank} had been idle before"
+        gaps.append(Gap(what, view.rank, why, "sleep"))
+    return tuple(gaps)
+
+
+def with_absent(case: Case, age_s: float) -> Case:
+    """Missing ranks: gone where others are in a collective, unknown in a young job."""
+    absent = [view.rank for view in case.ranks if view.pid is None]
+    if not absent:
+        return case
+    waits = (read_rank_activity(view).wait for view in case.ranks)
+    if any(wait is not None and wait.kind in COLLECTIVE for wait in waits):
+        # the process group had formed, of all ranks
+        gone = ProcessExit(order=0, at=case.taken_at)
+        views = tuple(
+            replace(view, process_exit=gone) if view.pid is None else view for view in case.ranks
+        )
+        return replace(case, ranks=views)
+    if age_s >= YOUNG_S:
+        return case
+    gaps = (
+        Gap(f"rank {rank}", rank, f"it has no process yet; the job is {age_s:.0f} s old", "rank")
+        for rank in absent
+    )
+    there = tuple(view for view in case.ranks if view.pid is not None)
+    return replace(case, ranks=there, gaps=(*case.gaps, *gaps))
+
+
+# What a job prints
+
+SILENT_AFTER_S = 10.0
+"""A log that has grown since tells enough; Lightning's bar is drawn several times a second."""
+STORAGE_LIMIT_S = 1.0
+MOST_RANKS = 8
+"""Ranks that are looked at, 2 ms each: those of one machine print to one place."""
+
+
+def kept_output(case: Case, verdict: Verdict) -> str | None:
+    """Say that a job works though its log may be silent, and how its lines come at once.
+
+    None where no rank was seen to work, its output is not kept back, or its file has just grown.
+    """
+    if verdict.verdict not in ("healthy", "slow"):
+        return None
+    seen = [(view, read_rank_activity(view)) for view in case.ranks]
+    works = [(view, found) for view, found in seen if found.activity in ("moving", "busy")]
+    try:
+        known = [(*work, _why_silent(work[0].pid)) for work in works[:MOST_RANKS]]
+    except NoAnswerFromStorage:
+        return None
+    silent = [(view, activity, kept) for view, activity, kept in known if kept is not None]
+    if not silent:
+        return None
+    first, activity, (place, why) = silent[0]
+    names = [view.rank for view, _, kept in silent if kept[0] == place]
+    own = first.own_process
+    use = [f"{activity.process_activity.cpu_share:.2f} of a core"]
+    use += describe_gpus(own) if own is not None else ()
+    return (
+        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({'; '.join(use)}), and what is "
+        f"printed may still be in {verb(names, 'its', 'their')} buffer: {why}; next time: "
+        f"{VARIABLE}=1, python -u, or print(..., flush=True)"
+    )
+
+
+def _why_silent(pid: int | None) -> tuple[str, str] | None:
+    """Return what keeps the lines of a process back, and the sentence on it; None if nothing.
+
+    A pipe does not tell when it was written to last: only a file proves its silence.
+    """
+    if pid is None:
+        return None
+    environment, command = read_environment(pid), command_line(pid)
+    if isinstance(environment, Gap) or isinstance(command, Gap):
+        return None
+    if is_unbuffered(environment, command):
+        return None
+    try:
+        status = apart(STORAGE_LIMIT_S, Path(f"/proc/{pid}/fd/1").stat)  # its standard output
+    except OSError:
+        return None
+    place = kept_back_in(status.st_mode)
+    if place is None:
+        return None
+    if not stat.S_ISREG(status.st_mode):
+        unset = f"standard output is {place} and {VARIABLE} is not set"
+        return place, f"{unset}, so if the log is silent, that may be why"
+    silent_for_s = time.time() - status.st_mtime
+    if silent_for_s < SILENT_AFTER_S:
+        return None
+    grown = f"standard output is {place} that has not grown for {duration(silent_for_s)}"
+    return place, f"{grown}, and {VARIABLE} is not set"

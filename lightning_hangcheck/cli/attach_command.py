@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lightning_hangcheck.attach import hosts, job_search, visit
+from lightning_hangcheck.attach import job_search, several_nodes, visit
 from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
-from lightning_hangcheck.attach.silence import kept_output
+from lightning_hangcheck.attach.visit import kept_output
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
@@ -109,9 +109,9 @@ def attach(
         if both:
             raise BadUsage(f"{one} and {other} cannot be given together", f"leave out {other}")
     if hostfile is not None:
-        names = hosts.read_hosts(_hostfile_text(hostfile), hostfile)
-        way = hosts.Way(
-            ssh=hosts.read_ssh(ssh),
+        names = several_nodes.read_hosts(_hostfile_text(hostfile), hostfile)
+        way = several_nodes.Way(
+            ssh=several_nodes.read_ssh(ssh),
             remote_command=remote_command,
             limit_s=host_timeout,
             local_values=asked,
@@ -126,7 +126,7 @@ def attach(
             folder = name_run_folder(wanted)
         refuse_used(folder)
     if hostfile is not None and folder is not None:
-        joined = hosts.attach_everywhere(names, way, folder, at_once)
+        joined = several_nodes.attach_everywhere(names, way, folder, at_once)
         show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
         for silent in joined.silent:
             say(f"{silent.what}: {silent.reason}")
@@ -147,8 +147,8 @@ def attach(
     said = tuple(_beside_it(case, verdict, watch))
     stands = watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
     if folder is None:
-        message = hosts.HostMessage(case=case, ranks=ranks, said=said, hang_stands=stands)
-        click.echo(hosts.encode_message(message))
+        message = several_nodes.HostMessage(case=case, ranks=ranks, said=said, hang_stands=stands)
+        click.echo(several_nodes.encode_message(message))
         return 0
     for sentence in said:
         say(sentence)

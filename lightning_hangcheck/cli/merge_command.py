@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from lightning_hangcheck.attach.merging import merge_runs
+from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.cli.options import run_dir_option
 from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
 from lightning_hangcheck.errors import BadUsage

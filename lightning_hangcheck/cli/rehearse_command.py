@@ -18,7 +18,7 @@ from lightning_hangcheck.cli.options import (
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.launch.job import refuse_unstartable
+from lightning_hangcheck.launch.run import refuse_unstartable
 from lightning_hangcheck.rehearse import text
 from lightning_hangcheck.rehearse.runner import play_all
 from lightning_hangcheck.rehearse.scenes import NAMES

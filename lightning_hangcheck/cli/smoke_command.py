@@ -16,7 +16,7 @@ from lightning_hangcheck.cli.options import (
     run_dir_option,
 )
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
-from lightning_hangcheck.launch.job import refuse_unstartable
+from lightning_hangcheck.launch.run import refuse_unstartable
 from lightning_hangcheck.rundir import RunFolder, name_run_folder
 from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
 

@@ -78,11 +78,6 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 
 
 Told = TypeVar("Told", Message, Judgement)
-DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {
-    kind: msgspec.msgpack.Decoder(kind) for kind in (Message, Judgement)
-}
-"""Made while one thread runs: msgspec 0.22 reads a type's annotations when it first decodes it, and
-two threads that did so at the same moment crashed the interpreter."""
 
 
 def pack(told: Message | Judgement) -> bytes:

@@ -1,14 +1,23 @@
 """Where processes of one job leave each other words: a folder, or a store that torch serves.
 
-Neither opens a port. A store in a process of its own is `store_place`, one in a process that has
-loaded torch `hooks.places`. A place that strangers can reach is sealed.
+torch is needed to talk with a store, so a process of its own does: `hooks.places`. An answer that
+is late ends that process, and the next request starts another. A place that strangers can reach is
+sealed.
 """
 
 from __future__ import annotations
 
 import hashlib
 import hmac
+import subprocess
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
 from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
@@ -19,6 +28,9 @@ from lightning_hangcheck.files.safe import (
     read_owned,
     write_atomically,
 )
+from lightning_hangcheck.isolation.command import environment_of_module, own_command
+from lightning_hangcheck.machine import require_room
+from lightning_hangcheck.model.codec import msgpack_decoder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,3 +179,155 @@ class SealedPlace(NodesPlace):
 
     def _seal(self, key: str, value: bytes) -> bytes:
         return hmac.new(self._secret, key.encode() + b"\0" + value, hashlib.sha256).digest()
+
+
+MODULE = "lightning_hangcheck.hooks.places"
+SERVE, CONNECT = "serve", "connect"
+CONNECTED_WITHIN_S = 20.0
+"""The first node may start later; until then there is nobody to connect to."""
+STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
+"""Importing torch takes 2 s, and many times that where a whole job does so at once."""
+LONGEST_START_S = 640.0
+"""Where it is ended ever again just before it is there, a starved node would never meet any."""
+ANSWERED_WITHIN_S = 10.0
+"""For what takes milliseconds."""
+AGAIN_AFTER_S = 10.0
+TASKS = 4
+"""Threads of a process that loads torch with one computing thread."""
+MOST_BYTES = 64 * 1024 * 1024
+KEYS_AT_ONCE = 256
+"""Whose words, told with all the evidence of jobs of 256 ranks, are less than that."""
+END_LIMIT_S = 1.0
+
+
+class Request(Struct, frozen=True):
+    """To the courier: leave a value under the only key, or without one, say what is under each."""
+
+    keys: tuple[str, ...]
+    value: bytes | None = None
+
+
+class Answer(Struct, frozen=True):
+    """From the courier; the first one says that it is connected."""
+
+    values: tuple[bytes | None, ...] = ()
+    trouble: str = ""
+
+
+class CourierPlace(NodesPlace):
+    """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
+
+    Who ``serves`` it does so as long as its courier lives.
+    """
+
+    def __init__(
+        self, host: str, port: int, *, offered: bool = False, serves: bool = False
+    ) -> None:
+        self._address = host, str(port)
+        self._offered = offered
+        self._how = SERVE if serves else CONNECT
+        self._process: subprocess.Popen[bytes] | None = None
+        self._line: Connection | None = None
+        self._again_at = 0.0
+        self._why = ""
+        self._start_limit_s = STARTED_WITHIN_S
+
+    @property
+    def where(self) -> str:
+        """The store in words."""
+        whose = "the first sidecar's" if self._offered else "torchrun's"
+        return f"{whose} store at {':'.join(self._address)}"
+
+    def post(self, key: str, value: bytes) -> None:
+        """Set a key of the store."""
+        self._ask(Request((key,), value))
+
+    def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Read keys of the store, so many with each question that none is long in answering."""
+        found: list[bytes | None] = []
+        for at in range(0, len(keys), KEYS_AT_ONCE):
+            asked = tuple(keys[at : at + KEYS_AT_ONCE])
+            values = self._ask(Request(asked)).values
+            if len(values) != len(asked):
+                raise self._given_up("its answer has other keys than were asked for")
+            found += values
+        return found
+
+    def close(self) -> None:
+        """End the courier, also while another thread waits for its answer."""
+        process = self._process
+        if process is not None:
+            process.kill()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(END_LIMIT_S)
+
+    def _ask(self, request: Request) -> Answer:
+        try:
+            if self._process is None:
+                self._start()
+            answer = self._exchange(request, ANSWERED_WITHIN_S)
+        except (OSError, RuntimeError, EOFError, msgspec.MsgspecError) as error:
+            raise self._given_up(str(error)) from error
+        if answer.trouble:
+            raise self._given_up(answer.trouble)
+        return answer
+
+    def _start(self) -> None:
+        if time.monotonic() < self._again_at:
+            raise self._unusable()
+        require_room(TASKS)
+        self._line, theirs = Pipe()
+        with theirs:
+            self._process = subprocess.Popen(
+                own_command(MODULE, self._how, *self._address, "lightning-hangcheck/nodes"),
+                stdin=theirs.fileno(),
+                stdout=theirs.fileno(),
+                stderr=subprocess.DEVNULL,
+                env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
+            )
+        try:
+            connected = self._exchange(None, self._start_limit_s)
+        except TimeoutError:
+            self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
+            raise
+        if connected.trouble:
+            raise self._given_up(connected.trouble)
+
+    def _exchange(self, request: Request | None, limit_s: float) -> Answer:
+        """Ask, and wait for the answer; who does not read or answer in time is ended for it."""
+        process, line, late = self._process, self._line, threading.Event()
+        if process is None or line is None:
+            raise BrokenPipeError("nobody can be asked")
+
+        def end() -> None:
+            late.set()
+            process.kill()
+
+        timer = threading.Timer(limit_s, end)
+        timer.daemon = True
+        timer.start()
+        try:
+            if request is not None:
+                line.send_bytes(msgspec.msgpack.encode(request))
+            return msgpack_decoder(Answer).decode(line.recv_bytes(MOST_BYTES))
+        except (OSError, EOFError) as error:
+            if late.is_set():
+                raise TimeoutError("no answer in time") from error
+            raise BrokenPipeError(f"the process that talks with it has ended ({error})") from error
+        finally:
+            timer.cancel()
+
+    def _given_up(self, why: str) -> MeetingFailed:
+        self.close()
+        if self._line is not None:
+            self._line.close()
+        self._process, self._line, self._why = None, None, why
+        self._again_at = time.monotonic() + AGAIN_AFTER_S
+        return self._unusable()
+
+    def _unusable(self) -> MeetingFailed:
+        """Say why, also until it is tried again: whoever asks then may be the one who tells it."""
+        return MeetingFailed(
+            f"{self.where} cannot be used ({self._why})",
+            "or name a folder that all nodes see: --nodes-dir",
+        )

@@ -216,7 +216,6 @@ MOST_ENDS = 8
 """Ranks of a node whose end is told: those that ended first, and of large jobs only two."""
 FEW_ENDS = 2
 _ASKED = Meta(max_length=MOST_ASKED)
-_FRAMES = Meta(max_length=1 << 16)
 _STACKS = Meta(max_length=1 << 16)
 _DEPTH = Meta(max_length=1_024)
 """Python's own limit for calls within each other is 1,000."""
@@ -288,7 +287,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
-    frames: Annotated[tuple[Frame, ...], _FRAMES] = ()
+    frames: Annotated[tuple[Frame, ...], _STACKS] = ()
     stacks: Annotated[tuple[Annotated[tuple[int, ...], _DEPTH], ...], _STACKS] = ()
     gaps: Annotated[tuple[Gap, ...], Meta(max_length=4_096)] = ()
     code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()

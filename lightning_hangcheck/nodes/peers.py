@@ -537,10 +537,7 @@ class Peers:
         *,
         busy: bool = True,
     ) -> None:
-        """Have this told next: where this node judges, with its verdict and the last round's end.
-
-        ``busy``: something is silent here.
-        """
+        """Have this told next, with the verdict and the last round's end where this node judges."""
         self.look_round()
         settled = self.role.judges or self.role.judge is not None
         followed = self.judge_message

@@ -3,6 +3,6 @@
 From the top: `sidecar` (the program), `loop` (read, look, judge, tell until the job is over), which
 asks `schedule` when to look, `alarm` what is news, `pace` whether ranks keep their own pace, and
 `roster` who the ranks are. What can block is done by others: `workers` read foreign processes,
-`writer` saves and prints, with `run_files` beside the verdicts. `link` is how outsiders start it
-and talk to it, `other_nodes` what the job's other nodes add.
+`writer` saves and prints. `link` is how outsiders start it and talk to it, `among_nodes` its watch
+among those of other nodes, `joined_nodes` how what they tell becomes part of our case.
 """

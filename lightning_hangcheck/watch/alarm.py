@@ -133,10 +133,7 @@ class Alarm:
         return now_ns - self.advances_since_ns >= SETTLED_NS
 
     def stalled_s(self, now_ns: int) -> float:
-        """Return for how many seconds the job has stood still, by our own clock; 0 if it moves.
-
-        Another node, whose clock may be hours off, may have told of it.
-        """
+        """Return for how many seconds the job has stood still, by our own clock; 0 if it moves."""
         standing = self.standing
         if standing is None or standing.stalled_since is None or standing.verdict == "slow":
             return 0.0
@@ -179,10 +176,7 @@ class Alarm:
 
 
 class Shutdown:
-    """Is the job shutting down? What ranks do then is no recovery, and no new hang.
-
-    Told by who asked for the end, or by ranks that leave a hang that was proven.
-    """
+    """Is the job shutting down? What ranks do then is no recovery, and no new hang."""
 
     def __init__(self) -> None:
         self.asked: AskedEnd | None = None
@@ -197,10 +191,7 @@ class Shutdown:
         return self.asked is not None and not self._shown
 
     def ask(self, by: str, ranks: Sequence[RankView], suspected: str, now_ns: int) -> None:
-        """Take down that somebody asks the job to end; who asks first counts.
-
-        A rank may show a signal before its launcher has told of it.
-        """
+        """Take down that somebody asks the job to end; who asks first counts."""
         shown, self._shown = self._shown, False
         if self.asked is not None:
             if shown and now_ns - self.asked_ns < LAUNCHER_TOLD_NS:

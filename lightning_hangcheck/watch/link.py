@@ -30,7 +30,6 @@ MODULE = "lightning_hangcheck.watch.sidecar"
 TASKS = 24
 """Threads and processes that must have room: `hangcheck run`, the sidecar's own seven threads, and
 a look at three processes. A look at more asks for the room that it takes (`watch.scout`)."""
-CHUNK = 65_536
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
@@ -94,7 +93,7 @@ class Inbox:
     def _read(self, pipe: IO[bytes]) -> None:
         """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
         unread = b""
-        while data := os.read(pipe.fileno(), CHUNK):
+        while data := os.read(pipe.fileno(), 65_536):
             *lines, unread = (unread + data).split(b"\n")
             for line in lines:
                 with suppress(msgspec.MsgspecError):

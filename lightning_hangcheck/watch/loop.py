@@ -25,6 +25,8 @@ from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.session.whose import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
+from lightning_hangcheck.watch.among_nodes import AmongNodes, meeting_of
+from lightning_hangcheck.watch.joined_nodes import EndedRounds, LeftHere
 from lightning_hangcheck.watch.link import (
     CommandEnded,
     EndAsked,
@@ -32,14 +34,11 @@ from lightning_hangcheck.watch.link import (
     Inbox,
     send,
 )
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, meeting_of
-from lightning_hangcheck.watch.other_nodes.joining import EndedRounds, LeftHere
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
-from lightning_hangcheck.watch.run_files import RunFiles, rounds_so_far
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
-from lightning_hangcheck.watch.writer import Alerting, Writer
+from lightning_hangcheck.watch.writer import Alerting, RunFiles, Writer, rounds_so_far
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,10 +70,7 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node, among the job's nodes if they meet, until all is over.
-
-    The writer has the run's ``folder``.
-    """
+    """Watches the ranks of one node, among the job's nodes if they meet, until all is over."""
 
     def __init__(self, session: Session, settings: Settings, folder: RunFolder) -> None:
         self._session = session
@@ -154,14 +150,7 @@ class Watcher:
             with self._faults.of("whether the job is over"):
                 over = self._over()
         with self._faults.of("how the job ended"):
-            exit_code = ended.exit_code if ended is not None else None
-            if ended is not None:
-                self._roster.note_exit(ended.pid, ended.exit_code)
-            verdict = self._conclude(exit_code, ended.left_running if ended is not None else ())
-            watched, asked = self._roster.round, self._shutdown.asked
-            last = describe_round(watched.number, watched.started_at, verdict)
-            rounds, ended_by = (*self._earlier, last), "" if asked is None else asked.by
-            self._files.end(self._alarm, verdict, rounds, exit_code, ended_by)
+            self._conclude(ended)
         self._writer.close(DISK_LIMIT_S)
         self._alerting.close()
         self._scout.close()
@@ -224,21 +213,22 @@ class Watcher:
         hurried = self._looker.looking or self._writer.waits
         hurried = hurried or (self._scout.busy and not self._roster.round.ranks)
         seconds = SOON_S if hurried else self._settings.poll_interval
-        began = time.monotonic()
-        failed = True
         with self._faults.of("the ends of ranks"):
             self._roster.wait(seconds)
-            failed = False
-        if failed:
-            time.sleep(max(0.0, began + seconds - time.monotonic()))
+            return
+        time.sleep(seconds)
 
     def _end_asked(self, by: str) -> None:
         """Somebody asks the job to end: from now on nothing is judged afresh."""
         now_ns = time.monotonic_ns()
         self._shutdown.ask(by, self._roster.round.views(now_ns), self._alarm.suspected, now_ns)
 
-    def _conclude(self, exit_code: int | None, left_running: Sequence[int]) -> Verdict:
-        """Judge the last round, tell and return it; a hang that stands is not judged afresh."""
+    def _conclude(self, command: CommandEnded | None) -> None:
+        """Judge the last round and tell it; a hang that stands is not judged afresh."""
+        exit_code, left_running = None, tuple[int, ...]()
+        if command is not None:
+            exit_code, left_running = command.exit_code, command.left_running
+            self._roster.note_exit(command.pid, exit_code)
         self._looker.close()
         self._slow.close()
         left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
@@ -263,9 +253,13 @@ class Watcher:
         if standing is not None and (self._alarm.proven or killed):
             asked_ns = self._shutdown.asked_ns if asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
-            return standing
-        self._writer.publish(case, verdict, "line" if verdict.verdict == "finished" else "report")
-        return verdict
+            verdict = standing
+        else:
+            telling: Telling = "line" if verdict.verdict == "finished" else "report"
+            self._writer.publish(case, verdict, telling)
+        watched = self._roster.round
+        rounds = (*self._earlier, describe_round(watched.number, watched.started_at, verdict))
+        self._files.end(self._alarm, verdict, rounds, exit_code, "" if asked is None else asked.by)
 
     def _forgive_lapse(self, now_ns: int) -> bool:
         """Forgive silence while we were not run, or the job was not; whether there is any.
@@ -381,11 +375,8 @@ class Watcher:
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
-        told: list[Verdict] = []
         with self._faults.of("what the looks show"):
-            told.append(judge(case))
-        if told:
-            return told[0]
+            return judge(case)
         unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
         gaps = (*case.gaps, *self._faults.gaps)
         return judge(replace(case, ranks=unlooked, gaps=gaps))
@@ -431,13 +422,13 @@ class Watcher:
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""
         raised, hang = self._alarm.case, self._alarm.standing
-        if raised is None:
+        if raised is None or hang is None:
             return
         after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
         aftermath = Aftermath(after_s=after_s, text=text)
         case = replace(raised, aftermath=aftermath)
-        by_other = hang is not None and not self._alone  # by more than this node's case shows
-        verdict = with_aftermath(hang, aftermath) if by_other and hang else self._verdict_of(case)
+        # what other nodes told rests on more than this node's case shows
+        verdict = self._verdict_of(case) if self._alone else with_aftermath(hang, aftermath)
         self._writer.publish(case, verdict, "aftermath")
 
     def _say_still_there(self, now_ns: int) -> None:

@@ -69,13 +69,10 @@ class JobPace:
         """Take a reading of the pages."""
         if self._slow_after_s is None:
             return
-        for rank in set(self._ranks) - set(beats):
-            del self._ranks[rank]
+        known, slow_after_s = self._ranks, self._slow_after_s
+        self._ranks = {rank: known.get(rank) or _RankPace(slow_after_s) for rank in beats}
         for rank, beat in beats.items():
-            pace = self._ranks.get(rank)
-            if pace is None:
-                pace = self._ranks[rank] = _RankPace(self._slow_after_s)
-            pace.read(beat, now_ns)
+            self._ranks[rank].read(beat, now_ns)
 
     def interrupt(self) -> None:
         """Nobody watched, or the job was not run."""
@@ -112,13 +109,11 @@ class JobPace:
         blamed = [pace for pace in paces if pace is not None and pace.told]
         if not all(pace.is_back for pace in blamed):
             return None
-        was_told, self._told = bool(self._told), ()
+        self._told = ()
         for pace in blamed:
             pace.told = False
             pace.interrupt()
-        if not (was_told and blamed):
-            return None
-        return (now_ns - self._told_since_ns) / NANOSECONDS
+        return (now_ns - self._told_since_ns) / NANOSECONDS if blamed else None
 
 
 class _RankPace:
@@ -205,7 +200,7 @@ class _RankPace:
 
     @property
     def slow_from_ns(self) -> int:
-        return self._recent[0][0] if self._recent else 0
+        return self._recent[0][0]
 
     def slowness(self, rank: int) -> SlowRank:
         def usual(steps: Iterable[StepTimes]) -> StepTimes:

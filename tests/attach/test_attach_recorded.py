@@ -107,11 +107,6 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     assert recorded.session is None
     (gap,) = recorded.gaps
     assert f"session {tmp_path / 'gone'} cannot be read" in gap.reason
-
-
-def test_a_job_that_does_not_record_offers_nothing_and_misses_nothing(
-    program: StartProgram,
-) -> None:
     assert find_session([program("sleeping.py").pid]) == RecordedSession()
 
 
@@ -228,11 +223,8 @@ def test_old_notes_count_for_a_rank_that_has_slept_since_and_a_gap_says_that_the
     assert history(NOTES, [RANK], {17: 80.0}, after(90.0))[0] == {}
     assert history(NOTES, [RANK], {}, after(90.0))[0] == {}
     assert "90 s old" in gap.why
-
-
-def test_notes_of_an_earlier_process_of_that_id_say_nothing() -> None:
-    other = FoundRank(rank=1, pid=17, started_ticks=100)
-    assert history(NOTES, [other], {17: 100.0}, after(1.0))[0] == {}
+    earlier = FoundRank(rank=1, pid=17, started_ticks=100)
+    assert history(NOTES, [earlier], {17: 100.0}, after(1.0))[0] == {}
 
 
 def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances() -> None:
@@ -241,20 +233,11 @@ def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances(
     for kind in ("recovered", "suspect", "finished"):
         assert not hang_stands(replace(NOTES, newest=replace(HANG, verdict=kind)), case(70.0, 1.0))
     assert not hang_stands(replace(NOTES, newest=None), case(70.0, 1.0))
-
-
-def test_a_hang_whose_culprits_have_progressed_since_is_over_before_that_is_told() -> None:
-    """The watcher waits before it tells that; the looks of the visit alone take two seconds."""
+    assert hang_stands(replace(NOTES, ranks=()), case(70.0, 1.0)), "the culprit is gone"
+    assert not hang_stands(NOTES, case(700.0, 600.0)), "its watcher has stopped since"
+    # the watcher waits before it tells that; the looks of the visit alone take two seconds
     moved = replace(NOTE, silent_for_s=0.5, idle_for_s=0.5)
     assert not hang_stands(replace(NOTES, ranks=(moved,)), case(2.1, 0.3))
-
-
-def test_a_culprit_that_is_gone_does_not_end_the_hang() -> None:
-    assert hang_stands(replace(NOTES, ranks=()), case(70.0, 1.0))
-
-
-def test_a_hang_that_was_told_by_a_watcher_that_stopped_since_is_not_known_to_stand() -> None:
-    assert not hang_stands(NOTES, case(700.0, 600.0))
 
 
 @pytest.fixture
@@ -264,46 +247,26 @@ def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningPr
         yield program("recording_alone.py", **told(session, 0, 1)), session
 
 
-def test_a_rank_that_runs_is_read_from_its_page(
-    recording: tuple[RunningProgram, Session], tmp_path: Path
-) -> None:
-    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
-    assert (rank.rank, rank.beat.pid, rank.step_s) == (0, recording[0].pid, None)
-    assert rank.beat.checkpoint is not None
-    assert rank.beat.checkpoint.name == "Model created"
-    assert RunningJobReader(RunFolder(tmp_path)).read().ranks == ()
-
-
-def test_its_sidecar_tells_the_pace(
-    recording: tuple[RunningProgram, Session], tmp_path: Path
-) -> None:
-    one, session = recording
-    note_as_its_sidecar(session, note_of(5, one.pid))
-    (rank,) = RunningJobReader(RunFolder(tmp_path / "run")).read().ranks
-    assert (rank.rank, rank.step_s) == (5, 0.5)
-
-
 def test_a_reader_follows_a_run_from_before_its_session_until_that_is_gone(
     recording: tuple[RunningProgram, Session], tmp_path: Path
 ) -> None:
     one, session = recording
     reader = RunningJobReader(RunFolder(tmp_path / "run"))
     first = reader.read()
-    assert (first.here, first.watched, [rank.rank for rank in first.ranks]) == (True, False, [0])
-    assert first.ranks[0].memory_bytes is not None
-    note_as_its_sidecar(session, note_of(0, one.pid))
-    assert reader.read().watched
+    (rank,) = first.ranks
+    assert (first.here, first.watched) == (True, False)
+    assert (rank.rank, rank.beat.pid, rank.step_s) == (0, one.pid, None)
+    assert rank.memory_bytes is not None
+    assert rank.beat.checkpoint is not None
+    assert rank.beat.checkpoint.name == "Model created"
+    note_as_its_sidecar(session, note_of(5, one.pid))
+    noted = reader.read()
+    assert noted.watched
+    assert [(rank.rank, rank.step_s) for rank in noted.ranks] == [(5, 0.5)]
     end(one.process)
     assert reader.read().ranks == ()
     session.remove()
     assert not reader.read().here
-
-
-def test_a_rank_that_has_ended_does_not_run(
-    recording: tuple[RunningProgram, Session], tmp_path: Path
-) -> None:
-    end(recording[0].process)
-    assert RunningJobReader(RunFolder(tmp_path / "run")).read().ranks == ()
 
 
 def test_report_shows_where_a_running_rank_is(

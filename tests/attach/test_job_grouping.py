@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from lightning_hangcheck.attach.job_search import (
     Candidate,
-    FoundJob,
     find_jobs,
     group_jobs,
     look_around,
@@ -45,76 +46,68 @@ def torchrun(pid: int, parent: int, rank: int, port: int, **more: str) -> Candid
     )
 
 
-def pids(jobs: tuple[FoundJob, ...]) -> list[dict[int, int]]:
-    return [{rank.rank: rank.pid for rank in job.ranks} for job in jobs]
+def pair(first: int, parent: int, port: int = 29500, **more: str) -> list[Candidate]:
+    """Ranks 0 and 1 of a torchrun."""
+    return [torchrun(first + rank, parent, rank, port, **more) for rank in (0, 1)]
 
 
-def test_ranks_that_meet_at_one_port_are_one_job() -> None:
-    tree = [candidate(10, 1), torchrun(11, 10, 0, 29500), torchrun(12, 10, 1, 29500)]
-    (job,) = group_jobs(tree)
-    assert pids((job,)) == [{0: 11, 1: 12}]
-    assert job.world_size == 2
+ALONE = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "29500"}
+CHILD = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "40000"}
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+ONE_TASK = {**STEP, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
+GIVEN = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
+JOBS: dict[str, tuple[list[Candidate], list[dict[int, int]]]] = {
+    "ranks that meet at one port": ([candidate(10, 1), *pair(11, 10)], [{0: 11, 1: 12}]),
+    "two jobs, by their ports": (
+        [*pair(21, 20, 29501), *pair(11, 10)],
+        [{0: 11, 1: 12}, {0: 21, 1: 22}],
+    ),
+    "two containers may use one port": (
+        [candidate(11, 1, "pid:[1]", **ALONE), candidate(21, 1, "pid:[2]", **ALONE)],
+        [{0: 11}, {0: 21}],
+    ),
+    "two jobs that claim one port, by their parents": (
+        [*pair(11, 10), *pair(21, 20)],
+        [{0: 11, 1: 12}, {0: 21, 1: 22}],
+    ),
+    "workers belong to their rank": (
+        [*pair(11, 10), torchrun(31, 11, 0, 29500)],
+        [{0: 11, 1: 12}],
+    ),
+    "Lightning's rank 0 carries no variables": (
+        [candidate(9, 1), candidate(10, 9), candidate(11, 10, **CHILD)],
+        [{0: 10, 1: 11}],
+    ),
+    "torchrun inside a SLURM step is no rank": (
+        [candidate(10, 1, **ONE_TASK), *pair(11, 10, **ONE_TASK)],
+        [{0: 11, 1: 12}],
+    ),
+    "SLURM tasks of one step": (
+        [
+            candidate(
+                11 + n, 1, **STEP, SLURM_NTASKS="2", SLURM_PROCID=str(n), SLURM_LOCALID=str(n)
+            )
+            for n in (0, 1)
+        ],
+        [{0: 11, 1: 12}],
+    ),
+    "nothing without a launcher's variables": ([candidate(10, 1), candidate(11, 10)], []),
+    # `srun ray start --block`: what an actor was given later is its present environment
+    "daemons that a SLURM task started are none beside their actors": (
+        [
+            *(candidate(pid, pid - 1, **ONE_TASK) for pid in (10, 11, 12)),
+            *(candidate(13 + n, 11, **ONE_TASK, **GIVEN, RANK=str(n)) for n in (0, 1)),
+        ],
+        [{0: 13, 1: 14}],
+    ),
+}
 
 
-def test_two_jobs_are_told_apart_by_their_ports() -> None:
-    first = [torchrun(11, 10, 0, 29500), torchrun(12, 10, 1, 29500)]
-    second = [torchrun(21, 20, 0, 29501), torchrun(22, 20, 1, 29501)]
-    assert pids(group_jobs([*second, *first])) == [{0: 11, 1: 12}, {0: 21, 1: 22}]
-
-
-def test_two_containers_may_use_one_port() -> None:
-    names = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_PORT": "29500"}
-    tree = [candidate(11, 1, "pid:[1]", **names), candidate(21, 1, "pid:[2]", **names)]
-    assert pids(group_jobs(tree)) == [{0: 11}, {0: 21}]
-
-
-def test_two_jobs_that_claim_one_port_are_told_apart_by_their_parents() -> None:
-    first = [torchrun(11, 10, 0, 29500), torchrun(12, 10, 1, 29500)]
-    second = [torchrun(21, 20, 0, 29500), torchrun(22, 20, 1, 29500)]
-    assert pids(group_jobs([*first, *second])) == [{0: 11, 1: 12}, {0: 21, 1: 22}]
-
-
-def test_workers_belong_to_their_rank() -> None:
-    tree = [torchrun(11, 10, 0, 29500), torchrun(31, 11, 0, 29500), torchrun(12, 10, 1, 29500)]
-    assert pids(group_jobs(tree)) == [{0: 11, 1: 12}]
-
-
-def test_lightnings_rank_0_carries_no_variables() -> None:
-    child = {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2", "MASTER_PORT": "40000"}
-    tree = [candidate(9, 1), candidate(10, 9), candidate(11, 10, **child)]
-    assert pids(group_jobs(tree)) == [{0: 10, 1: 11}]
-
-
-def test_torchrun_inside_a_slurm_step_is_no_rank() -> None:
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    tree = [
-        candidate(10, 1, **step),
-        torchrun(11, 10, 0, 29500, **step),
-        torchrun(12, 10, 1, 29500, **step),
-    ]
-    assert pids(group_jobs(tree)) == [{0: 11, 1: 12}]
-
-
-def test_slurm_tasks_of_one_step_are_one_job() -> None:
-    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}
-    tasks = [
-        candidate(11 + task, 1, SLURM_PROCID=str(task), SLURM_LOCALID=str(task), **step)
-        for task in (0, 1)
-    ]
-    assert pids(group_jobs(tasks)) == [{0: 11, 1: 12}]
-
-
-def test_nothing_is_a_job_without_a_launchers_variables() -> None:
-    assert group_jobs([candidate(10, 1), candidate(11, 10)]) == ()
-
-
-def test_daemons_that_a_slurm_task_started_are_no_job_beside_that_of_their_actors() -> None:
-    """``srun ray start --block``: what an actor was given later is its present environment."""
-    task = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-    daemons = [candidate(pid, parent, **task) for pid, parent in ((10, 1), (11, 10), (12, 11))]
-    given = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
-    actors = [candidate(13 + rank, 11, **task, **given, RANK=str(rank)) for rank in (0, 1)]
-    assert pids(group_jobs([*daemons, *actors])) == [{0: 13, 1: 14}]
+@pytest.mark.parametrize("case", JOBS)
+def test_which_processes_are_one_job(case: str) -> None:
+    tree, expected = JOBS[case]
+    jobs = group_jobs(tree)
+    assert [{rank.rank: rank.pid for rank in job.ranks} for job in jobs] == expected
 
 
 def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_path: Path) -> None:

@@ -11,14 +11,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, MAIN, job, rank, user
+from cases import IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, user
 from msgspec.structs import replace
 from processes import end
 
-from lightning_hangcheck.attach.silence import (
+from lightning_hangcheck.attach.visit import (
     kept_output,
     of_a_visit,
-    stands_still,
     unknown_sleep,
     where_nobody_moves,
     with_silences,
@@ -82,29 +81,73 @@ def test_a_rank_that_slept_long_and_is_waited_for_hangs() -> None:
     }
 
 
-def test_one_that_slept_for_seconds_is_only_suspected() -> None:
-    assert judged(waiting(9.0), slept(rank(1, IN_LOAD), 8.0)).verdict == "suspect"
+def beaten(ago_s: float, beats: int = 5) -> RankView:
+    """Rank 1 stands in its own code, and has last beaten so long ago."""
+    last_ns = NOW_NS - int(ago_s * SECOND)
+    return replace(rank(1, IN_LOAD), beat=replace(BEAT, beats=beats, last_beat_ns=last_ns))
+
+
+def computing(slept_s: float = 0.0) -> RankView:
+    return slept(rank(1, IN_LOAD, cpu=0.9), slept_s)
+
+
+STUCK = rank(1, IN_LOAD)
+MOVES = slept(rank(1, *MOVING, cpu=0.9), 0.0)
+GOES_ON = slept(rank(1, IN_LOAD, (*IN_LOAD[:-1], user("load", 42)), IN_LOAD, cpu=0.9), 0.0)
+SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
+    "one that slept for seconds is only suspected": [
+        ("suspect", waiting(9.0), slept(STUCK, 8.0)),
+    ],
+    "one that records was not silent for longer than since its last beat": [
+        ("healthy", waiting(400.0), slept(beaten(2.0), 398.0)),
+        ("hang", waiting(400.0), slept(beaten(2.0, beats=0), 398.0)),
+        ("suspect", waiting(0.3), slept(beaten(60.0), 0.3)),
+        ("hang", waiting(400.0), slept(beaten(60.0), 50.0)),
+    ],
+    # a download, a tracker's run, a save: all of these do something within two seconds
+    "a wait of seconds is suspected only where nobody moves": [
+        ("suspect", waiting(3.0), slept(STUCK, 2.5)),
+        ("healthy", waiting(3.0), computing()),
+    ],
+    # it wakes now and then, so it may have come to this line just now
+    "one that polls hangs once others waited longer than any limit": [
+        ("suspect", waiting(100.0), slept(STUCK, 0.4)),
+        ("hang", waiting(301.0), slept(STUCK, 0.4)),
+    ],
+    "one that moves is healthy, and slow after the last limit": [
+        ("healthy", waiting(100.0), MOVES),
+        ("slow", waiting(301.0), MOVES),
+        ("healthy", waiting(100.0), slept(rank(1, IN_LOAD, bytes_s=200_000), 0.2)),
+    ],
+    "a long computation is suspected only when others waited long": [
+        ("healthy", waiting(9.0), GOES_ON),
+        ("suspect", waiting(45.0), GOES_ON),
+        ("hang", waiting(400.0), GOES_ON),
+    ],
+    "one long call is no suspect before the last limit": [
+        ("healthy", waiting(45.0), computing()),
+        ("hang", waiting(400.0), computing()),
+    ],
+    "a stopped rank is proven at once": [
+        ("hang", waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0)),
+    ],
+    # it may have computed for a minute and come a second ago
+    "a wait is not counted from the last beat of who waits": [
+        ("healthy", replace(waiting(1.0), beat=beaten(60.0).beat), computing()),
+    ],
+}
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_what_the_kernel_and_the_page_tell_of_two_ranks(situation: str) -> None:
+    for expected, waits, other in SITUATIONS[situation]:
+        assert judged(waits, other).verdict == expected
 
 
 def test_where_the_kernel_tells_nothing_what_we_watched_is_all_there_is() -> None:
-    unknown = slept(rank(0, IN_BARRIER), None), slept(rank(1, IN_LOAD), None)
+    unknown = slept(rank(0, IN_BARRIER), None), slept(STUCK, None)
     verdict = judged(*unknown, watched_s=5.0)
     assert (verdict.verdict, verdict.stalled_for_s) == ("suspect", 5.0)
-
-
-def test_a_rank_that_records_was_not_silent_for_longer_than_since_its_last_beat() -> None:
-    """A beat from another thread, or a sleep that the kernel counts too long."""
-    recent = replace(BEAT, last_beat_ns=NOW_NS - 2_000_000_000)
-    slept_long = slept(rank(1, IN_LOAD), 398.0)
-    assert judged(waiting(400.0), replace(slept_long, beat=recent)).verdict == "healthy"
-    nothing_said = replace(recent, beats=0)
-    assert judged(waiting(400.0), replace(slept_long, beat=nothing_said)).verdict == "hang"
-
-
-def test_a_wait_of_seconds_is_suspected_only_where_nobody_moves() -> None:
-    """A download, a tracker's run, a save: all of these do something within two seconds."""
-    assert judged(waiting(3.0), slept(rank(1, IN_LOAD), 2.5)).verdict == "suspect"
-    assert judged(waiting(3.0), slept(rank(1, IN_LOAD, cpu=0.9), 0.0)).verdict == "healthy"
 
 
 def test_ranks_that_all_burn_in_one_collective_are_suspected_as_nobody_knows_since_when() -> None:
@@ -115,96 +158,26 @@ def test_ranks_that_all_burn_in_one_collective_are_suspected_as_nobody_knows_sin
     assert "all 2 ranks have waited in barrier" in verdict.summary
 
 
-def test_one_that_polls_hangs_once_others_waited_longer_than_any_limit() -> None:
-    """It wakes now and then, so it may have come to this line just now."""
-    assert judged(waiting(100.0), slept(rank(1, IN_LOAD), 0.4)).verdict == "suspect"
-    verdict = judged(waiting(301.0), slept(rank(1, IN_LOAD), 0.4))
-    assert (verdict.verdict, verdict.stalled_for_s) == ("hang", 301.0)
-
-
-def test_one_that_moves_is_healthy_however_long_the_others_wait_and_slow_after_the_last_limit() -> (
-    None
-):
-    moving = slept(rank(1, *MOVING, cpu=0.9), 0.0)
-    assert judged(waiting(100.0), moving).verdict == "healthy"
-    assert judged(waiting(301.0), moving).verdict == "slow"
-
-
-def test_one_that_writes_bytes_is_healthy() -> None:
-    assert judged(waiting(100.0), slept(rank(1, IN_LOAD, bytes_s=200_000), 0.2)).verdict == (
-        "healthy"
-    )
-
-
-def test_a_long_computation_is_suspected_only_when_others_waited_long() -> None:
-    elsewhere = (*IN_LOAD[:-1], user("load", 42))
-    busy = slept(rank(1, IN_LOAD, elsewhere, IN_LOAD, cpu=0.9), 0.0)
-    assert judged(waiting(9.0), busy).verdict == "healthy"
-    assert judged(waiting(45.0), busy).verdict == "suspect"
-    assert judged(waiting(400.0), busy).verdict == "hang"
-
-
-def test_one_long_call_is_no_suspect_before_the_last_limit() -> None:
-    busy = slept(rank(1, IN_LOAD, cpu=0.9), 0.0)
-    assert judged(waiting(45.0), busy).verdict == "healthy"
-    assert judged(waiting(400.0), busy).verdict == "hang"
-
-
-def test_a_stopped_rank_is_proven_at_once() -> None:
-    verdict = judged(waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0))
-    assert (verdict.verdict, verdict.cause) == ("hang", "process_stopped")
-
-
-def test_what_a_watcher_knows_counts_where_its_looks_woke_the_ranks() -> None:
-    woken = waiting(0.3), slept(rank(1, IN_LOAD), 0.3)
-    assert judged(*woken).verdict == "suspect"
-    verdict = judged(*woken, notes=(note(0, 90.0), note(1, 80.0)))
-    assert (verdict.verdict, verdict.culprits, verdict.stalled_for_s) == ("hang", (1,), 80.0)
-
-
-def test_a_rank_that_has_just_beaten_is_not_silent_whatever_a_watcher_noted() -> None:
-    beaten = replace(rank(1, IN_LOAD), beat=replace(BEAT, last_beat_ns=NOW_NS - 200_000_000))
-    notes = (note(0, 90.0), note(1, 80.0))
-    assert judged(waiting(0.3), slept(beaten, 0.3), notes=notes).verdict == "healthy"
-
-
-def test_a_rank_that_moves_before_our_eyes_is_not_silent_whatever_a_watcher_noted() -> None:
-    moving = replace(note(1, 80.0), circling_for_s=1.0)
-    verdict = judged(waiting(0.3), rank(1, *MOVING, cpu=0.9), notes=(note(0, 90.0), moving))
-    assert verdict.verdict == "healthy"
-
-
-def test_a_watcher_that_saw_a_rank_go_in_circles_makes_it_no_healthy_one() -> None:
-    notes = (note(0, 400.0), note(1, 400.0))
-    verdict = judged(waiting(0.3), rank(1, *MOVING, cpu=0.9), notes=notes)
-    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
-
-
-def test_after_a_recovery_the_notes_are_short_and_the_job_is_healthy() -> None:
-    notes = (note(0, 0.5), note(1, 0.5))
-    assert judged(waiting(0.3), slept(rank(1, IN_LOAD), 0.3), notes=notes).verdict == "healthy"
-
-
-def test_one_that_beats_and_stands_still_is_silent_since_its_last_beat() -> None:
-    """Woken by a look, it has hardly slept: enough for a suspicion."""
-    silent = replace(rank(1, IN_LOAD), beat=replace(BEAT, last_beat_ns=NOW_NS - 60_000_000_000))
-    (_, view) = with_silences((waiting(0.3), slept(silent, 0.3)), WATCHED_S, LIMITS, NOW_NS)
-    assert (view.silent_for_s, view.idle_for_s) == (60.0, 10.0)
-    assert judged(waiting(0.3), slept(silent, 0.3)).verdict == "suspect"
-    assert judged(waiting(400.0), slept(silent, 50.0)).verdict == "hang"
-
-
-def test_a_wait_is_not_counted_from_the_last_beat_of_who_waits() -> None:
-    """It may have computed for a minute and come a second ago."""
-    late = replace(waiting(1.0), beat=replace(BEAT, last_beat_ns=NOW_NS - 60_000_000_000))
-    assert judged(late, slept(rank(1, IN_LOAD, cpu=0.9), 0.0)).verdict == "healthy"
-
-
-def test_a_job_in_which_nobody_does_anything_stands_still() -> None:
-    assert stands_still([waiting(90.0), slept(rank(1, IN_LOAD), 80.0)])
-    assert not stands_still([waiting(90.0), rank(1, *MOVING, cpu=0.9)])
-    assert not stands_still([waiting(90.0), rank(1, IN_LOAD, cpu=0.9)])
-    assert not stands_still([])
+@pytest.mark.parametrize(
+    ("other", "silent_s", "circling_s", "expected"),
+    [
+        (slept(STUCK, 0.3), (90.0, 80.0), 80.0, "hang"),
+        (slept(STUCK, 0.3), (0.5, 0.5), 0.5, "healthy"),
+        (slept(beaten(0.2), 0.3), (90.0, 80.0), 80.0, "healthy"),
+        (MOVES, (90.0, 80.0), 1.0, "healthy"),
+        (MOVES, (400.0, 400.0), 400.0, "hang"),
+    ],
+    ids=["it was silent", "it recovered", "it has beaten", "it moves", "it goes in circles"],
+)
+def test_what_a_watcher_knows_counts_where_its_looks_woke_the_ranks(
+    other: RankView, silent_s: tuple[float, float], circling_s: float, expected: str
+) -> None:
+    assert judged(waiting(0.3), slept(STUCK, 0.3)).verdict == "suspect"
+    notes = note(0, silent_s[0]), replace(note(1, silent_s[1]), circling_for_s=circling_s)
+    verdict = judged(waiting(0.3), other, notes=notes)
+    assert verdict.verdict == expected
+    if expected == "hang":
+        assert (verdict.culprits, verdict.stalled_for_s) == ((1,), silent_s[1])
 
 
 def test_a_short_sleep_of_a_job_that_stands_still_is_a_gap() -> None:
@@ -295,20 +268,3 @@ def test_nothing_is_said_of_a_log_that_grows_or_of_no_log(tmp_path: Path) -> Non
         assert said(at_work(pid)) is None
     with running(subprocess.DEVNULL) as pid:
         assert said(at_work(pid)) is None
-
-
-def test_nothing_is_said_of_a_job_that_does_not_work(tmp_path: Path) -> None:
-    with running(silent_log(tmp_path)) as pid:
-        assert said(job(replace(rank(0, IN_LOAD, silent=1.0), pid=pid))) is None
-        hung = job(replace(rank(0, IN_LOAD, silent=400.0), pid=pid))
-        assert judge(hung).verdict == "hang"
-        assert said(hung) is None
-
-
-def test_ranks_that_are_gone_meanwhile_are_passed_over(tmp_path: Path) -> None:
-    with running(silent_log(tmp_path)) as gone:
-        pass
-    with running(silent_log(tmp_path)) as pid:
-        text = said(at_work(gone, pid))
-    assert text is not None
-    assert text.startswith("rank 1 works (0.98 of a core)")

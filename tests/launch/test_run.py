@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import stat
 import subprocess
@@ -19,7 +18,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, until
 from watch.launched import python, run, run_words, start_run, verdict_of
 
-from lightning_hangcheck.launch.job import end_ranks
+from lightning_hangcheck.launch.run import end_ranks
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.rundir import read_journal
 from lightning_hangcheck.session.session import SessionFacts, open_session
@@ -233,29 +232,6 @@ for word in ("removed", "leave"):
     assert kept == ["dropped", "checkpoint", "checkpoint", "finished"]
 
 
-@pytest.mark.real
-def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(tmp_path: Path) -> None:
-    folder = tmp_path / os.fsdecode(b"caf\xe9")
-    folder.mkdir()
-    script = "import lightning_hangcheck as hc; hc.checkpoint('made'); print('trained')"
-    ended = subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", "run", "--", sys.executable, "-c", script],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout) == (0, "trained\n"), ended.stderr
-    assert "its name is not UTF-8; this run is kept below /tmp" in ended.stderr
-    (kept,) = re.findall(r"; run folder (/tmp/hangcheck-run-\S+)$", ended.stderr, re.M)[:1]
-    try:
-        assert "CHECKPOINT 1: made" in ended.stderr
-        assert verdict_of(Path(kept)).verdict == "finished"
-    finally:
-        shutil.rmtree(kept)
-
-
 OUTLIVING = """
 import pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -309,18 +285,6 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     end_ranks(ranks)
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_job_that_nobody_starts_again_is_ended_and_says_so(tmp_path: Path) -> None:
-    waits = python("import threading; threading.Event().wait()")
-    patience = ("--set", "idle_after=4", "--stall-timeout", "4")
-    ended = run(tmp_path, waits, "--on-hang", "restart", *patience)
-    assert ended.returncode == 75
-    assert "the ranks are not started again: no torchrun started them" in ended.stderr
-    assert "the job is ended because of the hang (--on-hang restart)" in ended.stderr
-    assert verdict_of(tmp_path / "run").verdict == "hang"
-
-
 RANK = """
 import os
 from lightning_hangcheck.recorder.lifecycle import current
@@ -361,7 +325,7 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
 APART_OF_A_CHILD = """
 import os, signal, subprocess, sys, time
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.launch.job import Job
+from lightning_hangcheck.launch.run import Job
 
 job = Job([sys.executable, "-c", "pass"], os.environ, set())
 reader, writer = os.pipe()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import csv
-import re
 import sys
 import time
-from pathlib import Path
 from threading import Thread
 from typing import IO, TYPE_CHECKING
 
@@ -22,11 +20,11 @@ from watch.launched import LONGEST_RUN_S, python, run, start_run, verdict_of
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.rundir import RunFolder, read_journal
+from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:
-    import subprocess
     from collections.abc import Iterator
+    from pathlib import Path
 
 pytestmark = pytest.mark.real
 
@@ -56,7 +54,7 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "where"),
     [
-        ("losing_pace.py", "most in loader: 0.2"),
+        ("losing_pace.py", "most of that in loader: 0.2"),
         ("losing_pace_plainly.py", "seen in prepare (programs/losing_pace_plainly.py:"),
     ],
     ids=["lightning", "plain"],
@@ -111,54 +109,15 @@ def _verdict(folder: Path, number: int) -> Verdict:
     return msgspec.json.decode(saved, type=Verdict)
 
 
-TWO_RANKS = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2"]
-
 HANGING = [sys.executable, str(PROGRAMS / "standing_still.py")]
 
 """Two ranks, each in ``take_task``."""
-
-PROGRAM = str(PROGRAMS / "ending_on_word.py")
 
 
 @pytest.fixture
 def storage(tmp_path: Path) -> Iterator[StallingStorage]:
     with stalling_storage(tmp_path) as mounted:
         yield mounted
-
-
-def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Exit code and error output; whoever reads it to its end waits for all that could write."""
-    try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    return process.returncode, errors
-
-
-@WHEN_ASKED_FOR
-def test_after_a_stall_that_ends_nothing_is_missing(
-    tmp_path: Path, storage: StallingStorage
-) -> None:
-    run_dir, word = str(storage.folder / "run"), tmp_path / "job"
-    word.mkdir()
-    process = start_run(word, [*TWO_RANKS, PROGRAM, str(word)], "--run-dir", run_dir)
-    try:
-        until(lambda: len(list(word.glob("in-*"))) == 2, "both ranks")
-        storage.stall()
-        time.sleep(1)
-        storage.answer_again()
-        (word / "go").touch()
-        code, errors = ended(process)
-    finally:
-        end(process)
-    kept = re.search(r"run folder (\S+)$", errors, re.MULTILINE)
-    assert kept, errors
-    assert verdict_of(Path(kept[1])).verdict == "crashed", code
-    for rank in (0, 1):
-        entries, gaps = read_journal(Path(kept[1]) / "ranks" / f"rank-{rank}.jsonl")
-        assert gaps == ()
-        names = [entry["name"] for entry in entries if entry["kind"] == "checkpoint"]
-        assert names == ["Script started", *(f"Item {item}" for item in range(20))]
 
 
 def test_a_hang_is_told_and_ended_while_storage_is_silent(
@@ -175,10 +134,10 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
     try:
         until(lambda: len(list(run_dir.glob("ranks/rank-*"))) == 2, "both journals")
         storage.stall()
-        code, errors = ended(process)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     finally:
         end(process)
-    assert code == 75, errors
+    assert process.returncode == 75, errors
     assert "take_task" in errors
     # a busy machine may find storage silent before it is stalled
     assert errors.count("does not answer") + errors.count("is kept in") == 1, errors

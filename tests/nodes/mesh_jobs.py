@@ -2,9 +2,8 @@
 
 Each rank runs the program of its stage: for each micro-batch it asks the stage before for a
 message, reduces in its tensor group and sends to the next stage; then the same backwards. At the
-end of a step it reduces in its data group, and in its expert group if there are such. A few ranks
-are odd. All others go on until they wait for one that does not come, and what they did by then is
-in their records.
+end of a step it reduces in its data group. A few ranks are odd. All others go on until they wait
+for one that does not come, and what they did by then is in their records.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ BEFORE, AFTER = "before", "after"
 IN_LAYERS = tuple((MAIN, user(f"layer_{one}", 92 + one)) for one in range(3))
 STANDS: Mapping[str, tuple[Frame, ...]] = {
     "tensor": (MAIN, user("forward", 90), torch("all_reduce")),
-    "expert": (MAIN, user("route", 110), torch("all_reduce")),
     "data": (MAIN, user("reduce_gradients", 120), torch("all_reduce")),
     "receive": (MAIN, user("from_last_stage", 50), torch("recv")),
     "stalled": IN_LOAD,
@@ -61,7 +59,6 @@ class Mesh(Struct, frozen=True):
     data: int
     stages: int
     tensor: int
-    experts: int = 0
 
     @property
     def world(self) -> int:
@@ -94,7 +91,6 @@ def program(mesh: Mesh, stage: int, odd: Odd | None) -> tuple[tuple[str, str], .
             steps += [("receive", asked)] if there[asked] else []
             steps += [("tensor", "all_reduce")]
             steps += [("send", told)] if there[told] else []
-        steps += [("expert", "all_reduce")] if mesh.experts else []
         steps += [("data", "all_reduce")]
     if odd is None:
         return tuple(steps)
@@ -106,14 +102,14 @@ def program(mesh: Mesh, stage: int, odd: Odd | None) -> tuple[tuple[str, str], .
 
 def played(mesh: Mesh, replicas: tuple[Mapping[Place, Odd], ...]) -> dict[Seat, Stuck]:
     """Let the ranks of these replicas run until none gets on."""
-    here = Mesh(len(replicas), mesh.stages, mesh.tensor, mesh.experts and len(replicas))
+    here = Mesh(len(replicas), mesh.stages, mesh.tensor)
     seats = [here.seat(number) for number in range(here.world)]
     ways = {seat: program(here, seat[1], replicas[seat[0]].get(seat[1:])) for seat in seats}
     ended, entered = dict.fromkeys(seats, 0), dict.fromkeys(seats, 0)
     came: dict[tuple[object, ...], list[str]] = {}
     sent: dict[tuple[object, ...], int] = {}
     done: dict[tuple[Seat, str], int] = {}
-    size = {"tensor": mesh.tensor, "data": len(replicas), "expert": len(replicas)}
+    size = {"tensor": mesh.tensor, "data": len(replicas)}
     moved = True
     while moved:
         moved = False
@@ -175,7 +171,7 @@ def seen(mesh: Mesh, number: int, stuck: Stuck, odd: Odd | None) -> RankView:
     messages = MessageCounts(sent=sent, received=received)
     groups = tuple(
         replace(record, group=name, ranks=members)
-        for record, (name, members) in zip(records, _groups(mesh, number), strict=False)
+        for record, (name, members) in zip(records, _groups(mesh, number), strict=True)
     )
     flight = FlightRecord(taken_ns=1, groups=groups, messages=messages)
     return replace(
@@ -199,7 +195,7 @@ def _made(
     """Ranks that differ in their numbers alone are made once."""
     begun = way[: stuck.ended + stuck.entered]
     records = []
-    for dimension in ("tensor", "data", "expert"):
+    for dimension in ("tensor", "data"):
         entered = [(at, name) for at, (one, name) in enumerate(begun) if one == dimension]
         entries = tuple(
             CollectiveEntry(
@@ -232,11 +228,4 @@ def _groups(mesh: Mesh, number: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
     tensor = tuple(range(first, first + mesh.tensor))
     replicas = tuple(range(mesh.number(0, stage, place), mesh.world, apart))
     names = 1 + replica * mesh.stages + stage, stage * mesh.tensor + place
-    groups = [(str(names[0]), tensor), (str(1 + mesh.data * mesh.stages + names[1]), replicas)]
-    if mesh.experts:
-        block = replica // mesh.experts
-        first = block * mesh.experts
-        members = replicas[first : first + mesh.experts]
-        before = 1 + mesh.data * mesh.stages + mesh.stages * mesh.tensor
-        groups.append((str(before + block * mesh.stages * mesh.tensor + names[1]), members))
-    return tuple(groups)
+    return (str(names[0]), tensor), (str(1 + mesh.data * mesh.stages + names[1]), replicas)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
@@ -90,42 +90,23 @@ def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
     assert alarm.take(verdict("suspect", 1), closer=True) is None
 
 
-def test_the_end_of_an_alarm_is_told_once() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("hang", 1))
-    ended = alarm.ended(NOW, 42.0)
-    assert ended is not None
-    assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 42.0)
-    assert alarm.ended(NOW, 42.0) is None
-
-
 @pytest.mark.parametrize(
     ("kind", "words"), [("suspect", "was suspected for"), ("hang", "was called a hang for")]
 )
-def test_its_end_says_for_how_long_it_stood(kind: str, words: str) -> None:
-    """From the first suspicion on, however much longer the silence was."""
-    alarm = Alarm()
-    alarm.take(replace(verdict("suspect", 1), stalled_for_s=12.0))
-    alarm.take(replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0))
-    ended = alarm.ended(NOW, 52.0)
-    assert ended is not None
-    assert ended.summary.startswith(f"moves again, {words} 40 s (silent for 52 s); what was seen:")
-
-
-def test_a_job_that_advances_again_has_lost_nothing() -> None:
+def test_the_end_of_an_alarm_is_told_once_with_how_long_it_stood(kind: str, words: str) -> None:
+    """From the first suspicion on, however much longer the silence was; nothing is lost then."""
     found = EvidenceItem("stack", 1, "is in load"), EvidenceItem("lost", None, "2 steps")
     alarm = Alarm()
-    alarm.take(replace(verdict("hang", 1), evidence=found))
-    ended = alarm.ended(NOW, 42.0)
+    alarm.take(replace(verdict("suspect", 1), stalled_for_s=12.0))
+    last = replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0, evidence=found)
+    alarm.take(last)
+    ended = alarm.ended(NOW, 52.0)
     assert ended is not None
+    assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 52.0)
+    assert ended.summary.startswith(f"moves again, {words} 40 s (silent for 52 s); what was seen:")
     assert ended.evidence == found[:1]
-
-
-def test_a_second_hang_of_the_same_rank_counts_too() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("hang", 1))
-    alarm.ended(NOW, 42.0)
-    assert alarm.take(verdict("hang", 1)) == "report"
+    assert alarm.ended(NOW, 52.0) is None
+    assert alarm.take(last) in ("line", "report"), "a second one counts too"
 
 
 def test_how_long_a_stall_has_lasted_is_told_by_our_own_clock() -> None:
@@ -149,13 +130,10 @@ def reminded_at(alarm: Alarm, first: int, last: int) -> list[int]:
     return [m for m in range(first, last) if alarm.reminder(m * MINUTE_NS) is not None]
 
 
-def test_each_reminder_comes_after_twice_the_time() -> None:
+def test_each_reminder_comes_after_twice_the_time_and_a_late_one_is_not_repeated() -> None:
     alarm = Alarm()
     alarm.take(verdict("suspect", 1))
     assert reminded_at(alarm, 10, 45) == [12, 14, 18, 26, 42]
-
-
-def test_a_reminder_that_comes_late_says_how_late_and_is_not_repeated() -> None:
     alarm = Alarm()
     alarm.take(verdict("hang", 1))
     assert alarm.reminder(0) is None
@@ -179,14 +157,6 @@ RAISED_NS = 50
 BLAMED = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
 
 
-def advances(here: dict[int, WatchedRank], elsewhere: dict[int, int] | None) -> bool:
-    alarm = Alarm()
-    alarm.standing = judge(BLAMED)
-    alarm.raised(replace(BLAMED, taken_ns=RAISED_NS))
-    assert not alarm.has_passed(here, elsewhere, 100), "it waits a little"
-    return alarm.advances_since_ns == 100
-
-
 def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, WatchedRank]:
     one = WatchedRank(FoundRank(rank=number, pid=100 + number), advanced_ns)
     if gone:
@@ -195,21 +165,26 @@ def watched(number: int, advanced_ns: int, *, gone: bool = False) -> dict[int, W
 
 
 @pytest.mark.parametrize("at_ns", [40, 60])
-def test_a_culprit_is_asked_where_it_is_seen(at_ns: int) -> None:
-    later = at_ns > RAISED_NS
-    assert advances(watched(1, at_ns), None) == later
-    assert advances(watched(0, 0), {1: at_ns}) == later
-
-
-@pytest.mark.parametrize("at_ns", [40, 60])
-def test_where_its_node_is_silent_those_that_waited_tell(at_ns: int) -> None:
-    assert advances(watched(0, at_ns), {}) == (at_ns > RAISED_NS)
-
-
-def test_a_culprit_that_is_gone_does_not_come_back_whatever_others_do_on_their_way_out() -> None:
-    here = {**watched(0, 60), **watched(1, 60, gone=True)}
-    assert not advances(here, {})
-    assert not advances(watched(0, 60), None)
+@pytest.mark.parametrize(
+    ("here", "elsewhere", "asked"),
+    [
+        (lambda at_ns: watched(1, at_ns), lambda _: None, True),
+        (lambda _: watched(0, 0), lambda at_ns: {1: at_ns}, True),
+        (lambda at_ns: watched(0, at_ns), lambda _: {}, True),
+        (lambda at_ns: {**watched(0, at_ns), **watched(1, at_ns, gone=True)}, lambda _: {}, False),
+        (lambda at_ns: watched(0, at_ns), lambda _: None, False),
+    ],
+    ids=["here", "on another node", "its node is silent: who waited", "it is gone", "one node"],
+)
+def test_whose_progress_ends_an_alarm(
+    here: Any, elsewhere: Any, *, asked: bool, at_ns: int
+) -> None:
+    """That of its culprits; others move on their way out, too. It waits a little after that."""
+    alarm = Alarm()
+    alarm.standing = judge(BLAMED)
+    alarm.raised(replace(BLAMED, taken_ns=RAISED_NS))
+    assert not alarm.has_passed(here(at_ns), elsewhere(at_ns), 100)
+    assert (alarm.advances_since_ns == 100) == (asked and at_ns > RAISED_NS)
 
 
 HUNG = (rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
@@ -250,49 +225,36 @@ def test_a_job_that_steps_on_a_minute_later_was_asked_something_else() -> None:
     assert shutdown.asked is None
 
 
-def test_one_rank_that_leaves_a_proven_hang_tells() -> None:
+def test_one_rank_that_leaves_a_proven_hang_tells_unless_it_was_gone_before() -> None:
     shutdown = Shutdown()
     shutdown.hang_proven(HUNG)
     assert shutdown.begun((gone(0, 1), HUNG[1]), proven=True, now_ns=at(1))
     assert shutdown.begun((interrupted(0), HUNG[1]), proven=True, now_ns=at(1))
     assert shutdown.end_round() is None, "a launcher starts it anew"
     assert not shutdown.begun(HUNG, proven=True, now_ns=at(2))
-
-
-def test_a_rank_that_was_gone_before_the_hang_was_proven_does_not() -> None:
-    shutdown = Shutdown()
-    ranks = (gone(0, -15), HUNG[1])
-    shutdown.hang_proven(ranks)
-    assert not shutdown.begun(ranks, proven=True, now_ns=at(1))
-
-
-def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot() -> None:
-    """Ctrl-C comes to a rank that sleeps, and to one that waits in native code for it."""
-    shutdown = Shutdown()
-    ranks = (interrupted(0), HUNG[1])
-    assert shutdown.begun(ranks, proven=False, suspected="rank 0 is silent", now_ns=at(1))
-    assert shutdown.asked is not None
-    assert shutdown.asked.by == "KeyboardInterrupt in rank 0"
-    assert shutdown.asked.suspected == "rank 0 is silent"
-    assert shutdown.begun(HUNG, proven=False, now_ns=at(30)), "what was asked for stays so"
+    shutdown.hang_proven((gone(0, -15), HUNG[1]))
+    assert not shutdown.begun((gone(0, -15), HUNG[1]), proven=True, now_ns=at(3))
 
 
 @pytest.mark.parametrize(
     ("told_s", "by"), [(1.1, "SIGINT from the terminal"), (30, "KeyboardInterrupt in rank 0")]
 )
-def test_a_launcher_tells_more_of_a_signal_that_a_rank_showed_first(told_s: float, by: str) -> None:
+def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot(
+    told_s: float, by: str
+) -> None:
+    """Ctrl-C comes to a rank that sleeps, and to one that waits; a launcher may tell more of it."""
     shutdown = Shutdown()
-    assert shutdown.begun((interrupted(0), HUNG[1]), proven=False, suspected="0", now_ns=at(1))
+    ranks = (interrupted(0), HUNG[1])
+    assert shutdown.begun(ranks, proven=False, suspected="rank 0 is silent", now_ns=at(1))
+    assert shutdown.begun(HUNG, proven=False, now_ns=at(1)), "what was asked for stays so"
     shutdown.ask("SIGINT from the terminal", HUNG, "", at(told_s))
     assert shutdown.asked is not None
-    assert (shutdown.asked.by, shutdown.asked.suspected) == (by, "0")
+    assert (shutdown.asked.by, shutdown.asked.suspected) == (by, "rank 0 is silent")
 
 
-def test_a_rank_that_a_signal_ended_speaks_for_no_other_for_it_may_be_needed() -> None:
+def test_a_rank_that_a_signal_or_its_launcher_ended_speaks_for_no_other() -> None:
+    """Others may need it. The launcher ends the others of a failed rank."""
     assert not Shutdown().begun((gone(0, -15), HUNG[1]), proven=False, now_ns=at(1))
     assert Shutdown().begun((gone(0, -15), interrupted(1)), proven=False, now_ns=at(1))
-
-
-def test_a_launcher_that_ends_the_others_of_a_failed_rank_does_not_ask_for_the_end() -> None:
     ranks = (gone(0, 1, words="ValueError: bad sample"), interrupted(1))
     assert not Shutdown().begun(ranks, proven=False, now_ns=at(1))

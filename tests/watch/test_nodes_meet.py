@@ -14,16 +14,15 @@ from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.model.run import NodePlace, RoundStart
 from lightning_hangcheck.nodes.encoding import pack, read_message
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes.among_nodes import Meeting, contradictions, meeting_of
-from lightning_hangcheck.watch.other_nodes.joining import (
+from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
+from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
     agreed_number,
     mark_of,
@@ -76,15 +75,6 @@ def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_i
     ]
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"round": 1}, {"local_world_size": None}, {"world_size": 0}],
-    ids=["another round", "ranks that no launcher numbered", "a size that is not known yet"],
-)
-def test_what_may_be_right_is_left_alone(changes: dict[str, object]) -> None:
-    assert said(*((0, 1) if "world_size" not in changes else (2, 3)), **changes) == []
-
-
 def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None:
     there = RoundMark(began_s=6.0, store_port=29_600)
     (sentence,) = said(2, 3, here=RoundMark(6.0, 29_500), there=there)
@@ -96,12 +86,26 @@ def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None
 
 
 @pytest.mark.parametrize(
-    "there",
-    [RoundMark(6.0, 29_500), RoundMark(2.0, 29_600), UNMARKED],
-    ids=["the same store", "just started", "no torchrun"],
+    ("ranks", "changes"),
+    [
+        ((2, 3), {}),
+        ((0, 1), {"round": 1}),
+        ((0, 1), {"local_world_size": None}),
+        ((2, 3), {"world_size": 0}),
+        ((2, 3), {"there": RoundMark(6.0, 29_500)}),
+        ((2, 3), {"there": RoundMark(2.0, 29_600)}),
+    ],
+    ids=[
+        "nodes of one job",
+        "another round",
+        "ranks that no launcher numbered",
+        "a size that is not known yet",
+        "the same store",
+        "just started",
+    ],
 )
-def test_ranks_that_may_meet_are_no_news(there: RoundMark) -> None:
-    assert said(2, 3, here=RoundMark(6.0, 29_500), there=there) == []
+def test_what_may_be_right_is_left_alone(ranks: tuple[int, ...], changes: dict[str, Any]) -> None:
+    assert said(*ranks, here=RoundMark(6.0, 29_500), **changes) == []
 
 
 ADDRESS = "10.0.0.2"
@@ -156,28 +160,26 @@ def known_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, "0123456789abcdef")
 
 
-def test_the_first_node_serves_the_store_that_was_asked_for() -> None:
-    said = meeting_of(SLURM, OFFERED).told
-    assert said.startswith("the first sidecar's store at node0:29511: no store that outlives the")
-    assert said.endswith("--nodes-port has one served; this is node 1 of 4")
-    assert isinstance(meeting_of(SLURM, OFFERED).places[0], SealedPlace)
+IN_RUN_DIR = Settings(nodes_port=29511, run_dir="/shared/run")
 
 
-def test_a_launchers_own_store_goes_before_one_that_must_be_served() -> None:
-    assert isinstance(meeting_of(TORCHRUN, OFFERED).places[0], CourierPlace)
-    assert "torchrun's store at node0:29500" in meeting_of(TORCHRUN, OFFERED).told
-
-
-def test_a_folder_that_was_named_for_it_goes_before_all() -> None:
-    found = meeting_of(SLURM, Settings(nodes_port=29511, **FOLDERS))
-    assert [type(one) for one in found.places] == [FolderPlace]
-    assert "/shared/meet" in found.told
-
-
-def test_a_port_goes_before_the_run_folder() -> None:
-    store, folder = meeting_of(SLURM, Settings(nodes_port=29511, run_dir="/shared/run")).places
-    assert isinstance(store, SealedPlace)
-    assert "/shared/run/nodes/" in folder.where, "there they go on if it is lost"
+@pytest.mark.parametrize(
+    ("place", "asked", "kinds", "told"),
+    [
+        (SLURM, Settings(nodes_port=29511, **FOLDERS), [FolderPlace], "folder /shared/meet/"),
+        (TORCHRUN, OFFERED, [CourierPlace], "torchrun's store at node0:29500"),
+        (SLURM, OFFERED, [SealedPlace], "the first sidecar's store at node0:29511: no store that "),
+        (SLURM, IN_RUN_DIR, [SealedPlace, FolderPlace], "the first sidecar's store at node0:29511"),
+        (NodePlace(number=0, nnodes=1, first="node0"), OFFERED, [], ""),
+    ],
+    ids=["a folder", "a launcher's store", "a port", "a port, then the run folder", "one node"],
+)
+def test_where_the_nodes_meet(place: NodePlace, asked: Settings, kinds: Any, told: str) -> None:
+    """A folder that was named for it goes before all; in a run folder they go on if it is lost."""
+    found = meeting_of(place, asked)
+    assert [type(one) for one in found.places] == kinds
+    assert found.told.startswith(told)
+    assert found.told.endswith(f"; this is node 1 of {place.nnodes}" if kinds else "")
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
@@ -187,7 +189,7 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
     assert (without.places, without.told[:9]) == ((), "nowhere: ")
     assert "needs a secret" in without.told
     assert f"export {SHARED_BY_NODES}=" in without.way_out
-    in_folder = meeting_of(SLURM, Settings(nodes_port=29511, run_dir="/shared/run"))
+    in_folder = meeting_of(SLURM, IN_RUN_DIR)
     assert [type(one) for one in in_folder.places] == [FolderPlace]
 
 
@@ -290,11 +292,3 @@ def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_t
     assert agreed(joined(20.0), heard_of(apart)) == 2
     assert agreed(joined(20.0), heard_of(apart, number=2)) == 0
     assert agreed(joined(20.0), heard_of(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0
-
-
-def test_nodes_of_one_job_are_no_news() -> None:
-    assert said(2, 3) == []
-
-
-def test_one_node_meets_nobody() -> None:
-    assert meeting_of(NodePlace(number=0, nnodes=1, first="node0"), OFFERED) == Meeting()

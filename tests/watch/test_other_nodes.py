@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
-from itertools import count
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,8 +21,8 @@ from lightning_hangcheck.nodes.encoding import BadMessage, pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import MOST_ENDS, VERSION, left_round, message_of
 from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, PeerState
-from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes, is_on_whole_job
-from lightning_hangcheck.watch.other_nodes.joining import (
+from lightning_hangcheck.watch.among_nodes import AmongNodes, is_on_whole_job
+from lightning_hangcheck.watch.joined_nodes import (
     EndedRounds,
     LeftHere,
     first_failure_ns,
@@ -116,6 +115,11 @@ def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None
     verdict = judge(case)
     assert (verdict.verdict, verdict.culprits, verdict.nnodes) == ("hang", (3,), 2)
     assert case.gaps == ()
+    assert not nodes[0].follows
+    tell_until(nodes, lambda: nodes[1].follows)
+    assert nodes[1].join(THERE) == THERE, "another node than the first judges its own ranks alone"
+    later = now(replace(HERE, run=replace(HERE.run, round=1)))
+    assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1], "of another round"
 
 
 def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[AmongNodes]) -> None:
@@ -136,37 +140,6 @@ def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[Among
     assert not any(node.all_know(replace(verdict, verdict="suspect")) for node in nodes)
 
 
-def test_a_verdict_that_one_node_has_not_read_is_not_known(tmp_path: Path) -> None:
-    meeting = FolderPlace(tmp_path / "meet")
-    three = [AmongNodes(NodePlace(number=n, nnodes=3), [meeting]) for n in range(3)]
-    here, there = (replace(one, run=replace(one.run, nnodes=3)) for one in (HERE, THERE))
-    with closing(three[0]), closing(three[1]), closing(three[2]):
-        last = message_of(now(there), 2, 1)
-        stamps = count(1)
-
-        def heard() -> bool:
-            three[0].tell(now(here), None)
-            three[1].tell(now(there), None)
-            meeting.post("node-2", pack(replace(last, stamp=next(stamps))))
-            return three[0].judged_with().keys() == {1, 2}
-
-        three[2].close()  # somebody else tells in its place, who reads nothing
-        until(heard, "the nodes to hear each other")
-        verdict = judge(three[0].join(now(here)))
-
-        def read() -> bool:
-            heard()
-            three[0].tell(now(here), verdict)
-            return three[1].news() == verdict
-
-        until(read, "the second node to read it")
-        for _ in range(20):
-            read()
-            time.sleep(0.1)
-        assert not three[0].all_know(verdict)
-        assert not three[1].all_know(verdict)
-
-
 def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> None:
     tell_until(nodes, lambda: hears(nodes))
     verdict = judge(nodes[0].join(now(HERE)))
@@ -177,14 +150,6 @@ def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> Non
         return nodes[0].all_know(verdict)
 
     until(known, "the message that the other node has ended")
-
-
-def test_other_nodes_than_the_first_judge_nothing_but_their_own_ranks(
-    nodes: list[AmongNodes],
-) -> None:
-    tell_until(nodes, lambda: nodes[1].follows)
-    assert nodes[1].join(THERE) == THERE
-    assert not nodes[0].follows
 
 
 def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
@@ -273,12 +238,6 @@ def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
     )
 
 
-def test_ranks_of_another_round_are_left_out(nodes: list[AmongNodes]) -> None:
-    tell_until(nodes, lambda: hears(nodes))
-    later = now(replace(HERE, run=replace(HERE.run, round=1)))
-    assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1]
-
-
 def test_a_hang_is_told_on_all_nodes_and_a_lost_pace_where_its_ranks_are() -> None:
     hang = replace(judge(HERE), verdict="hang", stalled_since="2026-01-01T00:00:00Z")
     assert is_on_whole_job(hang)
@@ -335,18 +294,6 @@ def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
     for nodes in ({}, heard(GOES_ON), heard(replace(GOES_ON, run=ENDED_BY_AGENT.run))):
         assert join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
     assert join_round_end(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
-
-
-def test_a_node_that_went_without_a_word_was_lost() -> None:
-    """Its last message is of before the first end here."""
-    present = replace(GOES_ON, run=ENDED_BY_AGENT.run)
-    lost_peer = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
-    own = replace(ENDED_BY_AGENT, ranks=(seen(gone(0, 1, words=lost_peer), 1.0),))
-    joined = join_round_end(own, heard(present, ago_s=9.0), PLACE, over=True)
-    assert joined is not None
-    verdict = judge(joined)
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
-    assert "rank 1 was lost with node 1" in verdict.summary
 
 
 def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
@@ -413,36 +360,26 @@ def of_node(node: int, view: RankView, ago_s: float) -> PeerState:
 LEFT_HERE: Case = job(seen(gone(0, 1, words=LOST), 2.0), ended=True, **OF_THREE)
 
 
-def concluded(nodes: dict[int, PeerState]) -> Any:
-    said = have_said(nodes, first_failure_ns(LEFT_HERE))
-    return judge(replace(join_end(LEFT_HERE, nodes, said, 0), exit_code=1))
-
-
-def test_a_rank_that_was_killed_on_another_node_is_named() -> None:
+@pytest.mark.parametrize(
+    ("others", "culprits", "said"),
+    [
+        ([seen(gone(1, -9), 0.1), seen(gone(2, 1, words=LOST), 0.1)], (1,), "rank 1 "),
+        ([None, seen(gone(2, 1, words=LOST), 0.1)], (1,), "rank 1 was lost with node 1"),
+        ([None, None], (), ""),
+    ],
+    ids=["one was killed", "one told nothing more", "the place to meet went first"],
+)
+def test_who_ended_the_job_on_another_node_is_named(
+    others: list[RankView | None], culprits: tuple[int, ...], said: str
+) -> None:
+    """A node that is None waited in a barrier when it was heard last, 4 s ago."""
     nodes = {
-        1: of_node(1, seen(gone(1, -9), 0.1), ago_s=1.0),
-        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
+        number: of_node(number, rank(number, IN_BARRIER, silent=0.1), ago_s=4.0)
+        if view is None
+        else of_node(number, view, ago_s=1.0)
+        for number, view in enumerate(others, start=1)
     }
-    verdict = concluded(nodes)
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
-    assert {one.rank for one in verdict.ranks} == {0, 1, 2}
-
-
-def test_a_node_that_told_nothing_more_is_lost() -> None:
-    nodes = {
-        1: of_node(1, rank(1, IN_BARRIER, silent=0.1), ago_s=4.0),
-        2: of_node(2, seen(gone(2, 1, words=LOST), 0.1), ago_s=1.0),
-    }
-    verdict = concluded(nodes)
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
-    assert "rank 1 was lost with node 1" in verdict.summary
-
-
-def test_where_the_place_to_meet_went_first_no_node_is_called_lost() -> None:
-    nodes = {n: of_node(n, rank(n, IN_BARRIER, silent=0.1), ago_s=4.0) for n in (1, 2)}
-    verdict = concluded(nodes)
-    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
-
-
-def test_a_job_in_which_nobody_failed_here_waits_for_no_last_words() -> None:
-    assert first_failure_ns(job(gone(0, 0), ended=True, **OF_THREE)) == 0
+    told = have_said(nodes, first_failure_ns(LEFT_HERE))
+    verdict = judge(replace(join_end(LEFT_HERE, nodes, told, 0), exit_code=1))
+    assert (verdict.verdict, verdict.culprits) == ("crashed", culprits)
+    assert said in verdict.summary

@@ -138,36 +138,30 @@ def test_a_rank_that_another_process_claims_while_the_rest_live_is_only_replaced
     assert [one.found.pid for one in made.alive] == [10, 21]
 
 
-def test_the_number_of_a_rank_that_is_gone_with_all_others_begins_a_round() -> None:
-    made = watched(found(0, 10), found(1, 11), left=1)
-    assert made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
-    assert not made.is_left_by(found(1, 11)), "it is the same process"
+TWO, COUNTED = (found(0, 10), found(1, 11)), (found(0, 10, 0), found(1, 11, 0))
+ROUNDS: dict[str, tuple[tuple[FoundRank, ...], int | None, FoundRank, bool]] = {
+    "the first rank of all": ((), None, found(0, 10, 1), False),
+    "all others are gone": (TWO, 1, found(1, 21, started_ticks=ALWAYS_LATER), True),
+    "it is the same process": (TWO, 1, found(1, 11), False),
+    # it inherited the rank's number, and was there while the rank still lived
+    "a worker that outlives its rank": (TWO, -15, found(1, 21, started_ticks=1), False),
+    "the launcher's count, whoever is left": (COUNTED, None, found(0, 20, 1), True),
+    "the same count": (COUNTED, None, found(2, 20, 0), False),
+    "of the round before": ((found(0, 20, 1),), None, found(1, 11, 0), False),
+    "one that was late": (COUNTED[:1], 1, found(1, 11, 0, started_ticks=1), False),
+    # a node that comes changes the numbers, and torchrun does not count it as a restart
+    "all numbered anew": (
+        (found(2, 10, 0), found(3, 11, 0)), -15, found(0, 20, 0, started_ticks=ALWAYS_LATER), True,
+    ),
+}  # fmt: skip
 
 
-def test_a_worker_that_outlives_its_rank_begins_no_round() -> None:
-    """It inherited the rank's number, and was there while the rank still lived."""
-    made = watched(found(0, 10), found(1, 11), left=-15)
-    assert not made.is_left_by(found(1, 21, started_ticks=1))
-
-
-def test_the_launchers_count_begins_a_round_whoever_is_left() -> None:
-    made = watched(found(0, 10, 0), found(1, 11, 0))
-    assert made.is_left_by(found(0, 20, 1))
-    assert not made.is_left_by(found(2, 20, 0))
-    later = watched(found(0, 20, 1))
-    assert not later.is_left_by(found(1, 11, 0))
-    assert later.is_after(found(1, 11, 0)), "it is left over from the round before"
-
-
-def test_a_rank_that_was_late_in_a_round_of_which_all_others_are_gone_belongs_to_it() -> None:
-    made = watched(found(0, 10, 0), left=1)
-    assert not made.is_left_by(found(1, 11, 0, started_ticks=1))
-
-
-def test_ranks_that_were_numbered_anew_after_all_had_gone_begin_a_round() -> None:
-    """A node that comes changes the numbers, and torchrun does not count it as a restart."""
-    made = watched(found(2, 10, 0), found(3, 11, 0), left=-15)
-    assert made.is_left_by(found(0, 20, 0, started_ticks=ALWAYS_LATER))
+@pytest.mark.parametrize("case", ROUNDS)
+def test_which_process_begins_a_round(case: str) -> None:
+    ranks, left, later, begins = ROUNDS[case]
+    made = watched(*ranks, left=left)
+    assert made.is_left_by(later) == begins
+    assert made.is_after(later) == (case == "of the round before")
 
 
 @pytest.mark.parametrize(
@@ -232,12 +226,8 @@ def test_a_round_that_hung_keeps_the_hang_as_its_cause() -> None:
     assert verdict.summary.startswith("round 0 ended: it hung: rank 1 ")
     assert verdict.stalled_for_s == 0.0
     assert (ended.verdict, ended.culprits) == ("hang", (1,))
-
-
-def test_a_round_that_ended_well_is_no_failure_even_if_it_hung_once() -> None:
-    hang = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
     well = job(gone(0, 0), gone(1, 0), ended=True, next_start=RoundStart())
-    assert end_round(well, "", hang)[1].verdict == "finished"
+    assert end_round(well, "", hang)[1].verdict == "finished", "however it hung before"
 
 
 def test_ranks_whose_end_nobody_saw_did_not_end_well_where_others_follow() -> None:
@@ -288,11 +278,8 @@ def test_rounds_that_failed_alike_are_told_once() -> None:
         "rounds 0-1 ended: rank 1 failed",
         "round 2 ended: rank 0 failed",
     ]
-
-
-def test_many_ways_to_fail_are_counted() -> None:
-    before = earlier("a", "b", "c", "d")
-    summary = judge(job(gone(0, 0), ended=True, exit_code=0, round=4, earlier=before)).summary
+    many = earlier("a", "b", "c", "d")
+    summary = judge(job(gone(0, 0), ended=True, exit_code=0, round=4, earlier=many)).summary
     assert summary.endswith("round 1 had ended: b; 2 more rounds had ended otherwise")
 
 
@@ -377,7 +364,3 @@ def test_a_process_that_learns_its_number_is_no_longer_rank_0() -> None:
     watched.take_in(FoundRank(rank=0, pid=os.getpid(), started_ticks=1, guessed=True), 1)
     watched.take_in(FoundRank(rank=1, pid=os.getpid(), started_ticks=1, world_size=2), 2)
     assert list(watched.ranks) == [1]
-
-
-def test_the_first_rank_of_all_begins_no_round() -> None:
-    assert not WatchedRound(0).is_left_by(found(0, 10, 1))

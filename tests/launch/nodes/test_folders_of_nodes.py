@@ -115,6 +115,17 @@ def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
     assert "this run is kept in" in capfd.readouterr().err
 
 
+def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    assert take_run_folder(None, RECORD).path.name.startswith("hangcheck-run-")
+    assert "its name is not UTF-8; this run is kept" in capfd.readouterr().err
+
+
 def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Path) -> None:
     shared = tmp_path / "run"
     first = take_run_folder(str(shared), NAMED)

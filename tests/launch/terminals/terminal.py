@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-CTRL_C, CTRL_Z = b"\x03", b"\x1a"
+CTRL_C = b"\x03"
 
 
 class Terminal:

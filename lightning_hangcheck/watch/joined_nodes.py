@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import PeerState
     from lightning_hangcheck.observe.watched_rank import WatchedRound
-    from lightning_hangcheck.watch.other_nodes.among_nodes import AmongNodes
+    from lightning_hangcheck.watch.among_nodes import AmongNodes
 
 CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 ANSWERED_LATER_S = 5.0
@@ -154,10 +154,7 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
 
 
 def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
-    """Return the ranks of other nodes whose evidence is needed: one of each class that is silent.
-
-    In a job of few ranks each tells it unasked.
-    """
+    """Return ranks of other nodes whose evidence is needed: one of each class that is silent."""
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in heard for line in peer.message.lines)
@@ -302,10 +299,7 @@ class EndedRounds:
     def settled(
         self, now_ns: int, *, at_once: bool = False
     ) -> Iterator[tuple[Case, Verdict, Round]]:
-        """Yield the rounds of which it is known by now how they ended.
-
-        Each with the case that shows it, the verdict to be told, and as it is remembered.
-        """
+        """Yield the rounds of which it is known by now how they ended."""
         nodes = self._nodes
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None

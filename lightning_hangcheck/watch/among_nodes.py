@@ -22,7 +22,12 @@ from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.meeting_place import FolderPlace, NodesPlace, SealedPlace
+from lightning_hangcheck.nodes.meeting_place import (
+    CourierPlace,
+    FolderPlace,
+    NodesPlace,
+    SealedPlace,
+)
 from lightning_hangcheck.nodes.message import (
     CALM_BELOW_S,
     MOST_ASKED,
@@ -33,12 +38,11 @@ from lightning_hangcheck.nodes.message import (
     message_of,
 )
 from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
-from lightning_hangcheck.nodes.store_place import CourierPlace
 from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.other_nodes import joining
+from lightning_hangcheck.watch import joined_nodes as joining
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -245,10 +249,7 @@ class AmongNodes:
         return verdict
 
     def all_know(self, verdict: Verdict | None) -> bool:
-        """Whether all nodes are known to have read a verdict, or cannot, or need not.
-
-        Any node may serve the store by which they hear of it.
-        """
+        """Whether all nodes are known to have read a verdict, or cannot, or need not."""
         alone = not (self.judges or self.follows) or self.peers.in_trouble
         if verdict is None or alone or not is_on_whole_job(verdict):
             return True
@@ -355,10 +356,7 @@ class AmongNodes:
             return own
 
     def elsewhere(self) -> dict[int, int]:
-        """Return when ranks of other nodes last showed progress, by our monotonic clock.
-
-        Of ranks that stand alike, when the last of them did.
-        """
+        """Return when ranks of other nodes last showed progress, by our monotonic clock."""
         return {
             rank: peer.received_ns - int(line.view.silent_for_s * NANOSECONDS)
             for peer in self.peers.heard.values()
