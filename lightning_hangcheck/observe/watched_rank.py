@@ -9,7 +9,6 @@ import signal
 import socket
 import time
 from collections import deque
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -29,7 +28,7 @@ from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.look.flight_record import Numbers
@@ -245,6 +244,23 @@ class WatchedRank:
         )
 
 
+class _Boundary:
+    """Entered for each rank at each reading: a generator would cost four times as much."""
+
+    __slots__ = ("_faults", "_rank", "_what")
+
+    def __init__(self, faults: Faults, what: str, rank: int | None) -> None:
+        self._faults, self._what, self._rank = faults, what, rank
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        self._faults.take(self._what, self._rank, error)
+        return True
+
+
 class Faults:
     """What failed in the watch itself: a gap each, said once. The watch goes on."""
 
@@ -256,13 +272,9 @@ class Faults:
         """Of what failed so far."""
         return tuple(self._gaps.values())
 
-    @contextmanager
-    def of(self, what: str, rank: int | None = None) -> Iterator[None]:
+    def of(self, what: str, rank: int | None = None) -> _Boundary:
         """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - whatever fails for one, the others go on
-            self.take(what, rank, error)
+        return _Boundary(self, what, rank)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
         """Take down that something failed."""
@@ -424,8 +436,7 @@ class WatchedRound:
                 # where all of its threads have used none since, the main one has not either
                 if main_s is None or seen.cpu_s != rank.all_threads_s:
                     rank.all_threads_s = seen.cpu_s
-                    line = read_process_stat(pid, pid)
-                    main_s = rank.main_thread_s = None if line is None else line.cpu_s
+                    main_s = rank.main_thread_s = main_thread_cpu_s(pid)
                 if main_s is not None and seen is not UNREADABLE:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)
