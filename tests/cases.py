@@ -19,11 +19,13 @@ from lightning_hangcheck.model.evidence import (
     ThreadState,
     WaitTarget,
 )
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from lightning_hangcheck.model.slugs import Cause
+    from lightning_hangcheck.model.verdict import Verdict
 
     States = tuple[ThreadState, ...]
     Stacks = tuple[ThreadStack, ...]
@@ -333,3 +335,31 @@ def finding(cause: Cause, **fields: Any) -> Finding:
         sentence="",
         **fields,
     )
+
+
+# What a verdict should say.
+
+
+def guessed(found: Verdict) -> tuple[int, ...]:
+    """Return the ranks for which little speaks, and which are therefore no culprits."""
+    texts = [one.text for one in found.evidence if one.kind == "guess"]
+    return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()
+
+
+def agrees(found: Verdict, expected: Mapping[str, object]) -> None:
+    """Compare a verdict with what it should be.
+
+    Besides fields of the verdict: ``guessed``; ``says``, ``now`` and ``fact``, parts of its
+    summary, of its first remedy and of its evidence; ``unseen``, ranks whose lines are missing.
+    """
+    parts = {"says": found.summary, "fact": "\n".join(one.text for one in found.evidence)}
+    parts["now"] = found.remedies[0].in_words if found.remedies else ""
+    for field, value in expected.items():
+        if field in parts:
+            assert str(value) in parts[field]
+        elif field == "guessed":
+            assert guessed(found) == value, found.summary
+        elif field == "unseen":
+            assert [gap.rank for gap in found.gaps if "--log-dir" in gap.why] == value
+        else:
+            assert getattr(found, field) == value, (field, found.summary)

@@ -9,11 +9,8 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.postmortem.logs import read_log
 from lightning_hangcheck.postmortem.postmortem import Left, case_of
 from lightning_hangcheck.postmortem.stacks import Text
-from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lightning_hangcheck.model.verdict import Verdict
 
 HALF_HOUR = 1_800_000
@@ -118,28 +115,3 @@ def judged(*lines: str, **files: str) -> Verdict:
     logs |= {f"{name}.log": text for name, text in files.items()}
     texts = [Text(read_log(name, io.BytesIO(text.encode())), ()) for name, text in logs.items()]
     return judge(case_of(Left(texts=texts), "test"))
-
-
-def guessed(found: Verdict) -> tuple[int, ...]:
-    """Return the ranks for which little speaks, and which are therefore no culprits."""
-    texts = [one.text for one in found.evidence if one.kind == "guess"]
-    return parse_ranks(texts[0].rpartition(" ")[2]) if texts else ()
-
-
-def agrees(found: Verdict, expected: Mapping[str, object]) -> None:
-    """Compare a verdict on what was left with what it should be.
-
-    Besides fields of the verdict: ``guessed``; ``says``, ``now`` and ``fact``, parts of its
-    summary, of its first remedy and of its evidence; ``unseen``, ranks whose lines are missing.
-    """
-    parts = {"says": found.summary, "fact": "\n".join(one.text for one in found.evidence)}
-    parts["now"] = found.remedies[0].in_words if found.remedies else ""
-    for field, value in expected.items():
-        if field in parts:
-            assert str(value) in parts[field]
-        elif field == "guessed":
-            assert guessed(found) == value, found.summary
-        elif field == "unseen":
-            assert [gap.rank for gap in found.gaps if "--log-dir" in gap.why] == value
-        else:
-            assert getattr(found, field) == value, (field, found.summary)

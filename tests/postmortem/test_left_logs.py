@@ -6,17 +6,8 @@ import json
 from typing import Any
 
 import pytest
-from log_lines import (
-    HALF_HOUR,
-    agrees,
-    dumped,
-    guessed,
-    judged,
-    raised,
-    status,
-    summary,
-    timeout,
-)
+from cases import agrees, guessed
+from log_lines import HALF_HOUR, dumped, judged, raised, status, summary, timeout
 
 BIG = 4_501_504
 

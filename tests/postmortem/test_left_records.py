@@ -7,7 +7,8 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from log_lines import agrees, raised, status, timeout
+from cases import agrees
+from log_lines import raised, status, timeout
 from postmortem.dumps import (
     LEFT_BEHIND,
     REAL_RECORDS,

@@ -9,9 +9,10 @@ import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from cases import agrees
 from hypothesis import given
 from hypothesis import strategies as st
-from log_lines import agrees, judged, raised, summary, tag, timeout
+from log_lines import judged, raised, summary, tag, timeout
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.postmortem.log_words import WORDS

@@ -13,6 +13,7 @@ from cases import (
     NOW_NS,
     SECOND,
     SITE,
+    agrees,
     gone,
     job,
     rank,
@@ -54,18 +55,139 @@ HANDLER = Frame(
 ASKED = AskedEnd(by="SIGINT from the terminal")
 
 
-def test_what_fails_after_the_end_was_asked_for_is_no_crash() -> None:
-    ranks = gone(0, 1, words="RuntimeError: closed by peer"), gone(1, -9, order=1)
-    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=ASKED))
-    assert (verdict.verdict, verdict.culprits) == ("finished", ())
-    assert "ended by SIGINT from the terminal; no rank failed" in verdict.summary
+def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
+    assert view.process_exit is not None
+    seen = replace(view.process_exit, memory_kills=kills, memory_kills_scope=scope)
+    return replace(view, process_exit=seen)
 
 
-def test_a_rank_that_had_failed_before_is_still_blamed() -> None:
-    asked = AskedEnd(by="SIGINT from the terminal", failed_before=(1,))
-    ranks = gone(0, -2, order=1), gone(1, 1, words="ValueError: bad sample")
-    verdict = judge(job(*ranks, ended=True, exit_code=1, asked_end=asked))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+def _beside(number: int, at_s: float, words: str = "", code: int = 1) -> RankView:
+    """A rank in an actor, which ends when who it serves ends it."""
+    view = gone(number, code, order=number, words=words)
+    ended = replace(view.process_exit, seen_ns=int(at_s * SECOND))
+    beat = Beat(pid=1, training="beside", ending="raised" if words else "running")
+    return replace(view, process_exit=ended, beat=beat)
+
+
+LATE = 9_000_000_000
+BAD = "ValueError: bad sample"
+OVER: dict[str, Any] = {"ended": True, "exit_code": 1}
+ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
+    "what fails after the end was asked for is no crash": (
+        job(gone(0, 1, words="RuntimeError: x"), gone(1, -9, order=1), asked_end=ASKED, **OVER),
+        {"verdict": "finished", "culprits": (),
+         "says": "ended by SIGINT from the terminal; no rank failed"},
+    ),
+    "a rank that had failed before is still blamed": (
+        job(gone(0, -2, order=1), gone(1, 1, words=BAD),
+            asked_end=AskedEnd(by="SIGINT from the terminal", failed_before=(1,)), **OVER),
+        {"verdict": "crashed", "culprits": (1,)},
+    ),
+    "who had left its groups is not blamed beside one that had not": (
+        job(gone(0, 1, order=2, words=LOST_PEER), member(gone(1, 0, order=1)),
+            beaten(gone(2, 0), Beat(pid=1, membership="left", ending="finished", ended_ns=1)),
+            **OVER),
+        {"culprits": (1,)},
+    ),
+    "who took the store with it is blamed though it had left its groups": (
+        job(beaten(gone(0, 0), Beat(pid=1, membership="left")),
+            gone(1, 1, order=1, words=LOST_STORE), **OVER),
+        {"culprits": (0,), "says": "rank 0 left with exit code 0 while others still needed it: "},
+    ),
+    "who says that it has finished left first, however long its process took to end": (
+        job(member(gone(0, -15, order=1), "finished", 100),
+            raising(gone(1, 1, order=0, words=LOST_STORE), 200), **OVER),
+        {"culprits": (0,)},
+    ),
+    "of a rank that left unseen no exit code is claimed": (
+        job(member(gone(0, None)), gone(1, 1, order=1, words=LOST_STORE), **OVER),
+        {"culprits": (0,), "says": "rank 0 left with an unknown exit code while others"},
+    ),
+    "sys.exit is nothing that was raised": (
+        job(member(gone(0, 0, words="SystemExit: 0 in stop (a.py:7)")),
+            gone(1, 1, order=1, words=LOST_PEER), **OVER),
+        {"culprits": (0,), "now": "sys.exit"},
+    ),
+    "an exception with exit code 0 is": (
+        job(member(gone(0, 0, words=BAD)), gone(1, 1, order=1, words=LOST_PEER), **OVER),
+        {"culprits": (0,), "now": "fix what rank 0"},
+    ),
+    "who raised first is first, though the launcher ended it on its way out": (
+        job(raising(gone(0, 1, order=0, words="RuntimeError: closed by peer"), 200),
+            raising(gone(1, -15, order=1, words=BAD), 100), **OVER),
+        {"verdict": "crashed", "culprits": (1,), "says": BAD},
+    ),
+    "whom the launcher ended on its way out, for it lost its peer, did not fail first": (
+        job(raising(gone(0, -15, order=0, words="RuntimeError: closed by peer"), 100),
+            gone(1, -9, order=1), **OVER),
+        {"culprits": (1,), "says": "killed by SIGKILL"},
+    ),
+    **{
+        f"who left before the first failed is told, where that failure is its own: {words}": (
+            job(gone(0, 1, order=1, words=words), member(gone(1, 0, order=0)), **OVER),
+            {"verdict": "crashed", "culprits": (0,),
+             "says": f"{words}; rank 1 had exited cleanly before it"},
+        )
+        for words in (BAD, "ConnectionResetError: by peer (the data server)")
+    },
+    "Lightning's own word for SIGTERM is no failure": (
+        job(gone(0, 1, order=0, words="SIGTERMException"), gone(1, 1, order=1), ended=True),
+        {"culprits": (1,)},
+    ),
+    "an exception that was caught long ago is none either": (
+        job(raising(gone(0, 1, order=0, words="RuntimeError"), LATE - SECOND),
+            raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=LATE), **OVER),
+        {"culprits": (0,)},
+    ),
+    "one that was raised counts where the exit code was not seen": (
+        job(gone(0, 0), beaten(gone(1, None), Beat(pid=101, ending="raised", last_words=BAD)),
+            **OVER),
+        {"culprits": (1,), "says": BAD},
+    ),
+    "the kernel's count of ends for want of memory is told with the killed rank": (
+        job(gone(0, 1, order=1), _with_memory_kills(gone(1, -9), 1, "control group"), **OVER),
+        {"culprits": (1,), "cause": "process_dead",
+         "says": "SIGKILL (the kernel's out-of-memory killer ended a process of its control group"},
+    ),
+    "and with one that failed when others were killed, as a DataLoader's worker is": (
+        job(rank(0, IN_LOAD), _with_memory_kills(gone(1, 1, words=BAD), 2, "machine"), **OVER),
+        {"fact": "the kernel's out-of-memory killer ended 2 processes of this machine meanwhile"},
+    ),
+    "an unknown signal is told by its number": (
+        job(gone(0, -99), ended=True), {"says": "killed by signal 99"},
+    ),
+    "a command that was killed without a rank is told in words": (
+        job(ended=True, exit_code=-9),
+        {"verdict": "crashed", "culprits": (), "now": "killed for memory",
+         "says": "exit code 137: killed by SIGKILL (usually the kernel"},
+    ),
+    "actors that are ended together did not fail": (
+        job(_beside(0, 10.0), _beside(1, 10.1)),
+        {"verdict": "finished", "culprits": (),
+         "says": "the job was ended by whom its processes serve (as actors serve Ray)"},
+    ),
+    **{
+        f"an actor that {how} is blamed, and the others are not": (
+            job(_beside(0, 10.0), failed, _beside(2, 10.0)),
+            {"verdict": "crashed", "culprits": (1,), "victims": (0, 2)},
+        )
+        for how, failed in {
+            "crashed": _beside(1, 10.0, code=-11), "raised": _beside(1, 10.0, BAD)
+        }.items()
+    },
+    "how the training ended in a process that goes on is told as it was": (
+        job(beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished")),
+            beaten(gone(1, None, words=BAD), Beat(pid=1, training="over", ending="raised",
+                                                  ended_ns=5, last_beat_ns=5))),
+        {"verdict": "crashed", "culprits": (1,), "says": f"rank 1 failed first: it raised {BAD}"},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_how_a_job_ended(name: str) -> None:
+    case, expected = ENDS[name]
+    agrees(judge(case), expected)
 
 
 def test_what_became_of_a_hang_is_a_sentence_more_and_the_verdict_stays() -> None:
@@ -135,17 +257,6 @@ def test_what_became_of_a_hang_that_another_node_judged_is_added_to_it() -> None
     assert told.evidence[0].kind == "ending"
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "advised"),
-    [("SystemExit: 0 in stop (a.py:7)", 0, "sys.exit"), ("ValueError: 7", 0, "fix what rank 0")],
-)
-def test_sys_exit_is_nothing_that_was_raised(words: str, code: int, advised: str) -> None:
-    left = member(gone(0, code, words=words))
-    verdict = judge(job(left, gone(1, 1, order=1, words=LOST_PEER), ended=True, exit_code=1))
-    assert verdict.culprits == (0,)
-    assert advised in verdict.remedies[0].in_words
-
-
 @pytest.mark.parametrize("words", [LOST_STORE, LOST_PEER])
 @pytest.mark.parametrize(("code", "order"), [(0, 0), (1, 0), (1, 2)])
 def test_an_exception_that_wraps_the_loss_of_a_peer_points_to_who_went_first(
@@ -158,34 +269,6 @@ def test_an_exception_that_wraps_the_loss_of_a_peer_points_to_who_went_first(
     ranks = first, raising(gone(1, 1, order=1, words=wrapped), 200)
     verdict = judge(job(*ranks, ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-
-
-def test_a_rank_that_had_left_its_groups_is_not_blamed_beside_one_that_had_not() -> None:
-    """Rank 2 had done its part long before; ranks 0 and 1 went on in a group of their own."""
-    parted = beaten(gone(2, 0), Beat(pid=1, membership="left", ending="finished", ended_ns=1))
-    left = member(gone(1, 0, order=1))
-    failure = gone(0, 1, order=2, words=LOST_PEER)
-    assert judge(job(failure, left, parted, ended=True, exit_code=1)).culprits == (1,)
-
-
-def test_a_rank_that_took_the_store_with_it_is_blamed_though_it_had_left_its_groups() -> None:
-    parted = beaten(gone(0, 0), Beat(pid=1, membership="left"))
-    failure = gone(1, 1, order=1, words=LOST_STORE)
-    assert judge(job(parted, failure, ended=True, exit_code=1)).culprits == (0,)
-
-
-def test_who_says_that_it_has_finished_left_first_however_long_its_process_took() -> None:
-    """The others lose the store while rank 0's interpreter ends, and the launcher ends that."""
-    leaving = member(gone(0, -15, order=1), "finished", 100)
-    failure = raising(gone(1, 1, order=0, words=LOST_STORE), 200)
-    assert judge(job(leaving, failure, ended=True, exit_code=1)).culprits == (0,)
-
-
-def test_of_a_rank_that_left_unseen_no_exit_code_is_claimed() -> None:
-    failure = gone(1, 1, order=1, words=LOST_STORE)
-    verdict = judge(job(member(gone(0, None)), failure, ended=True, exit_code=1))
-    assert verdict.culprits == (0,)
-    assert verdict.summary.startswith("rank 0 left with an unknown exit code while others")
 
 
 def test_who_failed_for_want_of_one_that_left_is_no_culprit_while_others_still_wait() -> None:
@@ -218,23 +301,6 @@ def test_a_full_gpu_has_remedies_of_its_own_and_memory_in_pieces_one_more(
     assert any("PYTORCH_CUDA_ALLOC_CONF" in one.in_words for one in verdict.remedies) == bool(kept)
 
 
-def test_who_raised_first_is_first_however_long_its_way_out_took() -> None:
-    """Rank 1 raised, and the launcher ended it on its way out, for rank 0 failed for want of it."""
-    late = raising(gone(1, -15, order=1, words="ValueError: bad sample"), 100)
-    early = raising(gone(0, 1, order=0, words="RuntimeError: Connection closed by peer"), 200)
-    verdict = judge(job(early, late, ended=True, exit_code=1))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
-    assert "ValueError: bad sample" in verdict.summary
-
-
-def test_whom_the_launcher_ended_on_its_way_out_did_not_fail_first() -> None:
-    """Both were gone at the next look: rank 0 lost its peer, and the launcher ended it for that."""
-    failure = raising(gone(0, -15, order=0, words="RuntimeError: Connection closed by peer"), 100)
-    verdict = judge(job(failure, gone(1, -9, order=1), ended=True, exit_code=1))
-    assert verdict.culprits == (1,)
-    assert "killed by SIGKILL" in verdict.summary
-
-
 @pytest.mark.parametrize(
     ("function", "step", "phase"),
     [
@@ -258,75 +324,12 @@ def test_where_an_exception_came_from_tells_place_and_phase_of_a_crash(
     assert any("1 s before its last progress" in one.text for one in verdict.evidence)
 
 
-@pytest.mark.parametrize(
-    "words", ["ValueError: bad sample", "ConnectionResetError: by peer (data)"]
-)
-def test_a_rank_that_left_before_the_first_failed_is_told(words: str) -> None:
-    """That failure is its own, also where its name only looks like a lost connection."""
-    failure = gone(0, 1, order=1, words=words)
-    verdict = judge(job(failure, member(gone(1, 0, order=0)), ended=True, exit_code=1))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
-    assert verdict.summary.endswith(f"{words}; rank 1 had exited cleanly before it")
-
-
-def test_lightnings_own_word_for_sigterm_is_no_failure_either() -> None:
-    ended = gone(0, 1, order=0, words="SIGTERMException")
-    assert judge(job(ended, gone(1, 1, order=1), ended=True)).culprits == (1,)
-
-
-def test_an_exception_that_was_caught_long_ago_is_no_failure() -> None:
-    caught = raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=9_000_000_000)
-    failure = raising(gone(0, 1, order=0, words="RuntimeError"), 8_000_000_000)
-    assert judge(job(failure, caught, ended=True, exit_code=1)).culprits == (0,)
-
-
-def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
-    assert view.process_exit is not None
-    seen = replace(view.process_exit, memory_kills=kills, memory_kills_scope=scope)
-    return replace(view, process_exit=seen)
-
-
-def test_the_kernels_count_of_ends_for_want_of_memory_is_told_with_the_killed_rank() -> None:
-    killed = _with_memory_kills(gone(1, -9), 1, "control group")
-    verdict = judge(job(gone(0, 1, order=1), killed, ended=True, exit_code=1))
-    assert (verdict.culprits, verdict.cause) == ((1,), "process_dead")
-    told = "the kernel's out-of-memory killer ended a process of its control group meanwhile"
-    assert f"killed by SIGKILL ({told})" in verdict.summary
-    assert "memory" not in {item.kind for item in verdict.evidence}
-
-
-def test_a_rank_that_failed_when_others_were_killed_for_memory_has_that_among_its_facts() -> None:
-    """A DataLoader worker is killed, and its rank raises."""
-    raised = _with_memory_kills(gone(1, 1, words="RuntimeError: worker exited"), 2, "machine")
-    verdict = judge(job(rank(0, IN_LOAD), raised, ended=True, exit_code=1))
-    told = "the kernel's out-of-memory killer ended 2 processes of this machine meanwhile"
-    assert [item.text for item in verdict.evidence if item.kind == "memory"] == [told]
-
-
 @pytest.mark.parametrize("code", [-15, 143, -2])
 def test_a_job_ended_from_outside_blames_no_rank(code: int) -> None:
     verdict = judge(job(gone(0, code), gone(1, code, order=1), ended=True, exit_code=1))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("finished", (), None)
     name = signal.Signals(code % 128 if code > 0 else -code).name
     assert verdict.summary == f"the job was ended by {name} to rank 0; no rank failed by itself"
-
-
-def test_a_command_that_was_killed_without_a_rank_is_told_in_words_with_what_to_do() -> None:
-    verdict = judge(job(ended=True, exit_code=-9))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", ())
-    assert "exit code 137: killed by SIGKILL (usually the kernel" in verdict.summary
-    assert "killed for memory" in verdict.remedies[0].in_words
-
-
-def test_a_raised_exception_counts_where_the_exit_code_was_not_seen() -> None:
-    raised = beaten(gone(1, None), Beat(pid=101, ending="raised", last_words="KeyError: 'x'"))
-    verdict = judge(job(gone(0, 0), raised, ended=True, exit_code=1))
-    assert verdict.culprits == (1,)
-    assert "KeyError: 'x'" in verdict.summary
-
-
-def test_an_unknown_signal_is_told_by_its_number() -> None:
-    assert "killed by signal 99" in judge(job(gone(0, -99), ended=True)).summary
 
 
 @pytest.mark.parametrize(
@@ -354,35 +357,6 @@ def test_where_a_rank_was_seen_before_it_went_on_is_not_where_it_ended(
     assert (verdict.verdict, verdict.culprits, verdict.phase) == ("crashed", (0,), phase)
     assert seen in verdict.summary
     assert ("8 s before its last progress" in verdict.summary) == (went_on_s > 0)
-
-
-def _beside(number: int, at_s: float, words: str = "", code: int = 1) -> RankView:
-    """A rank in an actor, which ends when who it serves ends it."""
-    view = gone(number, code, order=number, words=words)
-    ended = replace(view.process_exit, seen_ns=int(at_s * SECOND))
-    beat = Beat(pid=1, training="beside", ending="raised" if words else "running")
-    return replace(view, process_exit=ended, beat=beat)
-
-
-def test_actors_that_are_ended_together_did_not_fail() -> None:
-    verdict = judge(job(_beside(0, 10.0), _beside(1, 10.1)))
-    assert (verdict.verdict, verdict.culprits) == ("finished", ())
-    assert "the job was ended by whom its processes serve (as actors serve Ray)" in verdict.summary
-
-
-@pytest.mark.parametrize("failed", [_beside(1, 10.0, code=-11), _beside(1, 10.0, "ValueError: no")])
-def test_an_actor_that_crashed_or_raised_is_blamed_and_the_others_are_not(failed: RankView) -> None:
-    verdict = judge(job(_beside(0, 10.0), failed, _beside(2, 10.0)))
-    assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0, 2))
-
-
-def test_how_the_training_ended_in_a_process_that_goes_on_is_told_as_it_was() -> None:
-    over = Beat(pid=1, training="over", ending="raised", ended_ns=5, last_beat_ns=5)
-    first = beaten(gone(1, None, words="ValueError: bad sample"), over)
-    well = beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished"))
-    verdict = judge(job(first, well))
-    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
-    assert "rank 1 failed first: it raised ValueError: bad sample" in verdict.summary
 
 
 def test_moments_of_two_nodes_single_out_no_actor() -> None:
