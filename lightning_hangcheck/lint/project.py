@@ -21,7 +21,7 @@ from lightning_hangcheck.look.rank_tests import RankTests
 from lightning_hangcheck.look.syntax import FUNCTIONS, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
@@ -38,6 +38,16 @@ SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_conf
 DEEPEST_SETTINGS = 2
 MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
+
+
+def parts(kind: type[Node], *nodes: ast.AST, into: bool = True) -> Iterator[Node]:
+    """Yield all of one kind in some nodes, `into` functions and classes, too, or not."""
+    return (node for node in walk(*nodes, into=into) if isinstance(node, kind))
+
+
+def tail(node: ast.AST) -> str:
+    """Return the last name of ``a.b.c``; empty where any part is no name."""
+    return (names_of(node) or [""])[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,17 +102,21 @@ class Function:
             found.setdefault(type(node), []).append(node)
         return found
 
-    def each(self, kind: type[Node]) -> list[Node]:
-        """Return its nodes of one kind, in the order of the source."""
-        return cast("list[Node]", self._by_kind.get(kind, []))
+    def each(self, *kinds: type[Node]) -> list[Node]:
+        """Return its nodes of some kinds, those of each in the order of the source."""
+        found = [node for kind in kinds for node in self._by_kind.get(kind, ())]
+        return cast("list[Node]", found)
+
+    def given_by(self, call: ast.Call) -> dict[str, ast.expr]:
+        """Return what a call of it gives, by parameter."""
+        given = dict(zip(self.parameters, call.args, strict=False))
+        return given | {word.arg: word.value for word in call.keywords if word.arg}
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in it."""
-        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = [
-            *self.each(ast.Assign),
-            *self.each(ast.AnnAssign),
-            *self.each(ast.NamedExpr),
-        ]
+        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
+            ast.Assign, ast.AnnAssign, ast.NamedExpr
+        )
         return [
             node.value
             for node in assigned
@@ -175,12 +189,9 @@ class Module:
         """Its text."""
         return self.text.decode(errors="replace").splitlines()
 
-    def imports_from(self, prefixes: tuple[str, ...]) -> bool:
-        """Whether any module is imported whose name begins so."""
-        return any(root.startswith(prefixes) for root in self._roots)
-
     @cached_property
-    def _roots(self) -> set[str]:
+    def roots(self) -> set[str]:
+        """Names of all that is imported."""
         return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
 
     def with_imported(self) -> list[Module]:
@@ -353,10 +364,7 @@ class Project:
         Raises:
             SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be.
         """
-        if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
-            raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
-        with open(path, "rb") as stream:  # noqa: PTH123
-            self._modules[path] = module = Module(path, stream.read(), self)
+        self._modules[path] = module = Module(path, text_of(path), self)
         return module
 
     def module(self, path: tuple[str, ...], folder: str, asking: Module) -> Module | None:
@@ -418,13 +426,8 @@ class Project:
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return what all calls in files read so far give as a parameter, and where they stand."""
-        found = []
-        for call, caller in self._calls_of(function):
-            values = dict(zip(function.parameters, call.args, strict=False))
-            values |= {word.arg: word.value for word in call.keywords if word.arg}
-            if parameter in values:
-                found.append((values[parameter], caller))
-        return found
+        calls = ((function.given_by(call), caller) for call, caller in self._calls_of(function))
+        return [(given[parameter], caller) for given, caller in calls if parameter in given]
 
     def _calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
         if not self._calls:
@@ -471,6 +474,14 @@ class Project:
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (one for one in line if isinstance(one, Class))
         return next((klass.methods[name] for klass in classes if name in klass.methods), None)
+
+
+def text_of(path: str) -> bytes:
+    """Read a file of source; ValueError where it is too large, OSError as `open` raises."""
+    if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
+        raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+    with open(path, "rb") as stream:  # noqa: PTH123
+        return stream.read()
 
 
 def _sharding_settings(root: str) -> list[bytes]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, callee
+from lightning_hangcheck.lint.project import Function, callee, parts, tail
 from lightning_hangcheck.lint.sides import (
     AGREES,
     Event,
@@ -102,41 +102,32 @@ class Code:
             return []
         local = is_local if self.notes else is_own_data
         found = Partings(self.reach, self.function, local).found
-        owner, name = self.function.owner, self.function.name.rpartition(".")[2]
-        answering = PAIRED.get(name)
-        other = (
-            self.function.module.project.method(owner, answering) if owner and answering else None
-        )
+        owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
+        other = owner and answering and owner.module.project.method(owner, answering)
         elsewhere = Partings(self.reach, other, local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All that is in it, without what other functions and classes have."""
-        return self.function.nodes
-
-    @cached_property
-    def calls(self) -> list[ast.Call]:
-        """All calls in it."""
-        return self.function.each(ast.Call)
-
-    @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
         """Its body, and all blocks in it."""
-        return list(_blocks(self))
+        kinds = (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)
+        within = [node for node in self.function.nodes if isinstance(node, kinds)]
+        names = ("body", "orelse", "finalbody")
+        blocks = [getattr(node, name, None) for node in within for name in names]
+        return [self.function.body, *(block for block in blocks if block is not None)]
 
     @cached_property
     def makes_any(self) -> bool:
         """Whether any of its statements makes a collective, reached or not; most make none."""
         return any(
             self.reach.statement(node, self.function)
-            for node in (*self.function.body, *self.nodes)
+            for node in (*self.function.body, *self.function.nodes)
             if isinstance(node, ast.stmt)
         )
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return the calls of some statements, and of the project's functions that they call."""
-        calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+        calls = [*parts(ast.Call, *block, into=False)]
         below = [each for call in calls for each in callee(call.func, self.function).functions]
         return [*calls, *(call for function in below for call in function.each(ast.Call))]
 
@@ -187,19 +178,17 @@ def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Pa
 
 def _same_rank(*tests: ast.expr) -> bool:
     """Whether two tests hold for the same rank: by its number, or by a name for the first."""
-    ranks = []
-    for test in tests:
-        compared = [compare for compare in walk(test) if isinstance(compare, ast.Compare)]
-        ranks.append(
-            {
-                side.value
-                for compare in compared
-                if any(map(RANK.fullmatch, last_names(compare)))
-                for side in (compare.left, *compare.comparators)
-                if isinstance(side, ast.Constant)
-            }
-            or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
-        )
+    ranks = [
+        {
+            side.value
+            for compare in parts(ast.Compare, test)
+            if any(map(RANK.fullmatch, last_names(compare)))
+            for side in (compare.left, *compare.comparators)
+            if isinstance(side, ast.Constant)
+        }
+        or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
+        for test in tests
+    ]
     return bool(ranks[0]) and ranks[0] == ranks[1]
 
 
@@ -226,7 +215,7 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    if any(isinstance(node, ast.Call) and called_name(node) in LOCAL_CALLS for node in walk(test)):
+    if any(called_name(call) in LOCAL_CALLS for call in parts(ast.Call, test)):
         return True
     compared = isinstance(test, (ast.Compare, ast.Name))
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
@@ -269,19 +258,17 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
 
     That is its data, which are empty, not finite or too large; or its clock.
     """
-    numbers = {constant.value for constant in walk(test) if isinstance(constant, ast.Constant)}
-    ordered = (
-        compare
-        for compare in walk(test)
-        if isinstance(compare, ast.Compare)
-        and isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
-    )
-    if any(_reads_clock(compare, function) for compare in ordered):
+    numbers = {constant.value for constant in parts(ast.Constant, test)}
+    if any(
+        isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+        and _reads_clock(compare, function)
+        for compare in parts(ast.Compare, test)
+    ):
         return True
     for node in walk(test):
-        if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
+        if called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
-        if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
+        if called_name(node) in ("numel", "isnan", "isinf"):
             # what a caller gives may have been gathered there
             return all(
                 name not in function.parameters or OWN_DATA.fullmatch(name)
@@ -326,11 +313,10 @@ def _has_a_role(parting: Parting) -> bool:
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    calls = [
-        call for call in walk(*other) if isinstance(call, ast.Call) and (call.args or call.keywords)
-    ]
-    loops = any(isinstance(statement, (ast.While, ast.For)) for statement in other)
-    return loops or any(ROLES.fullmatch(called_name(call)) for call in calls)
+    return any(isinstance(statement, (ast.While, ast.For)) for statement in other) or any(
+        ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
+        for call in parts(ast.Call, *other)
+    )
 
 
 FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
@@ -343,17 +329,16 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
     """
     looked_for = {
         ast.unparse(part)
-        for node in walk(parting.under.test)
-        if isinstance(node, ast.Call) and called_name(node) in FILE_TESTS
-        for part in (node.args or [getattr(node.func, "value", node.func)])
+        for call in parts(ast.Call, parting.under.test)
+        if called_name(call) in FILE_TESTS
+        for part in (call.args or [getattr(call.func, "value", call.func)])
     }
     return any(
         parting.under.lineno < node.lineno < event.node.lineno
         and code.reach.tests.of(node.test, code.function).side is True
         and any(
             ast.unparse(given) in looked_for
-            for call in walk(*node.body)
-            if isinstance(call, ast.Call)
+            for call in parts(ast.Call, *node.body)
             for given in (*call.args, getattr(call.func, "value", call.func))
         )
         for node in (code.function.each(ast.If) if looked_for else ())
@@ -361,11 +346,6 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
 
 
 WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
-
-
-def _via(event: Event) -> str:
-    inner = event.path[1:]
-    return f" (through {inner[0][0]})" if inner else ""
 
 
 GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
@@ -393,7 +373,7 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         if by_rank and not leaves and (event.name in GROUP_MAKERS) is not makers:
             continue
         who, one = WHO[parting.side], parting.side is True
-        called, test = f"{event.shown}{_via(event)}", f"`{parting.test}`"
+        called, test = f"{event.told}", f"`{parting.test}`"
         line = event.node.lineno
         if by_rank and leaves:
             word = type(parting.leaves).__name__.lower()
@@ -476,8 +456,7 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     for event in sorted(made, key=lambda one: (not one.sure, one.group))[:1]:
         yield Found(
             event.node,
-            f"one rank calls {event.shown}{_via(event)} under `@{decorator}`, "
-            "and the others never do",
+            f"one rank calls {event.told} under `@{decorator}`, and the others never do",
             _sure(event),
             event,
             (code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)),
@@ -512,7 +491,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     module = code.function.module
     if b"init_process_group" not in module.text:
         return  # a part of a program: another file may send
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
         answer = STORE_ANSWERS if of_store else ANSWERS.get(name, "")
@@ -687,7 +666,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             first = code.made_in(node.body[:1])
             behind = code.made_in(block[place + 1 :])
             for handler in node.handlers:
-                if any(isinstance(one, ast.Raise) for one in walk(handler)):
+                if any(parts(ast.Raise, handler)):
                     continue
                 names = {event.name for event in code.made_in(handler.body)}
                 leaves = leaving(handler.body)
@@ -701,8 +680,8 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
                 yield Found(
                     handler.body[-1],
-                    f"a rank that caught this goes on without {missing[0].shown}"
-                    f"{_via(missing[0])} in line {missing[0].node.lineno}",
+                    f"a rank that caught this goes on without {missing[0].told} in line "
+                    f"{missing[0].node.lineno}",
                     _sure(missing[0]) if own and named else "note",
                     missing[0],
                     (handler.lineno,),
@@ -714,7 +693,7 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
 
     Making tensors for it does not: where that fails the call is not supported, on any rank.
     """
-    calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+    calls = parts(ast.Call, *block, into=False)
     before = [call for call in calls if call.lineno < event.node.lineno] or code.calls_of(block)
     return any(
         call is not event.node
@@ -767,7 +746,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
             dist.all_reduce(gradient)
     """
     flags = _flags_of_handlers(code) if code.makes_any else set()
-    for loop in code.nodes if flags else ():
+    for loop in code.function.nodes if flags else ():
         if not isinstance(loop, LOOPS):
             continue
         for node in loop.body:
@@ -792,8 +771,7 @@ def _flags_of_handlers(code: Code) -> set[str]:
             name
             for function in functions
             for handler, _ in _handlers(Code(function, code.reach), "signal")
-            for node in walk(handler.node)
-            if isinstance(node, ast.Assign)
+            for node in parts(ast.Assign, handler.node)
             for target in node.targets
             for name in names_of(target)[-1:]
         }
@@ -829,7 +807,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         return
     if any(
         AGREES.search(called_name(call)) and "should_stop" in last_names(call)
-        for call in code.calls
+        for call in code.function.each(ast.Call)
     ):
         return
     for node in code.function.each(ast.If):
@@ -878,17 +856,14 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that are done shadow the others
-    loops: list[ast.For | ast.AsyncFor] = [
-        *code.function.each(ast.For),
-        *code.function.each(ast.AsyncFor),
-    ]
+    loops: list[ast.For | ast.AsyncFor] = code.function.each(ast.For, ast.AsyncFor)
     for loop in loops:
         if not _length_by_rank(loop.iter, code):
             continue
         made = code.made_in(loop.body)
         messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
         if made or messages:
-            what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
+            what = f"{made[0].told}" if made else "a receive"
             yield Found(
                 loop.iter,
                 f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
@@ -921,7 +896,7 @@ def _goes_to(node: ast.expr, code: Code) -> list[str]:
     for assign in code.function.each(ast.Assign):
         if assign.value is node:
             found += [name for target in assign.targets for name in names_of(target)[-1:]]
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         found += [word.arg for word in call.keywords if word.value is node and word.arg]
         for function in callee(call.func, code.function).functions if node in call.args else ():
             found += function.parameters[call.args.index(node) :][:1]
@@ -988,13 +963,13 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.pad_across_processes(scores[mask])
         kept = accelerator.gather(kept)
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         if called_name(call) not in GATHERS:
             continue
         for given in call.args:
             index = given.slice if isinstance(given, ast.Subscript) else None
             mask = isinstance(index, ast.Compare) or (
-                index is not None and re.search("mask|valid|keep", (names_of(index) or [""])[-1])
+                index is not None and re.search("mask|valid|keep", tail(index))
             )
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
@@ -1041,7 +1016,7 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
         for event in above[:1]:  # what a class above makes is told there
             yield Found(
                 event.node,
-                f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
+                f"prepare_data runs on local rank 0 only, and calls {event.told}",
                 _sure(event),
                 event,
             )
@@ -1068,21 +1043,24 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             download()
         dist.barrier()
     """
-    for node in _managed(code):
-        locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
-        for event in code.made_in(node.body)[:1] if locks else ():
+    yield from _while_held(code, lambda held: _is_file_lock(held, code), "")
+
+
+def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Iterator[Found]:
+    """Yield collectives under a `with` that keeps the other ranks from coming."""
+    managed: list[ast.With | ast.AsyncWith] = code.function.each(ast.With, ast.AsyncWith)
+    for node in managed:
+        held = next((one.context_expr for one in node.items if keeps(one.context_expr)), None)
+        if held is None:
+            continue
+        for event in code.made_in(node.body)[:1]:
             yield Found(
                 event.node,
-                f"{event.shown}{_via(event)} waits for ranks that wait for "
-                f"`{ast.unparse(locks[0])}`",
+                f"{event.told} waits for ranks that wait for {whom}`{ast.unparse(held)}`",
                 _sure(event),
                 event,
                 (node.lineno,),
             )
-
-
-def _managed(code: Code) -> list[ast.With | ast.AsyncWith]:
-    return [*code.function.each(ast.With), *code.function.each(ast.AsyncWith)]
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
@@ -1120,21 +1098,9 @@ def collective_in_one_ranks_turn(code: Code) -> Iterator[Found]:
             data = load()
         accelerator.wait_for_everyone()
     """
-    for node in _managed(code):
-        turns = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
-        turn = next((one for one in turns if ONE_FIRST.fullmatch(called_name(one))), None)
-        if turn is None:
-            continue
-        shown = ast.unparse(turn)
-        for event in code.made_in(node.body)[:1]:
-            yield Found(
-                event.node,
-                f"{event.shown}{_via(event)} waits for ranks that wait for the first one at "
-                f"`{shown}`",
-                _sure(event),
-                event,
-                (node.lineno,),
-            )
+    yield from _while_held(
+        code, lambda held: bool(ONE_FIRST.fullmatch(called_name(held))), "the first one at "
+    )
 
 
 HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
@@ -1166,7 +1132,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         for event in events[:1]:
             yield Found(
                 event.node,
-                f"{kind} runs where one rank met something, and calls {event.shown}{_via(event)}",
+                f"{kind} runs where one rank met something, and calls {event.told}",
                 _sure(event) if kind in ("on_exception", "a signal's handler") else "note",
                 event,
             )
@@ -1174,16 +1140,14 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
-    place = {"signal": 1, "atexit": 0}[registrar]
-    for call in code.calls if registrar.encode() in code.function.module.text else ():
+    if registrar.encode() not in code.function.module.text:
+        return
+    at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
+    for call in code.function.each(ast.Call):
         path = names_of(call.func)
-        if (
-            path[:1] == [registrar]
-            and path[-1] in ("signal", "register")
-            and len(call.args) > place
-        ):
-            for found in callee(call.args[place], code.function).functions:
-                yield found, "a signal's handler" if registrar == "signal" else "an atexit function"
+        if path[:1] == [registrar] and path[-1] in ("signal", "register") and call.args[at:]:
+            for found in callee(call.args[at], code.function).functions:
+                yield found, kind
 
 
 # HC5: groups
@@ -1243,7 +1207,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
             if not event.group and event.name not in other:
                 yield Found(
                     event.node,
-                    f"{event.shown}{_via(event)} waits for all ranks, and only those of "
+                    f"{event.told} waits for all ranks, and only those of "
                     f"`{ast.unparse(node.test)}` come",
                     "note",
                     event,
@@ -1273,15 +1237,12 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
             dist.all_reduce(metrics[name])
     """
     for loop in code.function.each(ast.For):
-        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called_name(loop.iter) in (
-            "set",
-            "frozenset",
-        ):
+        called = called_name(loop.iter)
+        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
             for event in code.made_in(loop.body)[:1]:
                 yield Found(
                     loop.iter,
-                    f"each process has its own order here, and each pass calls {event.shown}"
-                    f"{_via(event)}",
+                    f"each process has its own order here, and each pass calls {event.told}",
                     "note",
                     event,
                 )
@@ -1308,7 +1269,7 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
     """Whether a loop with a collective takes its passes in this order."""
     targets = [
         target
-        for node in code.nodes
+        for node in code.function.nodes
         if isinstance(node, ast.Assign) and node.value is order
         for target in node.targets
     ]
@@ -1324,7 +1285,7 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
         isinstance(node, ast.For)
         and (node.iter is order or (isinstance(node.iter, ast.Name) and node.iter.id in names))
         and bool(code.made_in(node.body))
-        for node in code.nodes
+        for node in code.function.nodes
     )
 
 
@@ -1350,7 +1311,7 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
     Instead:
         dist.init_process_group("nccl")  # torchrun sets RANK and WORLD_SIZE
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         if called_name(call) not in ("init_process_group", "DistributedSampler"):
             continue
         for keyword in call.keywords:
@@ -1397,16 +1358,14 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
                 or code.reach.tests.of(node.test, code.function).side is not True
             ):
                 continue
-            calls = [
-                call for part in node.body for call in walk(part) if isinstance(call, ast.Call)
-            ]
+            calls = parts(ast.Call, *node.body)
             slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             for event in behind[:1]:
                 yield Found(
                     slow[0],
-                    f"one rank waits for the network, the others in {event.shown}{_via(event)}",
+                    f"one rank waits for the network, the others in {event.told}",
                     "note",
                     event,
                     (node.lineno,),
@@ -1434,25 +1393,11 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
         threading.Thread(target=report).start()
         multiprocessing.set_start_method("spawn")
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         path = names_of(call.func)
         forks = path == ["os", "fork"] or (
             called_name(call) in ("set_start_method", "get_context")
-            and any(
-                isinstance(expression, ast.Constant) and expression.value == "fork"
-                for expression in call.args
-            )
+            and any(getattr(given, "value", None) == "fork" for given in call.args)
         )
         if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
             yield Found(call, "threads of this file may hold a lock that the child copies", "note")
-
-
-def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
-    yield code.function.body
-    for node in code.nodes:
-        if not isinstance(node, (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)):
-            continue
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                yield block

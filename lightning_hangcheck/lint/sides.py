@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.lint.project import Callee, Class, Function, Module, callee
+from lightning_hangcheck.lint.project import (
+    Callee,
+    Class,
+    Function,
+    Module,
+    callee,
+    parts,
+    tail,
+)
 from lightning_hangcheck.look.rank_tests import ONE_RANK, ONE_RANK_ONLY, RANK, VARIABLES
 from lightning_hangcheck.look.syntax import FUNCTIONS, LOOPS, called_name, names_of, walk
 
@@ -91,6 +99,7 @@ AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
+ENDS = ("exit", "_exit", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +143,11 @@ class Event:
         """What the other side has to make: the same, of a pair by the same function."""
         return self.name, self.path[1][0] if self.paired and len(self.path) > 1 else ""
 
+    @property
+    def told(self) -> str:
+        """The call, and through which function it is reached."""
+        return self.shown + (f" (through {self.path[1][0]})" if len(self.path) > 1 else "")
+
 
 # The table
 
@@ -160,7 +174,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
     for row in _table().get(target.name, ()):
         if row.get("read", False) is not (call is None):
             continue
-        if "imports" in row and not function.module.imports_from(tuple(row["imports"])):
+        roots = function.module.roots
+        if "imports" in row and not any(one.startswith(tuple(row["imports"])) for one in roots):
             continue
         if call is not None and _given_true(call, "no_dist"):
             continue
@@ -286,7 +301,7 @@ class Tests:
                 _is_rank_itself(expression, function, MOST_ALIASES) for expression in sides
             )
             return ranks.of_one(test) if number and _with_constant(test) else None
-        name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
+        name = tail(test.func if isinstance(test, ast.Call) else test)
         if ONE_RANK.fullmatch(name):
             return True
         if _is_rank_itself(test, function, MOST_ALIASES):
@@ -379,19 +394,17 @@ class Tests:
         """Whether it is set under a test for one rank, else to what is false, and never shared."""
         by_one = False
         for function in functions:
-            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = [
-                *function.each(ast.Assign),
-                *function.each(ast.AnnAssign),
-                *function.each(ast.AugAssign),
-            ]
+            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = function.each(
+                ast.Assign, ast.AnnAssign, ast.AugAssign
+            )
             assigned = {
                 node: node.value
                 for node in statements
                 if path
                 in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
             }
-            named = (*function.each(ast.Name), *function.each(ast.Attribute))
-            stored = (one for one in named if isinstance(getattr(one, "ctx", None), ast.Store))
+            named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
+            stored = (one for one in named if isinstance(one.ctx, ast.Store))
             if sum(names_of(one) == path for one in stored) != len(assigned):
                 return False  # by a loop, a ``with`` or as one of several
             if assigned and path[-1] in _given_to_all(function):
@@ -426,30 +439,20 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Names that a function reduces or broadcasts, and those that these are made from."""
-    given = set().union(
-        *(
-            last_names(part)
-            for call in function.each(ast.Call)
-            if AGREES.search(called_name(call))
-            for part in call.args
-        )
-    )
-    return given.union(
-        *(
-            last_names(node.value)
-            for node in function.each(ast.Assign)
-            if given & set().union(*map(last_names, node.targets))
-        )
-    )
+    calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
+    given = last_names(*(part for call in calls for part in call.args))
+    assigned = function.each(ast.Assign)
+    return given | last_names(*(one.value for one in assigned if given & last_names(*one.targets)))
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
     """Whether an expression is the number of a rank, and not computed from one."""
     if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
         return any(
-            isinstance(expression, ast.Constant) and expression.value in VARIABLES
-            for expression in node.args
-        ) or any(_is_rank_itself(expression, function, steps) for expression in node.args)
+            (isinstance(one, ast.Constant) and one.value in VARIABLES)
+            or _is_rank_itself(one, function, steps)
+            for one in node.args
+        )
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
     called = node.func if isinstance(node, ast.Call) else node
@@ -506,8 +509,7 @@ def _with_constant(test: ast.Compare) -> bool:
         or (
             isinstance(expression, (ast.Name, ast.Attribute))
             and re.fullmatch(
-                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*",
-                names_of(expression)[-1:][0] if names_of(expression) else "",
+                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*", tail(expression)
             )
         )
         for expression in sides
@@ -515,10 +517,10 @@ def _with_constant(test: ast.Compare) -> bool:
 
 
 def _grouped(test: ast.expr) -> bool:
-    calls = (
-        call for call in walk(test) if isinstance(call, ast.Call) and (call.args or call.keywords)
+    of_group = any(
+        called_name(call) == "get_rank" and (call.args or call.keywords)
+        for call in parts(ast.Call, test)
     )
-    of_group = any(called_name(call) == "get_rank" for call in calls)
     return of_group or any(map(GROUPED.search, last_names(test)))
 
 
@@ -554,7 +556,7 @@ def _alone(test: ast.expr) -> bool | None:
         return None if inner is None else not inner
     if not isinstance(test, ast.Compare):
         called = test.func if isinstance(test, ast.Call) else test
-        return False if SEVERAL.fullmatch((names_of(called) or [""])[-1]) else None
+        return False if SEVERAL.fullmatch(tail(called)) else None
     number, names = ast.unparse(test.comparators[0]), last_names(test.left)
     if number == "-1" and any(map(RANK.fullmatch, names)):
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
@@ -563,10 +565,13 @@ def _alone(test: ast.expr) -> bool | None:
     return None
 
 
-def last_names(node: ast.AST) -> set[str]:
-    """Return the names in an expression: of what has owners the last, and each owner's."""
-    paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
-    return {path[-1] for path in paths if path}
+def last_names(*nodes: ast.AST) -> set[str]:
+    """Return the names in expressions: of what has owners the last, and each owner's."""
+    return {
+        path[-1]
+        for node in walk(*nodes)
+        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
+    }
 
 
 # What is reached
@@ -633,14 +638,8 @@ class Reach:
     def one_rank_decorator(self, function: Function) -> str:
         """Return the decorator by which a function runs on one rank only; empty without one."""
         if function not in self._one_rank:
-            self._one_rank[function] = next(
-                (
-                    ast.unparse(expression)
-                    for expression in function.decorators
-                    if self._limits(expression, function)
-                ),
-                "",
-            )
+            limiting = (one for one in function.decorators if self._limits(one, function))
+            self._one_rank[function] = next(map(ast.unparse, limiting), "")
         return self._one_rank[function]
 
     def _limits(self, decorator: ast.expr, function: Function) -> bool:
@@ -650,11 +649,9 @@ class Reach:
         if not known:
             return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
         for one in known:  # does it call what it was given under a test for one rank?
-            tests = (node for node in walk(one.node) if isinstance(node, ast.If))
+            tests = parts(ast.If, one.node)
             first = next((node for node in tests if self.tests.of(node.test, one).side), None)
-            calls = (
-                (call for call in walk(*first.body) if isinstance(call, ast.Call)) if first else ()
-            )
+            calls = parts(ast.Call, *(first.body if first else ()))
             if any(names_of(call.func) == one.parameters[:1] for call in calls):
                 return True
         return False
@@ -665,7 +662,11 @@ class Reach:
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
         guards: frozenset[str] = frozenset()
-        reached = [(one, self.statement(one, function)) for one in _until_left(block)]
+        reached: list[tuple[ast.stmt, Events]] = []
+        for one in block:
+            reached.append((one, self.statement(one, function)))
+            if isinstance(one, LEAVES):  # by this all leave it
+                break
         if not any(made for _, made in reached):
             return ()
         for statement, made in reached:
@@ -792,16 +793,9 @@ class Reach:
     def _reading(self, attribute: ast.Attribute, function: Function) -> Iterator[Event]:
         if attribute.attr in _table() and any(row.get("read") for row in _table()[attribute.attr]):
             target = callee(attribute, function)
-            row = _row(
-                Callee(
-                    attribute.attr,
-                    receiver=names_of(attribute)[-2]
-                    if len(names_of(attribute)) > 1
-                    else target.receiver,
-                ),
-                function,
-                None,
-            )
+            names = names_of(attribute)
+            receiver = names[-2] if names else target.receiver
+            row = _row(Callee(attribute.attr, receiver=receiver), function, None)
             if row is not None:
                 yield self._event(attribute, row, function)
         elif (
@@ -866,8 +860,7 @@ class Reach:
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
         given = dict(called.defaults)  # what the call gives as which parameter
         if isinstance(node, ast.Call):
-            given |= dict(zip(called.parameters, node.args, strict=False))
-            given |= {word.arg: word.value for word in node.keywords if word.arg}
+            given |= called.given_by(node)
         for event in self.function(called):
             handed = given.get(event.shown.partition(".")[0]) if len(event.path) == 1 else None
             itself = event.shown == event.shown.partition(".")[0]
@@ -995,15 +988,11 @@ def _has_group(call: ast.Call, function: Function) -> bool:
         for keyword in call.keywords
         if keyword.arg in ("group", "process_group", "pg")
     ]
-    given += [
-        expression
-        for expression in call.args
-        if re.search(r"group|_pg$|^pg$|mesh", (names_of(expression) or [""])[-1])
-    ]
+    given += [one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", tail(one))]
     return any(
         not (isinstance(expression, ast.Constant) and expression.value is None)
-        and names_of(expression)[-1:] != ["WORLD"]
-        and not _of_all(function.module.assigned.get((names_of(expression) or [""])[-1], []))
+        and tail(expression) != "WORLD"
+        and not _of_all(function.module.assigned.get(tail(expression), []))
         for expression in given
     )
 
@@ -1019,14 +1008,6 @@ def _of_all(values: list[ast.expr]) -> bool:
     )
 
 
-def _until_left(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a block up to the first by which all leave it."""
-    for statement in block:
-        yield statement
-        if isinstance(statement, LEAVES):
-            return
-
-
 def leaving(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which a block leaves a function or loop, at its end."""
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
@@ -1035,17 +1016,8 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which all who come to a block leave it, if there is one."""
     for statement in block:
-        exits = isinstance(statement, ast.Expr) and called_name(statement.value) in (
-            "exit",
-            "_exit",
-            "abort",
-        )
-        if exits and ast.unparse(statement) not in (
-            "exit()",
-            "sys.exit()",
-            "exit(0)",
-            "sys.exit(0)",
-        ):
+        exits = isinstance(statement, ast.Expr) and called_name(statement.value) in ENDS
+        if exits and ast.unparse(statement).removeprefix("sys.") not in ("exit()", "exit(0)"):
             return statement
         if isinstance(statement, (*LEAVES, ast.Raise)):
             return statement
@@ -1102,21 +1074,15 @@ class Partings:
     Args:
         reach: What functions make.
         function: That is looked at.
-        local: Tells whether a condition asks for what only one rank knows, its own data;
-            None to leave these out.
+        local: Tells whether a condition asks for what only one rank knows, its own data.
     """
 
     def __init__(
-        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool] | None
+        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool]
     ) -> None:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
-
-    def _events(self, blocks: Iterable[list[ast.stmt]]) -> Events:
-        return tuple(
-            event for block in blocks for event in self._reach.block(block, self._function)
-        )
 
     def _block(
         self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
@@ -1136,7 +1102,7 @@ class Partings:
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
-                    names |= {one.id for one in walk(statement.target) if isinstance(one, ast.Name)}
+                    names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
                 self._block(body, within, names, inside)
                 self._block(statement.orelse, then, loops, inside)
@@ -1161,8 +1127,9 @@ class Partings:
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
     ) -> None:
         asked = self._reach.tests.of(node.test, self._function)
-        local = self._local is not None and self._local(node.test, self._function)
-        if not (asked.asks or local) or self._agreed(node, loops):
+        if not (asked.asks or self._local(node.test, self._function)):
+            return
+        if self._agreed(node, loops):
             return
         exits = leaving(node.body), leaving(node.orelse)
         yes = self._reach.block(node.body, self._function)
@@ -1183,11 +1150,9 @@ class Partings:
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
-        if isinstance(leaves, ast.Return):
-            return self._events(after.function)
-        if isinstance(leaves, ast.Continue):
-            return self._events(after.passing)
-        return self._events((*after.passing, *after.loop))
+        blocks = after.function if isinstance(leaves, ast.Return) else after.passing
+        blocks += after.loop if isinstance(leaves, ast.Break) else ()
+        return tuple(event for one in blocks for event in self._reach.block(one, self._function))
 
     def _note(
         self,
@@ -1245,16 +1210,12 @@ class Partings:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
-            owners = [
-                attribute.value
-                for attribute in walk(node.test)
-                if isinstance(attribute, ast.Attribute)
-            ]
+            owners = [attribute.value for attribute in parts(ast.Attribute, node.test)]
             names -= {name.id for name in owners if isinstance(name, ast.Name)}
-        compared = [compare for compare in walk(node.test) if isinstance(compare, ast.Compare)]
+        compared = parts(ast.Compare, node.test)
         if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
             return True
-        calls = (call for call in walk(node.test) if isinstance(call, ast.Call))
+        calls = parts(ast.Call, node.test)
         asked_there = any(AGREES.search(called_name(call)) for call in calls)
         return asked_there or bool(names & self._agreed_names(node.lineno))
 
@@ -1278,9 +1239,9 @@ class Partings:
 
     def _asked(self, node: ast.If) -> set[str]:
         """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
-        return set().union(
+        return last_names(
             *(
-                last_names(one.test)
+                one.test
                 for one in self._function.each(ast.If)
                 if one.lineno <= node.lineno
                 and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
@@ -1299,13 +1260,13 @@ class Partings:
         above = (one for one in self._function.nodes if getattr(one, "lineno", before) < before)
         for node in sorted(above, key=lambda one: getattr(one, "lineno", 0)):
             if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
-                found = found.union(*map(_ids, node.args))
+                found |= _ids(*node.args)
             elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
-                found = found.union(*map(_ids, node.targets))
+                found |= _ids(*node.targets)
         return found
 
     def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
-        calls = [one for one in walk(value) if isinstance(one, ast.Call)]
+        calls = [*parts(ast.Call, value)]
         for call in calls:
             # what is called may do it itself; what happens deeper is of other values
             made = self._reach.call(call, self._function)
@@ -1317,12 +1278,8 @@ class Partings:
         return bool(names) and names <= agreed
 
 
-def _ids(node: ast.AST) -> set[str]:
-    """Return the variables in an expression; of an object's own its attribute, ``self.loss``."""
-    parts = list(walk(node))
-    own = {
-        f"self.{part.attr}"
-        for part in parts
-        if isinstance(part, ast.Attribute) and names_of(part.value) == ["self"]
-    }
-    return own | {name.id for name in parts if isinstance(name, ast.Name) and name.id != "self"}
+def _ids(*nodes: ast.AST) -> set[str]:
+    """Return the variables in expressions; of an object's own its attribute, ``self.loss``."""
+    attributes = parts(ast.Attribute, *nodes)
+    own = {f"self.{one.attr}" for one in attributes if names_of(one.value) == ["self"]}
+    return own | {name.id for name in parts(ast.Name, *nodes) if name.id != "self"}
