@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from planning.tiny_models import FAMILIES, real_model, save_config
+from subjects import loading
 
-from lightning_hangcheck.doctor.check import Subject
 from lightning_hangcheck.doctor.data_checks import FIT, model_fits
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Finding
 
 for needed in ("torch", "transformers"):
     pytest.importorskip(needed, exc_type=ImportError)
@@ -24,11 +23,6 @@ LARGER = {"gpt2": {"n_embd": 128}, "t5": {"d_model": 128}, "bart": {"d_model": 1
 OF_KNOWN_LAYERS = ("llama", "mistral", "qwen2", "mixtral", "gpt2")
 """Families of which config.json alone tells shapes."""
 ALWAYS_TRIED = ("gpt2", "mixtral", "t5")
-
-
-def _asked(loads: Path, backbone: Path) -> tuple[Finding, ...]:
-    run = Subject(environment={}, run_dir=loads, loads=(str(loads),), backbone=str(backbone))
-    return model_fits(run)
 
 
 @pytest.mark.parametrize(
@@ -46,10 +40,8 @@ def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_pa
     other = save_config(family, tmp_path / "other", **LARGER.get(family, {"hidden_size": 128}))
     for saved in (tmp_path / "whole", tmp_path / "parts", tmp_path / "model.ckpt"):
         for backbone in (tmp_path / "whole", config):
-            told = _asked(saved, backbone)
+            told = model_fits(loading(saved, backbone))
             assert {one.status for one in told} == {"ok"}, told
-    fits = [one.status for one in _asked(tmp_path / "whole", other) if one.check == FIT]
-    assert fits == ["failed"]
-    if family in OF_KNOWN_LAYERS:
-        fits = [one.status for one in _asked(tmp_path / "model.ckpt", other) if one.check == FIT]
-        assert fits == ["failed"]
+    for name in ("whole", "model.ckpt") if family in OF_KNOWN_LAYERS else ("whole",):
+        told = model_fits(loading(tmp_path / name, other))
+        assert [one.status for one in told if one.check == FIT] == ["failed"]
