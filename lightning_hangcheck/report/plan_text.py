@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.planning.placing import ANSWER, MEANS
 from lightning_hangcheck.planning.plan import GB, SPEEDS
+from lightning_hangcheck.planning.planner import ANSWER, MEANS
 from lightning_hangcheck.report.paragraphs import (
     INDENT,
     LABEL_WIDTH,

@@ -18,19 +18,17 @@ import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.environment_checks import (
+    clock,
     hugging_face_cache,
     hugging_face_locks,
     known_versions,
     output_buffering,
-    wandb,
-)
-from lightning_hangcheck.doctor.seeing_checks import (
-    clock,
     python_version,
     run_folder_writable,
     run_folders_disk,
     shared_memory_usable,
     stacks_readable,
+    wandb,
 )
 from lightning_hangcheck.session.session import SHARED_MEMORY
 

@@ -11,9 +11,9 @@ import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.check import Check, Finding, failed, ok, warning
+from lightning_hangcheck.doctor.environment_checks import checks_before_run
 from lightning_hangcheck.doctor.examination import checks_of, examine, render
 from lightning_hangcheck.doctor.launch_checks import meeting_point
-from lightning_hangcheck.doctor.seeing_checks import checks_before_run
 
 if TYPE_CHECKING:
     from pathlib import Path

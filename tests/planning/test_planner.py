@@ -6,8 +6,14 @@ import pytest
 from planning.planned import PUBLISHED_PARAMETERS, machine, model, use
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.batches import gradient_accumulation
-from lightning_hangcheck.planning.plan import GB, Extra, PlannedPhase, read_extra, read_phase
+from lightning_hangcheck.planning.plan import (
+    GB,
+    Extra,
+    PlannedPhase,
+    gradient_accumulation,
+    read_extra,
+    read_phase,
+)
 from lightning_hangcheck.planning.planner import make_plan
 
 

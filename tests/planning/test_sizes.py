@@ -8,7 +8,7 @@ import pytest
 from planning.tiny_models import KNOWN, VOCABULARY, real_model, save_config
 
 from lightning_hangcheck.planning.config import read_config, read_fields
-from lightning_hangcheck.planning.placing import activation_bytes, cache_bytes
+from lightning_hangcheck.planning.planner import activation_bytes, cache_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,18 +11,18 @@ from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
-from lightning_hangcheck.smoke import sequence
-from lightning_hangcheck.smoke.sequence import (
+from lightning_hangcheck.smoke import (
     Outcome,
     first_trouble,
     interpret,
     name_picture,
     plan_trials,
     reference_trials,
+    render,
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.smoke.sequence import Result
+    from lightning_hangcheck.smoke import Result
 
 WHOLE = "train.py {devices} {workers}"
 
@@ -156,7 +156,7 @@ def test_one_rank_ahead(reached: tuple[tuple[int, int | None], ...], picture: st
 
 
 def test_all_passed() -> None:
-    lines = sequence.render(outcomes("...")).splitlines()
+    lines = render(outcomes("...")).splitlines()
     assert lines[0] == "SMOKE  3 runs passed"
     assert lines[2:5] == [
         "      2 ranks, 0 workers  passed  12.3 s",
@@ -168,7 +168,7 @@ def test_all_passed() -> None:
 
 def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
     verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    text = sequence.render(outcomes("HH.", verdict=verdict))
+    text = render(outcomes("HH.", verdict=verdict))
     lines = text.splitlines()
     assert lines[0] == "SMOKE  2 ranks, 0 workers: hangs; 1 of 3 runs passed"
     assert lines[2] == "      2 ranks, 0 workers  HANG    12.3 s  logger_init  phase logger_init"

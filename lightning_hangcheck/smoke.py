@@ -1,4 +1,4 @@
-"""A smoke test: which runs it is made of, how each is made, and what they say together."""
+"""`hangcheck smoke`: a job as minimal runs in turn; the first that hangs says where to look."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = Literal["passed", "hang", "late", "failed"]
 DEVICES, WORKERS = "{devices}", "{workers}"
 SEQUENCE = ((2, 0), (2, 1), (1, 0))
 """Ranks and DataLoader workers: the least that has communication, then with workers, then alone."""
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).parent
 PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
 """Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
 SCRIPT = "train_reference.py"
