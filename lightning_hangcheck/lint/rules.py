@@ -73,6 +73,9 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
+LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/issues"
+TORCH = "https://github.com/pytorch/pytorch/issues"
+TORCH_DOCS = "https://docs.pytorch.org/docs/stable"
 
 
 def rule(
@@ -403,12 +406,7 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 # HC1: a rank alone reaches a collective
 
 
-@rule(
-    "HC101",
-    "rank_diverged",
-    "move what {function} calls there",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/16541",
-)
+@rule("HC101", "rank_diverged", "move what {function} calls there", f"{LIGHTNING}/16541")
 def collective_under_rank_test(code: Code) -> Iterator[Found]:
     """One side of a test of the rank makes a collective that the other side does not.
 
@@ -428,12 +426,7 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=True, leaves=False)
 
 
-@rule(
-    "HC102",
-    "rank_diverged",
-    "move what {function} calls there",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/8394",
-)
+@rule("HC102", "rank_diverged", "move what {function} calls there", f"{LIGHTNING}/8394")
 def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     """A function that a decorator lets run on one rank only makes a collective.
 
@@ -471,7 +464,7 @@ ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?sen
     "HC103",
     "rank_diverged",
     "move what {function} calls there",
-    "https://docs.pytorch.org/docs/stable/distributed.html#point-to-point-communication",
+    f"{TORCH_DOCS}/distributed.html#point-to-point-communication",
 )
 def receive_without_send(code: Code) -> Iterator[Found]:
     """A rank waits for a message, or for a key of the store, that nothing in the program sends.
@@ -511,7 +504,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     "HC105",
     "collective_mismatch",
     "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
-    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
+    f"{TORCH_DOCS}/distributed.html#torch.distributed.batch_isend_irecv",
 )
 def all_receive_first(code: Code) -> Iterator[Found]:
     """Every rank receives from a neighbour before it sends to the next.
@@ -530,32 +523,17 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     if b"%" not in code.function.module.text:
         return
     for block in code.blocks:
-        calls = [
-            expr.value
-            for expr in block
-            if isinstance(expr, ast.Expr) and isinstance(expr.value, ast.Call)
-        ]
-        names = [callee(call.func, code.function).path for call in calls]
-        messages = [
-            (call, path.rpartition(".")[2])
-            for call, path in zip(calls, names, strict=True)
-            if path in ("torch.distributed.recv", "torch.distributed.send")
-        ]
-        first = [name for _, name in messages[:2]] == ["recv", "send"]
-        if first and "%" in ast.unparse(messages[0][0]):
-            yield Found(
-                messages[0][0],
-                "every rank waits here for a message before it sends its own",
-                "error",
-            )
+        alone = (one.value for one in block if isinstance(one, ast.Expr))
+        calls = (call for call in alone if isinstance(call, ast.Call))
+        paths = [(call, callee(call.func, code.function).path) for call in calls]
+        both = ["torch.distributed.recv", "torch.distributed.send"]
+        messages = [(call, path) for call, path in paths if path in both]
+        if [path for _, path in messages[:2]] == both and "%" in ast.unparse(messages[0][0]):
+            told = "every rank waits here for a message before it sends its own"
+            yield Found(messages[0][0], told, "error")
 
 
-@rule(
-    "HC104",
-    "rank_diverged",
-    "where the condition depends on data",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
-)
+@rule("HC104", "rank_diverged", "where the condition depends on data", f"{LIGHTNING}/5604")
 def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
@@ -577,12 +555,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
 # HC2: a rank leaves before a collective
 
 
-@rule(
-    "HC201",
-    "rank_diverged",
-    "{place}: rank {rank} left out",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
-)
+@rule("HC201", "rank_diverged", "{place}: rank {rank} left out", f"{LIGHTNING}/5604")
 def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     """A rank leaves a function or a loop before a collective that the others come to.
 
@@ -605,12 +578,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=True, leaves=True)
 
 
-@rule(
-    "HC202",
-    "uneven_work",
-    "give every rank as many batches",
-    "https://github.com/pytorch/pytorch/issues/44353",
-)
+@rule("HC202", "uneven_work", "give every rank as many batches", f"{TORCH}/44353")
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data or clock: no samples, NaN.
 
@@ -631,12 +599,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=False, leaves=True)
 
 
-@rule(
-    "HC203",
-    "rank_diverged",
-    "a batch that one rank must skip",
-    "https://github.com/pytorch/pytorch/issues/44353",
-)
+@rule("HC203", "rank_diverged", "a batch that one rank must skip", f"{TORCH}/44353")
 def except_goes_on(code: Code) -> Iterator[Found]:
     """An exception is caught, and the rank that met it goes on without a collective of the others.
 
@@ -707,12 +670,7 @@ DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "Sto
 """What a rank raises because of its own batch."""
 
 
-@rule(
-    "HC204",
-    "uneven_work",
-    "where one rank decides to stop",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/20806",
-)
+@rule("HC204", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/20806")
 def leaves_on_signal(code: Code) -> Iterator[Found]:
     """A loop of collectives ends on a flag that a signal's handler sets.
 
@@ -749,18 +707,17 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
     for loop in code.function.nodes if flags else ():
         if not isinstance(loop, LOOPS):
             continue
-        for node in loop.body:
-            if isinstance(node, ast.If) and leaving(node.body) and last_names(node.test) & flags:
-                made = code.made_in(loop.body)
-                if made:
-                    yield Found(
-                        node.body[-1],
-                        f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
-                        f"before {made[0].shown} in line {made[0].node.lineno}",
-                        _sure(made[0]),
-                        made[0],
-                        (node.lineno,),
-                    )
+        leave = [one for one in loop.body if isinstance(one, ast.If) and leaving(one.body)]
+        for node in leave:
+            for event in code.made_in(loop.body)[:1] if last_names(node.test) & flags else ():
+                yield Found(
+                    node.body[-1],
+                    f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
+                    f"before {event.shown} in line {event.node.lineno}",
+                    _sure(event),
+                    event,
+                    (node.lineno,),
+                )
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
@@ -782,12 +739,7 @@ STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch
 """What Lightning and transformers read on each rank by itself."""
 
 
-@rule(
-    "HC205",
-    "uneven_work",
-    "where one rank decides to stop",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5750",
-)
+@rule("HC205", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/5750")
 def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     """One rank tells the trainer to stop: `should_stop`, or -1 from `on_train_batch_start`.
 
@@ -815,13 +767,8 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
-            ends = flag or (
-                hook
-                and isinstance(one, ast.Return)
-                and one.value is not None
-                and ast.unparse(one.value) == "-1"
-            )
-            if ends and code.reach.tests.of(node.test, code.function).side is not None:
+            returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
+            if (flag or returns) and code.reach.tests.of(node.test, code.function).side is not None:
                 yield Found(
                     one,
                     f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
@@ -833,12 +780,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
 # HC3: lengths and shapes that depend on a rank's data
 
 
-@rule(
-    "HC301",
-    "uneven_work",
-    "give every rank as many batches",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/9851",
-)
+@rule("HC301", "uneven_work", "give every rank as many batches", f"{LIGHTNING}/9851")
 def count_depends_on_rank(code: Code) -> Iterator[Found]:
     """A number of steps, samples or tokens is another on one rank than on the others.
 
@@ -876,11 +818,8 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         differ = None not in values and values[0] != values[1]
         if differ and min(v or 0 for v in values) > 1 and _asks_rank(choice.test, code):
             counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
-            yield Found(
-                choice,
-                f"`{ast.unparse(choice)}` differs between the ranks",
-                "error" if counts else "note",
-            )
+            told = f"`{ast.unparse(choice)}` differs between the ranks"
+            yield Found(choice, told, "error" if counts else "note")
 
 
 COUNT = re.compile(
@@ -892,10 +831,8 @@ COUNT = re.compile(
 
 def _goes_to(node: ast.expr, code: Code) -> list[str]:
     """Return the names that a value is assigned to, or given for."""
-    found: list[str] = []
-    for assign in code.function.each(ast.Assign):
-        if assign.value is node:
-            found += [name for target in assign.targets for name in names_of(target)[-1:]]
+    assigned = [one for one in code.function.each(ast.Assign) if one.value is node]
+    found = [name for one in assigned for target in one.targets for name in names_of(target)[-1:]]
     for call in code.function.each(ast.Call):
         found += [word.arg for word in call.keywords if word.value is node and word.arg]
         for function in callee(call.func, code.function).functions if node in call.args else ():
@@ -923,13 +860,13 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 
 def _changed_by_rank(code: Code) -> set[str]:
     """Names of numbers that are made larger or smaller under a test of the rank."""
-    return {
-        statement.target.id
+    changes = [
+        one.target
         for node in code.function.each(ast.If)
-        for statement in node.body
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
-        if _asks_rank(node.test, code)
-    }
+        for one in node.body
+        if isinstance(one, ast.AugAssign) and _asks_rank(node.test, code)
+    ]
+    return {target.id for target in changes if isinstance(target, ast.Name)}
 
 
 def _asks_rank(test: ast.expr, code: Code) -> bool:
@@ -973,9 +910,7 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
             )
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
-                yield Found(
-                    given, f"`{ast.unparse(given)}` has another length on each rank", "note"
-                )
+                yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 
 
 # HC4: barriers and locks where not all come
@@ -1008,18 +943,11 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        above = [
-            one
-            for one in made
-            if not any(name.endswith(".prepare_data") for name, _, _ in one.path[1:])
-        ]
-        for event in above[:1]:  # what a class above makes is told there
-            yield Found(
-                event.node,
-                f"prepare_data runs on local rank 0 only, and calls {event.told}",
-                _sure(event),
-                event,
-            )
+        above = ".prepare_data"  # what a class above makes is told there
+        own = [one for one in made if not any(at[0].endswith(above) for at in one.path[1:])]
+        for event in own[:1]:
+            told = f"prepare_data runs on local rank 0 only, and calls {event.told}"
+            yield Found(event.node, told, _sure(event), event)
 
 
 @rule(
@@ -1110,7 +1038,7 @@ HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
     "HC403",
     "rank_diverged",
     "Set a flag there, and let all ranks agree on it in the next step.",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/6430",
+    f"{LIGHTNING}/6430",
 )
 def collective_in_handler(code: Code) -> Iterator[Found]:
     """`on_exception`, a signal's handler, an `atexit` function or `__del__` makes a collective.
@@ -1130,12 +1058,9 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
     for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
         events = [one for one in code.reach.function(handler) if one.sure and one.only is None]
         for event in events[:1]:
-            yield Found(
-                event.node,
-                f"{kind} runs where one rank met something, and calls {event.told}",
-                _sure(event) if kind in ("on_exception", "a signal's handler") else "note",
-                event,
-            )
+            told = f"{kind} runs where one rank met something, and calls {event.told}"
+            sure = kind in ("on_exception", "a signal's handler")
+            yield Found(event.node, told, _sure(event) if sure else "note", event)
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
@@ -1153,12 +1078,7 @@ def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
 # HC5: groups
 
 
-@rule(
-    "HC501",
-    "rank_diverged",
-    "to run the model on one rank only",
-    "https://github.com/pytorch/pytorch/issues/81291",
-)
+@rule("HC501", "rank_diverged", "to run the model on one rank only", f"{TORCH}/81291")
 def group_made_by_some(code: Code) -> Iterator[Found]:
     """A process group is made under a test of the rank.
 
@@ -1179,7 +1099,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     "HC502",
     "rank_diverged",
     "Give the group whose ranks come there: group=...",
-    "https://docs.pytorch.org/docs/stable/distributed.html#groups",
+    f"{TORCH_DOCS}/distributed.html#groups",
     notes_only=True,
 )
 def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
@@ -1220,7 +1140,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "HC503",
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
-    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group",
+    f"{TORCH_DOCS}/distributed.html#torch.distributed.new_group",
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
     """Collectives are made in the order of a set, or in an order that the rank decides.
@@ -1240,39 +1160,24 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
         called = called_name(loop.iter)
         if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
             for event in code.made_in(loop.body)[:1]:
-                yield Found(
-                    loop.iter,
-                    f"each process has its own order here, and each pass calls {event.told}",
-                    "note",
-                    event,
-                )
+                told = f"each process has its own order here, and each pass calls {event.told}"
+                yield Found(loop.iter, told, "note", event)
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
-        orders = [
-            [ast.unparse(one) for one in getattr(part, "elts", [])]
+        one, other = (
+            [ast.unparse(element) for element in getattr(part, "elts", [])]
             for part in (choice.body, choice.orelse)
-        ]
-        if (
-            orders[0] != orders[1]
-            and sorted(orders[0]) == sorted(orders[1])
-            and _asks_rank(choice.test, code)
-        ):
-            yield Found(
-                choice,
-                f"`{ast.unparse(choice)}` has another order on each side",
-                "error" if _gone_through(choice, code) else "note",
-            )
+        )
+        if one != other and sorted(one) == sorted(other) and _asks_rank(choice.test, code):
+            told = f"`{ast.unparse(choice)}` has another order on each side"
+            yield Found(choice, told, "error" if _gone_through(choice, code) else "note")
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
     """Whether a loop with a collective takes its passes in this order."""
-    targets = [
-        target
-        for node in code.function.nodes
-        if isinstance(node, ast.Assign) and node.value is order
-        for target in node.targets
-    ]
+    assigned = [node for node in code.function.each(ast.Assign) if node.value is order]
+    targets = [target for node in assigned for target in node.targets]
     for target in targets:
         if isinstance(target, ast.Tuple):  # groups, of which each is given to a collective
             made = [event.node for event in code.made_in(code.function.body)]
@@ -1282,10 +1187,9 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
                 return True
     names = {target.id for target in targets if isinstance(target, ast.Name)}
     return any(
-        isinstance(node, ast.For)
-        and (node.iter is order or (isinstance(node.iter, ast.Name) and node.iter.id in names))
-        and bool(code.made_in(node.body))
-        for node in code.function.nodes
+        (loop.iter is order or (isinstance(loop.iter, ast.Name) and loop.iter.id in names))
+        and code.made_in(loop.body)
+        for loop in code.function.each(ast.For)
     )
 
 
@@ -1296,7 +1200,7 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
     "HC601",
     "rendezvous",
     "Give the global rank: int(os.environ['RANK']), or dist.get_rank().",
-    "https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables",
+    f"{TORCH_DOCS}/elastic/run.html#environment-variables",
     notes_only=True,
 )
 def local_rank_as_rank(code: Code) -> Iterator[Found]:
@@ -1314,13 +1218,10 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
     for call in code.function.each(ast.Call):
         if called_name(call) not in ("init_process_group", "DistributedSampler"):
             continue
-        for keyword in call.keywords:
-            if keyword.arg == "rank" and "local_rank" in ast.unparse(keyword.value).lower():
-                yield Found(
-                    keyword.value,
-                    f"`{ast.unparse(keyword.value)}` is given as the global rank",
-                    "note",
-                )
+        for given in (keyword.value for keyword in call.keywords if keyword.arg == "rank"):
+            text = ast.unparse(given)
+            if "local_rank" in text.lower():
+                yield Found(given, f"`{text}` is given as the global rank")
 
 
 NETWORK = re.compile(
@@ -1353,30 +1254,24 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
     """
     for block in code.blocks if code.makes_any else ():
         for place, node in enumerate(block):
-            if (
-                not isinstance(node, ast.If)
-                or code.reach.tests.of(node.test, code.function).side is not True
-            ):
+            if not isinstance(node, ast.If):
+                continue
+            if code.reach.tests.of(node.test, code.function).side is not True:
                 continue
             calls = parts(ast.Call, *node.body)
             slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             for event in behind[:1]:
-                yield Found(
-                    slow[0],
-                    f"one rank waits for the network, the others in {event.told}",
-                    "note",
-                    event,
-                    (node.lineno,),
-                )
+                told = f"one rank waits for the network, the others in {event.told}"
+                yield Found(slow[0], told, "note", event, (node.lineno,))
 
 
 @rule(
     "HC603",
     "dataloader_worker",
     'Start children with multiprocessing.get_context("spawn").',
-    "https://github.com/pytorch/pytorch/issues/45198",
+    f"{TORCH}/45198",
     notes_only=True,
 )
 def fork_after_threads(code: Code) -> Iterator[Found]:
@@ -1400,4 +1295,4 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
             and any(getattr(given, "value", None) == "fork" for given in call.args)
         )
         if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
-            yield Found(call, "threads of this file may hold a lock that the child copies", "note")
+            yield Found(call, "threads of this file may hold a lock that the child copies")

@@ -273,11 +273,9 @@ class Tests:
             return replace(inner, side=side)
         if isinstance(test, ast.BoolOp):
             return self._joined(test, function)
-        ranks = function.module.ranks
-        if names_of(test)[-2:-1] in (["args"], ["training_args"]) and names_of(test)[-1] in (
-            "should_save",
-            "should_log",
-        ):
+        ranks, names = function.module.ranks, names_of(test)
+        of_args = names[-2:-1] in (["args"], ["training_args"])
+        if of_args and names[-1] in ("should_save", "should_log"):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
         if isinstance(test, ast.Compare) and _of_single(test):
             of_rank = any(map(RANK.fullmatch, last_names(test)))
@@ -297,9 +295,7 @@ class Tests:
             sides = [test.left, *test.comparators]
             if (listed := _first_or_none(test)) is not None:
                 return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
-            number = any(
-                _is_rank_itself(expression, function, MOST_ALIASES) for expression in sides
-            )
+            number = any(_is_rank_itself(side, function, MOST_ALIASES) for side in sides)
             return ranks.of_one(test) if number and _with_constant(test) else None
         name = tail(test.func if isinstance(test, ast.Call) else test)
         if ONE_RANK.fullmatch(name):
@@ -322,15 +318,11 @@ class Tests:
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
-        parts = [self.of(expression, function) for expression in test.values]
-        asking = [
-            part
-            for value, part in zip(test.values, parts, strict=True)
-            if part.asks and not _asks_for_text(value)
-        ]
+        values = [(value, self.of(value, function)) for value in test.values]
+        asking = [part for value, part in values if part.asks and not _asks_for_text(value)]
         if not asking:
             return Test()
-        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
+        others = [value for value, part in values if not part.asks]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -469,10 +461,8 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
 
 def _asks_for_text(test: ast.expr) -> bool:
     """``rank == "cpu"`` is said of a process that is alone."""
-    sides = test.comparators if isinstance(test, ast.Compare) else []
-    return any(
-        isinstance(expression, ast.Constant) and isinstance(expression.value, str)
-        for expression in sides
+    return isinstance(test, ast.Compare) and any(
+        isinstance(getattr(side, "value", None), str) for side in test.comparators
     )
 
 
@@ -481,12 +471,8 @@ def _asks_for_launcher(test: ast.expr) -> bool:
 
     So does ``os.getenv("RANK")``: as text, 0 is true.
     """
-    if names_of(test.func if isinstance(test, ast.Call) else test)[-2:] in (
-        ["os", "getenv"],
-        ["environ", "get"],
-    ):
-        return True
-    return (
+    called = names_of(test.func if isinstance(test, ast.Call) else test)[-2:]
+    return called in (["os", "getenv"], ["environ", "get"]) or (
         isinstance(test, ast.Compare)
         and isinstance(test.ops[0], (ast.In, ast.NotIn))
         and isinstance(test.left, ast.Constant)
@@ -504,15 +490,9 @@ def _first_or_none(test: ast.Compare) -> bool | None:
 def _with_constant(test: ast.Compare) -> bool:
     """Whether a rank is compared with a number or a name that says which: no loop's variable."""
     sides = [test.left, *test.comparators]
+    first = re.compile(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*")
     return len(sides) == 2 and any(
-        isinstance(expression, ast.Constant)
-        or (
-            isinstance(expression, (ast.Name, ast.Attribute))
-            and re.fullmatch(
-                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*", tail(expression)
-            )
-        )
-        for expression in sides
+        isinstance(side, ast.Constant) or first.fullmatch(tail(side)) for side in sides
     )
 
 
@@ -746,25 +726,18 @@ class Reach:
                 yes = _of_whole_model(yes)
             else:
                 no = _of_whole_model(no)
+        names = [{event.name for event in side} for side in (yes, no)]
         if asked.side is not None:
-            same = {event.name for event in yes} & {event.name for event in no}
+            same = names[0] & names[1]
             yes = tuple(_only(event, asked.side, same) for event in yes)
             no = tuple(_only(event, not asked.side if asked.exact else None, same) for event in no)
-            if isinstance(test, ast.BoolOp):
-                others = [
-                    expression
-                    for expression in test.values
-                    if not self.tests.of(expression, function).asks
-                ]
-                for other in others if isinstance(test.op, ast.And) else ():
-                    switch = None if _of_single(other) else _switch(other, function)
-                    yes = tuple(_guarded(event, other, True, switch) for event in yes)
-        elif (not _of_single(test) or isinstance(test, ast.Name)) and (
-            {event.name for event in yes} != {event.name for event in no}
-        ):
-            switch = None if _of_single(test) else _switch(test, function)
-            yes = tuple(_guarded(event, test, True, switch) for event in yes)
-            no = tuple(_guarded(event, test, False, switch) for event in no)
+            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+                others = (one for one in test.values if not self.tests.of(one, function).asks)
+                for other in others:
+                    yes = _guarded(yes, other, function, value=True)
+        elif names[0] != names[1] and (not _of_single(test) or isinstance(test, ast.Name)):
+            yes = _guarded(yes, test, function, value=True)
+            no = _guarded(no, test, function, value=False)
         yield from yes
         yield from no
 
@@ -928,12 +901,14 @@ def _switch(
     return found.pop() if len(found) == 1 else None  # synchronize = distributed and ...
 
 
-def _guarded(event: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
+def _guarded(events: Events, test: ast.expr, function: Function, *, value: bool) -> Events:
     """What is made under a condition that does not ask for the rank."""
-    needs = event.needs
-    if switch is not None:
-        needs |= {(switch[0], switch[1] is value)}
-    return replace(event, needs=needs, guards=event.guards | {_plain(test, value=value)})
+    switch = None if _of_single(test) else _switch(test, function)
+    needs = {(switch[0], switch[1] is value)} if switch is not None else set()
+    guards = {_plain(test, value=value)}
+    return tuple(
+        replace(event, needs=event.needs | needs, guards=event.guards | guards) for event in events
+    )
 
 
 def _plain(test: ast.expr, *, value: bool) -> str:
@@ -954,12 +929,8 @@ def _by_setting(guard: str, function: Function) -> str:
 
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-    switches = [
-        _switch(expression, function)
-        for expression in parts
-        if not isinstance(expression, ast.BoolOp)
-    ]
+    either = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+    switches = (_switch(one, function) for one in either if not isinstance(one, ast.BoolOp))
     return frozenset((switch[0], not switch[1]) for switch in switches if switch is not None)
 
 
@@ -970,10 +941,9 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
     made = [call for call in values if isinstance(call, ast.Call)]
-    if whole and made and len(made) == len(values):
-        wrapped = any(WRAPS.search(ast.unparse(call)) for call in made)
-        if not wrapped:
-            return True
+    unwrapped = made and not any(WRAPS.search(ast.unparse(call)) for call in made)
+    if whole and unwrapped and len(made) == len(values):
+        return True
     return any(
         (isinstance(node, ast.Attribute) and node.attr == "module")
         or (isinstance(node, ast.Call) and "unwrap" in called_name(node))
@@ -983,11 +953,8 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
 
 def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
-    given = [
-        keyword.value
-        for keyword in call.keywords
-        if keyword.arg in ("group", "process_group", "pg")
-    ]
+    names = ("group", "process_group", "pg")
+    given = [keyword.value for keyword in call.keywords if keyword.arg in names]
     given += [one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", tail(one))]
     return any(
         not (isinstance(expression, ast.Constant) and expression.value is None)
@@ -1106,22 +1073,21 @@ class Partings:
                 within = _After((body, *then.function), (), (body,))
                 self._block(body, within, names, inside)
                 self._block(statement.orelse, then, loops, inside)
+            elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
+                asked, sides = self._reach.tests.of(statement.test, self._function), (inside,) * 2
+                if asked.side is not None and not asked.grouped:
+                    sides = asked.side, not asked.side if asked.exact else inside
+                alone = _alone(statement.test)
+                if alone is not True:
+                    self._block(statement.body, then, loops, sides[0])
+                if alone is not False:
+                    self._block(statement.orelse, then, loops, sides[1])
             elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                sides: dict[str, bool | None] = {}
-                if isinstance(statement, ast.If):  # which ranks come to its branches, if known
-                    asked = self._reach.tests.of(statement.test, self._function)
-                    if asked.side is not None and not asked.grouped:
-                        other = not asked.side if asked.exact else inside
-                        sides = {"body": asked.side, "orelse": other}
-                alone = _alone(statement.test) if isinstance(statement, ast.If) else None
                 for name in ("body", "orelse", "finalbody"):
-                    part = getattr(statement, name, None) or []
-                    if alone is None or alone is not (name == "body"):
-                        self._block(part, then, loops, sides.get(name, inside))
-                for handler in getattr(statement, "handlers", ()):
-                    self._block(handler.body, then, loops, inside)
-                for case in getattr(statement, "cases", ()):
-                    self._block(case.body, then, loops, inside)
+                    self._block(getattr(statement, name, []), then, loops, inside)
+                for name in ("handlers", "cases"):
+                    for one in getattr(statement, name, ()):
+                        self._block(one.body, then, loops, inside)
 
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
@@ -1166,15 +1132,10 @@ class Partings:
     ) -> None:
         names = {event.name for event in others}
         # conditions that cannot hold where the ranks part: the reverse of what else is asked
-        joined = node.test if isinstance(node.test, ast.BoolOp) else None
-        never = (
-            {
-                _plain(expression, value=isinstance(joined.op, ast.Or))
-                for expression in joined.values
-            }
-            if joined
-            else set()
-        )
+        never: set[str] = set()
+        if isinstance(node.test, ast.BoolOp):
+            either = isinstance(node.test.op, ast.Or)
+            never = {_plain(expression, value=either) for expression in node.test.values}
         alone = tuple(
             replace(event, conditional=True)
             if after.fails
