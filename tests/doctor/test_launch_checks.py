@@ -14,6 +14,7 @@ from subjects import subject
 from lightning_hangcheck.doctor.launch_checks import (
     expect,
     master_port,
+    network_interface,
     program_starts,
     script_parses,
     time_left,
@@ -44,6 +45,37 @@ def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
     (free,) = master_port(run)
     assert (taken.status, free.status) == ("failed", "ok")
     assert f"pid {os.getpid()}" in taken.sentence
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (TimeoutError(), "failed", "192.0.2.1:29500 cannot be reached from here (no answer within"),
+        (OSError(101, "Network is unreachable"), "failed", "from here (Network is unreachable)"),
+        (ConnectionRefusedError(), "ok", "nobody listens at port 29500 yet"),
+    ],
+)
+def test_a_remote_host_must_be_reached_whether_or_not_it_listens_yet(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, status: str, said: str
+) -> None:
+    def connect(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    (check,) = master_port(subject("python a.py", MASTER_ADDR="192.0.2.1", MASTER_PORT="29500"))
+    assert (check.status, said in check.sentence) == (status, True), check.sentence
+    assert check.remedy == ("nc -vz 192.0.2.1 29500" if status == "failed" else "")
+
+
+@pytest.mark.parametrize(("nodes", "status"), [(2, "failed"), (1, "ok")])
+def test_a_host_whose_own_name_is_loopback_fails_on_several_nodes(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, status: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    (check,) = network_interface(subject(f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"))
+    assert check.status == status
+    assert ("localhost resolves to a loopback address" in check.sentence) == (nodes == 2)
+    assert check.remedy.startswith("export GLOO_SOCKET_IFNAME=") == (nodes == 2)
 
 
 PL, TWO = "import lightning.pytorch as pl\n", "torchrun --nproc_per_node=2"

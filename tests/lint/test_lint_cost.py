@@ -59,11 +59,3 @@ def test_twice_as_many_functions_cost_twice_as_much(tmp_path: Path, function: st
     calls_for(tmp_path, function, 1)  # what is read once in a process
     once, twice = (calls_for(tmp_path, function, many) for many in (100, 200))
     assert twice < 2.1 * once
-
-
-def test_functions_that_reach_no_collective_are_not_asked_about_their_tests(
-    tmp_path: Path,
-) -> None:
-    calls_for(tmp_path, MEETING, 1)
-    quiet, meeting = (calls_for(tmp_path, function, 100) for function in (QUIET, MEETING))
-    assert 2 * quiet < meeting
