@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.rank_tests import RankTests
@@ -117,13 +117,9 @@ class Function:
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
-        return [
-            node.value
-            for node in assigned
-            if node.value is not None
-            and [name]
-            in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])
-        ]
+        named = ((one, getattr(one, "targets", [getattr(one, "target", None)])) for one in assigned)
+        values = [one.value for one, targets in named if [name] in map(names_of, targets)]
+        return [value for value in values if value is not None]
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -144,8 +140,7 @@ class Class:
 _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 
 
-@dataclass(frozen=True)
-class _Imported:
+class _Imported(NamedTuple):
     """What a name was imported from: relative to a folder, or by a path of modules."""
 
     path: tuple[str, ...]
@@ -248,14 +243,13 @@ class Module:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 path = tuple(alias.name.split("."))
-                self.imports[alias.asname or path[0]] = _Imported(
-                    path if alias.asname else path[:1]
-                )
+                bound = path if alias.asname else path[:1]
+                self.imports[alias.asname or path[0]] = _Imported(bound)
         elif isinstance(node, ast.ImportFrom):
             folder = self.folder
             for _ in range(node.level - 1):
                 folder = os.path.dirname(folder)  # noqa: PTH120
-            base = tuple((node.module or "").split(".")) if node.module else ()
+            base = tuple(node.module.split(".")) if node.module else ()
             for alias in node.names:
                 where = folder or "." if node.level else ""
                 if alias.name == "*":
@@ -289,11 +283,10 @@ class Module:
             self.assigned.setdefault(name[-1], []).append(value)
 
     def _make(self, name: str, annotation: ast.expr) -> None:
+        path = names_of(annotation)
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
-            if all(part.isidentifier() for part in path):
-                self.made.setdefault(name, set()).add(tuple(path))
-        elif path := names_of(annotation):
+        if path and all(part.isidentifier() for part in path):
             self.made.setdefault(name, set()).add(tuple(path))
 
     # What names mean
@@ -316,9 +309,8 @@ class Module:
             return self._imported(self.imports[first], rest, steps)
         for star in self.stars if steps else ():
             module = self.project.module(star.path, star.folder, self)
-            found_there = module.meaning(path, steps - 1) if module is not None else None
-            if found_there is not None:
-                return found_there
+            if module is not None and (there := module.meaning(path, steps - 1)) is not None:
+                return there
         return None
 
     def _imported(self, imported: _Imported, rest: tuple[str, ...], steps: int) -> Meaning:
@@ -572,13 +564,14 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         if inner:
             return Callee(name, (inner[-1],))
     known = module.meaning(path)
+    receiver = path[-2] if len(path) > 1 else ""
     if isinstance(known, Function):
-        return Callee(name, (known,), receiver=path[-2] if len(path) > 1 else "")
+        return Callee(name, (known,), receiver=receiver)
     if isinstance(known, Class):
         made = module.project.method(known, "__init__")
-        return Callee(name, (made,) if made else (), kinds=_names([known]))
+        return Callee(name, (made,) if made else (), kinds=(known.name,))
     if isinstance(known, str):
-        return Callee(name, path=known, receiver=path[-2] if len(path) > 1 else "")
+        return Callee(name, path=known, receiver=receiver)
     if len(path) == 1:
         return _assigned(name, function, steps)
     if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
@@ -587,7 +580,7 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         if method is None and steps and name in module.assigned:
             return _assigned(name, function, steps)
         return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
-    return _of_kinds(name, path[-2], module.made.get(path[-2], set()), function)
+    return _of_kinds(name, receiver, module.made.get(receiver, set()), function)
 
 
 def _assigned(name: str, function: Function, steps: int) -> Callee:
@@ -598,9 +591,8 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
         value = values[0]
         if isinstance(value, (ast.Name, ast.Attribute)) and (path := tuple(names_of(value))):
             return _by_name(path, function, steps - 1) if path[-1] != name else Callee(name)
-        if isinstance(value, ast.Lambda) or names_of(getattr(value, "func", None))[-1:] == [
-            "partial"
-        ]:
+        partial = names_of(getattr(value, "func", None))[-1:] == ["partial"]
+        if partial or isinstance(value, ast.Lambda):
             return callee(value, function, steps - 1)
     found = _of_kinds("__call__", name, module.made.get(name, set()), function)
     return found if found.functions or found.kinds else Callee(name)
@@ -614,9 +606,7 @@ def _of_kinds(
     steps: int = MOST_STEPS,
 ) -> Callee:
     """A method of an object, by the class that made it, or by what a function returned."""
-    module = function.module
-    methods: list[Function] = []
-    kinds: list[str] = []
+    module, methods, kinds = function.module, list[Function](), list[str]()
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
@@ -626,8 +616,7 @@ def _of_kinds(
                     kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
-            method = module.project.method(known, name)
-            methods += [method] if method is not None else []
+            methods += filter(None, [module.project.method(known, name)])
         else:
             kinds.append(known if isinstance(known, str) else ".".join(maker))
     found = tuple(methods) if len(methods) == 1 else ()

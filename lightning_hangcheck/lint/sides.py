@@ -99,6 +99,7 @@ AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
+ENTERED = ("__enter__", "__exit__")
 ENDS = ("exit", "_exit", "abort")
 
 
@@ -703,13 +704,10 @@ class Reach:
         """What a class makes when a ``with`` goes in and out."""
         if not isinstance(manager, ast.Call) or not (path := tuple(names_of(manager.func))):
             return
-        module = function.module
-        known = module.meaning(path)
-        if isinstance(known, Class):
-            for name in ("__enter__", "__exit__"):
-                method = module.project.method(known, name)
-                if method is not None:
-                    yield from self._through(method, manager, function)
+        if isinstance(known := function.module.meaning(path), Class):
+            methods = (known.module.project.method(known, name) for name in ENTERED)
+            for method in filter(None, methods):
+                yield from self._through(method, manager, function)
 
     def _of_sides(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], function: Function
