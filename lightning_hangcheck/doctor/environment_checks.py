@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # It blocks in reading its input, which ends with us, and so does the program.
 WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
-OLDEST_PYTHON, NEWEST_PYTHON = (3, 10), (3, 14)  # py-spy 0.4.2 and later, by its own list
+NEWEST_PYTHON = (3, 14)  # py-spy 0.4.2 and later, by its own list
 DISK_LIMIT_S = 2.0
 # Before a run, together below 1.5 s in the worst case; about 0.06 s where all is well.
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
@@ -94,11 +94,9 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
 
 @check("seeing", "a reader that does not know this Python shows no stack, or a wrong one")
 def python_version(_: Subject, version: tuple[int, int] | None = None) -> Finding:
-    """The version of this Python, against those that py-spy reads."""
+    """The version of this Python, against the newest that py-spy reads."""
     found = version or sys.version_info[:2]
     text = f"Python {found[0]}.{found[1]}"
-    if found < OLDEST_PYTHON:
-        return failed(f"{text} is too old", advice="use Python 3.10 or newer")
     if found > NEWEST_PYTHON:
         sentence = f"{text} is newer than what py-spy is known to read (up to 3.14)"
         return warning(sentence, "pip install -U py-spy")

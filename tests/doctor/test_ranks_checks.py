@@ -103,13 +103,13 @@ REFUSED = "Traceback ...\n[rank1]: RuntimeError: Connection refused by peer\nmor
             "rank 1 got (2.0, 2.0), not 3",
         ),
         (
-            Trial(notes=[*_through("rendezvous"), _begin(0, "barrier")], ended="silent"),
+            Trial(notes=[*_through("rendezvous"), _begin(0, "barrier")], silent_s=15.0),
             "barrier (gloo)",
             "rank 0 hangs in barrier (gloo), rank 1 has not come there "
-            "(given up after 0 s without news)",
+            "(given up after 15 s without news)",
         ),
         (
-            Trial(notes=[_start(0, 3), _start(2, 3)], ended="silent", waited_s=60.0),
+            Trial(notes=[_start(0, 3), _start(2, 3)], silent_s=60.0),
             "ranks start",
             "rank 1 never started; 2 ranks of 3 on 1 host (given up after 60 s without news)",
         ),
