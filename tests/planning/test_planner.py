@@ -89,7 +89,7 @@ TWO_BESIDE = PlannedPhase(name="x", extras=(Extra("a", 6 * GB), Extra("b", 6 * G
     [
         (12, use(context=8192), {"4-bit", "2 GPUs", "one GPU"}),
         (8, use(), {"3 GPUs", "one GPU"}),
-        (24, use(context=131072), {"one GPU", "smaller context"}),
+        (24, use(context=131072), {"6 GPUs", "one GPU", "smaller context"}),
         (24, use(operators_gb=10), {"8-bit", "4-bit", "keep operators", "2 GPUs", "one GPU"}),
         (20, TWO_BESIDE.use_in(use()), {"keep a and b", "2 GPUs", "one GPU"}),
     ],
