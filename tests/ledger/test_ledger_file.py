@@ -54,15 +54,6 @@ def test_the_ledger_is_for_its_owner_alone_and_a_folder_that_somebody_named_as_i
     assert modes == [0o600, 0o700, 0o755]
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    target = tmp_path / "precious"
-    target.write_text("kept")
-    (tmp_path / "ledger.jsonl").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        ledger_file.append(tmp_path / "ledger.jsonl", LINES[0])
-    assert target.read_text() == "kept"
-
-
 def test_lines_of_newer_versions_are_counted_and_of_older_ones_read(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
     older = b'{"kind":"end","id":"a","at":"","duration_s":2}\n'

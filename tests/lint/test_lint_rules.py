@@ -341,13 +341,6 @@ HARMLESS = {
         if rank == 0: dist.broadcast(torch.ones(1), 0)
         else: dist.broadcast(torch.empty(1), 0)
         """,
-    "rank 0 goes first": """
-        def load():
-            if rank != 0: dist.barrier()
-            data = 1
-            if rank == 0: dist.barrier()
-            return data
-        """,
     "decided by all": """
         stop = torch.tensor(float(rank == 0))
         dist.all_reduce(stop)
@@ -358,18 +351,9 @@ HARMLESS = {
             if not dist.is_initialized() or dist.get_world_size() == 1: return
             dist.barrier()
         """,
-    "only printing": """
-        if rank == 0: print(1)
-        dist.barrier()
-        """,
     "a group of those ranks": """
         group = dist.new_group([0, 1])
         if rank in (0, 1): dist.all_reduce(torch.ones(1), group=group)
-        """,
-    "an argument that switches it off": """
-        def log(value, sync=False):
-            if sync: dist.all_reduce(value)
-        if rank == 0: log(1)
         """,
     "each rank in turn": """
         for turn in range(dist.get_world_size()):
