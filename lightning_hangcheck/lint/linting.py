@@ -172,7 +172,11 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
-                modules += filter(None, [_worth_a_look(file, project, named=file in named)])
+                text = text_of(file)
+                if WORTH_A_LOOK.search(text):
+                    modules.append(project.parse(file))
+                elif file in named:  # that it is Python is not taken for granted
+                    ast.parse(text)
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
         for module in modules:
@@ -224,15 +228,6 @@ def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
         fnmatch.fnmatch(relative, one) or fnmatch.fnmatch(relative, f"{one.rstrip('/')}/*")
         for one in configuration.exclude
     )
-
-
-def _worth_a_look(file: str, project: Project, *, named: bool) -> Module | None:
-    text = text_of(file)
-    if not WORTH_A_LOOK.search(text):
-        if named:  # nothing can be found in it, but that it is Python is not taken for granted
-            ast.parse(text)
-        return None
-    return project.read(file) or project.parse(file)
 
 
 def _why_not(file: str, error: BaseException) -> str:
@@ -421,38 +416,6 @@ def as_sarif(found: Lint) -> dict[str, Any]:
     }
 
 
-# The page of the documentation
-
-FAMILIES = {
-    "HC1": "A rank alone reaches a collective",
-    "HC2": "A rank leaves before one",
-    "HC3": "Lengths and shapes that depend on a rank's data",
-    "HC4": "Barriers and locks where not all come",
-    "HC5": "Groups",
-    "HC6": "Starting up",
-}
-BEGIN, END = "<!-- rules: written by scripts/make_causes -->", "<!-- end of rules -->"
-
-
 def summary(doc: str) -> str:
     """Return the first sentence of a rule's docstring."""
     return inspect.cleandoc(doc).partition("\n")[0]
-
-
-def rules_page(page: str) -> str:
-    """Put the rules, a sentence each, into the page of the documentation, between its two marks.
-
-    Args:
-        page: As it is.
-    """
-    before, after = page.partition(BEGIN)[0], page.partition(END)[2]
-    lines: list[str] = []
-    family = ""
-    for rule in RULES.values():
-        if rule.code[:3] != family:
-            family = rule.code[:3]
-            lines += [f"## {family}xx: {FAMILIES[family]}", ""]
-        severity = "Note" if rule.notes_only else "Error or note"
-        lines += [f"### {rule.code}", "", summary(rule.doc), ""]
-        lines += [f"{severity}: `{rule.cause}` ([source]({rule.see})).", ""]
-    return "\n".join([before.rstrip(), "", BEGIN, "", *lines, END]) + after
