@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from ledger.lines import run
 from msgspec.structs import replace
 from subjects import subject
 
@@ -27,12 +28,13 @@ from lightning_hangcheck.doctor.launch_command import (
     read_launch,
 )
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.model.case import PhaseTime
 from lightning_hangcheck.model.run import NodePlace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightning_hangcheck.ledger.ledger_file import Run
 
 
 def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
@@ -146,23 +148,9 @@ def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --lr 1e-4"
 
-AT = "2026-11-20T10:00:00.000Z"
 
-
-def run(command: str, duration_s: float, verdict: str = "finished", loading_s: float = 0.0) -> Run:
-    """A run of two ranks, as the ledger has it; each loaded its model for so long."""
-    return Run(
-        id="1",
-        at=AT,
-        run_id="20261120T100000-aaaa",
-        command=command,
-        started_at=AT,
-        duration_s=duration_s,
-        ranks=2,
-        verdict=verdict,
-        exit_code=0 if verdict == "finished" else 1,
-        spent=(PhaseTime("model_load", 2 * loading_s), PhaseTime("training_step", 5.0)),
-    )
+def done(command: str, duration_s: float, **more: object) -> Run:
+    return replace(run("20261120T100000-aaaa"), command=command, duration_s=duration_s, **more)
 
 
 @pytest.mark.parametrize(
@@ -179,12 +167,13 @@ def run(command: str, duration_s: float, verdict: str = "finished", loading_s: f
     ],
 )
 def test_a_shorter_run_tells_the_pace(known: str, wanted: str, seconds: float | None) -> None:
-    found = expect(f"{TRAIN} {wanted}".split(), [run(f"{TRAIN} {known}", 600.0)])
+    found = expect(f"{TRAIN} {wanted}".split(), [done(f"{TRAIN} {known}", 600.0)])
     assert (found and found[1]) == seconds
 
 
 def test_what_comes_once_is_not_multiplied() -> None:
-    short = run(f"{TRAIN} --max_steps 10", 160.0, loading_s=60.0)
+    loading = (PhaseTime("model_load", 120.0),)  # of two ranks together
+    short = done(f"{TRAIN} --max_steps 10", 160.0, spent=loading)
     found = expect(f"{TRAIN} --max_steps 100".split(), [short])
     assert found is not None
     assert found[1] == 60.0 + 10 * 100.0
@@ -207,8 +196,8 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
 def ledger(tmp_path: Path) -> Path:
     """Of several runs the newest of 100 steps that was done took ten minutes."""
     file = tmp_path / "ledger.jsonl"
-    runs = (run(HUNDRED, 900.0), run(HUNDRED, 600.0), run("a 'b", 1.0))
-    for one in (*runs, run("python b.py", 1.0), run(HUNDRED, 9.0, "crashed")):
+    runs = (done(HUNDRED, 900.0), done(HUNDRED, 600.0), done("a 'b", 1.0))
+    for one in (*runs, done("python b.py", 1.0), done(HUNDRED, 9.0, verdict="crashed")):
         ledger_file.append(file, one)
     return file
 
