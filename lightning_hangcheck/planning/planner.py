@@ -221,9 +221,10 @@ def shares_of(
     """
     gpus, layers = len(machine.gpus), max(1, sizes.layers)
     shares = []
-    devices = [*((str(number), memory) for number, memory in enumerate(machine.gpus))]
-    devices += [("cpu", machine.cpu), ("disk", 0)]
-    for index, (name, memory) in enumerate(devices):
+    devices = [*map(str, range(gpus)), "cpu", "disk"]
+    for index, (name, memory) in enumerate(
+        zip(devices, (*machine.gpus, machine.cpu, 0), strict=True)
+    ):
         is_gpu = index < gpus
         runs = is_gpu or (index == 0 and not gpus)
         mine = placement.layers[index] + (0 if index else sum(placement.layers[max(1, gpus) :]))
@@ -278,10 +279,8 @@ MEANS: dict[SpeedClass, str] = {
 def seconds_per_pass(shares: tuple[Share, ...]) -> float:
     """Seconds that one token takes at least to carry offloaded weights; 0 without GPUs."""
     weights = {share.device: share.weights for share in shares}
-    disk = weights.get("disk", 0) / DISK
-    if "0" not in weights:
-        return weights.get("cpu", 0) / MAIN_MEMORY + disk
-    return weights.get("cpu", 0) / BUS + disk
+    speed = BUS if "0" in weights else MAIN_MEMORY
+    return weights.get("cpu", 0) / speed + weights.get("disk", 0) / DISK
 
 
 def seconds_per_token(shares: tuple[Share, ...], layers: int) -> float:
