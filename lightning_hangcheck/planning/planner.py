@@ -221,10 +221,8 @@ def shares_of(
     """
     gpus, layers = len(machine.gpus), max(1, sizes.layers)
     shares = []
-    devices = [*map(str, range(gpus)), "cpu", "disk"]
-    for index, (name, memory) in enumerate(
-        zip(devices, (*machine.gpus, machine.cpu, 0), strict=True)
-    ):
+    devices = [(str(number), memory) for number, memory in enumerate(machine.gpus)]
+    for index, (name, memory) in enumerate([*devices, ("cpu", machine.cpu), ("disk", 0)]):
         is_gpu = index < gpus
         runs = is_gpu or (index == 0 and not gpus)
         mine = placement.layers[index] + (0 if index else sum(placement.layers[max(1, gpus) :]))
