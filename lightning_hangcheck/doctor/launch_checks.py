@@ -224,8 +224,8 @@ def master_port(subject: Subject) -> Finding | None:
         return None  # the address is what fails
     if here:
         known = psutil.net_connections("tcp")  # by /proc/net: nobody is disturbed
-        listening = (one for one in known if one.status == psutil.CONN_LISTEN and one.laddr)
-        taken = next((one for one in listening if one.laddr.port == port), None)
+        listening = (one for one in known if one.status == psutil.CONN_LISTEN)
+        taken = next((one for one in listening if one.laddr and one.laddr.port == port), None)
         if taken is None:
             return ok(f"port {port} is free here")
         holder = "a process that may not be seen"
