@@ -257,10 +257,8 @@ def _in_function(
 
 def _ignored(code: str, found: Found, module: Module) -> bool:
     """Whether a comment on its line, or on that of the test, says that it is meant."""
-    for line in (getattr(found.node, "lineno", 0), *found.also):
-        text = module.lines[line - 1] if 0 < line <= len(module.lines) else ""
-        match = IGNORED.search(text)
-        if match is not None:
+    for line in (found.node.lineno, *found.also):
+        if match := IGNORED.search(module.line(line)):
             codes = [word.strip() for word in (match[1] or "").split(",") if word.strip()]
             if not codes or code.startswith(tuple(codes)):
                 return True
@@ -269,17 +267,14 @@ def _ignored(code: str, found: Found, module: Module) -> bool:
 
 def _finding(rule: Rule, found: Found, function: Function) -> Finding:
     module, node = function.module, found.node
-    line = getattr(node, "lineno", 1)
-    source = module.lines[line - 1] if line <= len(module.lines) else ""
-    begin = getattr(node, "col_offset", 0)
-    same_line = getattr(node, "end_lineno", line) == line
-    end = getattr(node, "end_col_offset", None) if same_line else None
+    line, source = node.lineno, module.line(node.lineno)
+    encoded, begin = source.encode(), node.col_offset
+    end = node.end_col_offset if node.end_lineno == line else None
     path: list[str] = []
     if found.event is not None:
         path = [f"{name} ({file}:{number})" for name, file, number in found.event.path]
         library = found.event.library
         path.append(f"{found.event.name} of {library}" if library else found.event.name)
-    encoded = source.encode()
     return Finding(
         code=rule.code,
         severity=found.severity,
@@ -288,7 +283,7 @@ def _finding(rule: Rule, found: Found, function: Function) -> Finding:
         function=function.name,
         message=found.message,
         path=path,
-        remedy=Remedy(_remedy(rule, found, function, f"{module.path}:{line}")),
+        remedy=Remedy(_remedy(rule, function, f"{module.path}:{line}")),
         see=rule.see,
         place=Place(
             source,
@@ -298,18 +293,13 @@ def _finding(rule: Rule, found: Found, function: Function) -> Finding:
     )
 
 
-def _remedy(rule: Rule, found: Found, function: Function, place: str) -> str:
+def _remedy(rule: Rule, function: Function, place: str) -> str:
     """Return the remedy of the rule's cause that it names, or its own."""
     known = causes_file().cause[rule.cause].remedies
-    text = next(
-        (
-            each.text
-            for each in known
-            if each.text.removeprefix("{place}: ").startswith(rule.remedy.removeprefix("{place}: "))
-        ),
-        rule.remedy,
+    begins, *texts = (
+        text.removeprefix("{place}: ") for text in (rule.remedy, *(each.text for each in known))
     )
-    text = text.removeprefix("{place}: ")
+    text = next((text for text in texts if text.startswith(begins)), begins)
     words = {"{place}": place, "{function}": function.name, "{test}": "", "rank {rank}": "one side"}
     for word, value in words.items():
         text = text.replace(word, value)

@@ -180,9 +180,12 @@ class Module:
         return RankTests(self.tree, self._nodes)
 
     @cached_property
-    def lines(self) -> list[str]:
-        """Its text."""
+    def _lines(self) -> list[str]:
         return self.text.decode(errors="replace").splitlines()
+
+    def line(self, number: int) -> str:
+        """Return one of its lines, counted from 1; empty where there is none."""
+        return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     @cached_property
     def roots(self) -> set[str]:

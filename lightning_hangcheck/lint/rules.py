@@ -44,7 +44,7 @@ class Found:
         also: Other lines on which a comment may say that it is meant: that of the test.
     """
 
-    node: ast.AST
+    node: ast.expr | ast.stmt
     message: str
     severity: Severity = "note"
     event: Event | None = None
@@ -763,7 +763,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     ):
         return
     for node in code.function.each(ast.If):
-        for one in walk(*node.body, into=False):
+        for one in parts(ast.stmt, *node.body, into=False):
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )

@@ -1011,7 +1011,7 @@ class Parting:
 
     under: ast.If
     asked: Test
-    node: ast.AST
+    node: ast.expr | ast.stmt
     made: Events
     side: bool | None
     leaves: ast.stmt | None
@@ -1153,7 +1153,7 @@ class Partings:
             return
         last = node.end_lineno or node.lineno
         inside = [event for event in alone if node.lineno <= event.node.lineno <= last]
-        blame: ast.AST = inside[0].node if inside else leaves or node.test
+        blame = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
                 under=node,
