@@ -11,6 +11,8 @@ import numpy
 import pytest
 import torch
 from ledger.lines import begun, ended
+from long_tests import WHEN_ASKED_FOR
+from planning.tiny_models import FAMILIES, real_model, save_config
 from safetensors.numpy import save_file
 from subjects import loading
 
@@ -367,3 +369,32 @@ def test_a_file_that_cannot_be_weights_says_so(
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CannotBeRead, match=said):
         read_weight_file(tmp_path / name)
+
+
+LARGER = {"gpt2": {"n_embd": 128}, "t5": {"d_model": 128}, "bart": {"d_model": 128}}
+OF_KNOWN_LAYERS = ("llama", "mistral", "qwen2", "mixtral", "gpt2")
+"""Families of which config.json alone tells shapes."""
+ALWAYS_TRIED = ("gpt2", "mixtral", "t5")
+
+
+# what transformers warns of while it is imported is its own
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "family",
+    [one if one in ALWAYS_TRIED else pytest.param(one, marks=WHEN_ASKED_FOR) for one in FAMILIES],
+)
+def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers", exc_type=ImportError)
+    config = save_config(family, tmp_path / "config")
+    model = real_model(config, "float32")
+    model.save_pretrained(tmp_path / "whole")
+    model.save_pretrained(tmp_path / "parts", max_shard_size="60KB")
+    torch.save({"state_dict": model.state_dict()}, tmp_path / "model.ckpt")
+    other = save_config(family, tmp_path / "other", **LARGER.get(family, {"hidden_size": 128}))
+    for saved in (tmp_path / "whole", tmp_path / "parts", tmp_path / "model.ckpt"):
+        for backbone in (tmp_path / "whole", config):
+            told = model_fits(loading(saved, backbone))
+            assert {one.status for one in told} == {"ok"}, told
+    for name in ("whole", "model.ckpt") if family in OF_KNOWN_LAYERS else ("whole",):
+        told = model_fits(loading(tmp_path / name, other))
+        assert [one.status for one in told if one.check == FIT] == ["failed"]
