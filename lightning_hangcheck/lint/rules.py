@@ -805,7 +805,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         made = code.made_in(loop.body)
         messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
         if made or messages:
-            what = f"{made[0].told}" if made else "a receive"
+            what = made[0].told if made else "a receive"
             yield Found(
                 loop.iter,
                 f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
