@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.phases import phase
     from lightning_hangcheck.hooks.state_report import report_state
     from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
-    from lightning_hangcheck.planning.batches import gradient_accumulation
+    from lightning_hangcheck.planning.plan import gradient_accumulation
     from lightning_hangcheck.recorder.api import beat, checkpoint, section, step, track
 
 __all__ = [
@@ -43,7 +43,7 @@ _LOADED_WHEN_NAMED = {
     "hooks.phases": ("phase",),
     "hooks.state_report": ("report_state",),
     "hooks.wandb_guard": ("guarded_wandb_logger",),
-    "planning.batches": ("gradient_accumulation",),
+    "planning.plan": ("gradient_accumulation",),
     "recorder.api": ("beat", "checkpoint", "section", "step", "track"),
 }
 

@@ -12,6 +12,16 @@ def subject(command: str = "", run_dir: Path = Path("runs"), **environment: str)
     return Subject(command=tuple(command.split()), environment=environment, run_dir=run_dir)
 
 
+def loading(loads: object, backbone: object = None, **environment: str) -> Subject:
+    """A run that loads a checkpoint into a model, or a model alone."""
+    return Subject(
+        environment=environment,
+        run_dir=Path("runs"),
+        loads=() if loads is None else (str(loads),),
+        backbone=None if backbone is None else str(backbone),
+    )
+
+
 def saving(checkpoints: object, *expect: str) -> Subject:
     """A run that saves somewhere."""
     return Subject(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import inspect
 import json
 from pathlib import Path
@@ -12,9 +11,7 @@ import msgspec
 
 from lightning_hangcheck.cli.showing import say, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.lint import output
-from lightning_hangcheck.lint.linting import lint as look
-from lightning_hangcheck.lint.linting import read_configuration
+from lightning_hangcheck.lint import linting
 from lightning_hangcheck.lint.rules import RULES
 
 EPILOG = """\b
@@ -51,24 +48,19 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
         click.echo(_explained(explain))
         return 0
     places = paths or (Path(),)
-    configuration, base = read_configuration(places[0])
+    configuration, base = linting.read_configuration(places[0])
     if notes:
         configuration = msgspec.structs.replace(configuration, notes=True)
-    gc.disable()  # trees live as long as the command: going through them is a third of its time
-    try:
-        found = look(places, configuration, base)
-    finally:
-        gc.freeze()
-        gc.enable()
+    found = linting.lint(places, configuration, base)
     if found.unreadable and not found.files:
         raise BadUsage("; ".join(found.unreadable), "name a Python file or a folder")
     if form in ("json", "sarif"):
-        log = output.as_json(found) if form == "json" else output.as_sarif(found)
+        log = linting.as_json(found) if form == "json" else linting.as_sarif(found)
         click.echo(json.dumps(log, indent=2))
     elif form == "github":
-        click.echo(output.as_github(found), nl=False)
+        click.echo(linting.as_github(found), nl=False)
     elif found.files or not found.unreadable:  # else there is nothing to sum up
-        show(output.as_text(found), output.STYLES)
+        show(linting.as_text(found), linting.STYLES)
     for sentence in found.unreadable:
         say(sentence)
     return UNUSABLE if found.unreadable else FOUND if found.findings else 0

@@ -11,8 +11,8 @@ from lightning_hangcheck.doctor.memory_checks import find_machine
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
-from lightning_hangcheck.planning.placing import ANSWER, MEANS
 from lightning_hangcheck.planning.plan import GB, SPEEDS, read_extra, read_phase
+from lightning_hangcheck.planning.planner import ANSWER, MEANS
 from lightning_hangcheck.report.paragraphs import (
     INDENT,
     LABEL_WIDTH,

@@ -92,7 +92,7 @@ def run(
         read_prices([settings.price])
     if not (settings.disable or settings.quiet):
         # before the run, what will be missing from its verdict, and how to mend it
-        from lightning_hangcheck.doctor.seeing_checks import checks_before_run
+        from lightning_hangcheck.doctor.environment_checks import checks_before_run
 
         for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
             if check.status != "ok":

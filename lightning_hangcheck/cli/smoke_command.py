@@ -18,7 +18,7 @@ from lightning_hangcheck.cli.options import (
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.launch.run import refuse_unstartable
 from lightning_hangcheck.rundir import RunFolder, name_run_folder
-from lightning_hangcheck.smoke.sequence import plan_trials, reference_trials, render, run_trial
+from lightning_hangcheck.smoke import plan_trials, reference_trials, render, run_trial
 
 EPILOG = """\b
 Examples:

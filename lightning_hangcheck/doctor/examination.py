@@ -17,7 +17,6 @@ from lightning_hangcheck.doctor import (  # noqa: F401 - each registers its chec
     launch_checks,
     memory_checks,
     ranks_checks,
-    seeing_checks,
     storage_checks,
 )
 from lightning_hangcheck.doctor.check import CHECKS, GROUPS, Check, Status, Subject, warning

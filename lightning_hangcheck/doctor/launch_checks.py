@@ -223,20 +223,18 @@ def master_port(subject: Subject) -> Finding | None:
     except OSError:
         return None  # the address is what fails
     if here:
-        for connection in psutil.net_connections("tcp"):  # by /proc/net: nobody is disturbed
-            if (
-                connection.status == psutil.CONN_LISTEN
-                and connection.laddr
-                and connection.laddr.port == port
-            ):
-                holder = "a process that may not be seen"
-                with suppress(psutil.Error):
-                    if connection.pid:
-                        holder = f"pid {connection.pid} ({psutil.Process(connection.pid).name()})"
-                taken = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
-                another = "torchrun --standalone, or --master-port with another one"
-                return failed(taken, advice=another)
-        return ok(f"port {port} is free here")
+        known = psutil.net_connections("tcp")  # by /proc/net: nobody is disturbed
+        listening = (one for one in known if one.status == psutil.CONN_LISTEN)
+        taken = next((one for one in listening if one.laddr and one.laddr.port == port), None)
+        if taken is None:
+            return ok(f"port {port} is free here")
+        holder = "a process that may not be seen"
+        with suppress(psutil.Error):
+            if taken.pid:
+                holder = f"pid {taken.pid} ({psutil.Process(taken.pid).name()})"
+        sentence = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
+        another = "torchrun --standalone, or --master-port with another one"
+        return failed(sentence, advice=another)
     try:
         socket.create_connection((host, port), CONNECT_LIMIT_S).close()
     except ConnectionRefusedError:  # the first node may simply not have started yet
@@ -300,12 +298,11 @@ def network_interface(subject: Subject) -> Finding:
         well = not all(fits) if chosen.startswith("^") else any(fits)
         if variable == "GLOO_SOCKET_IFNAME":
             well = set(chosen.split(",")) <= set(up)
-        if chosen and not well:
-            sentence = f"{variable}={chosen} names no interface that is up here"
-            return failed(sentence, f"export {variable}={name}")
+        wrong = "" if well or not chosen else "names no interface that is up here"
         if several_nodes and chosen.lstrip("=") == LOOPBACK:
-            sentence = f"{variable}={chosen} is loopback, where no other node can be reached"
-            return failed(sentence, f"export {variable}={name}")
+            wrong = wrong or "is loopback, where no other node can be reached"
+        if wrong:
+            return failed(f"{variable}={chosen} {wrong}", f"export {variable}={name}")
     if several_nodes and not named:
         with suppress(OSError):
             host = socket.gethostname()

@@ -64,6 +64,7 @@ _COMMANDS: dict[str, LauncherKind] = {
     "accelerate.commands.launch": "accelerate",
 }
 """By the name of the program, or of the module behind ``python -m``."""
+STARTERS = ("torchrun", "accelerate")
 _PYTHON = re.compile(r"python[\d.]*")
 DEFAULT_PORT = 29500
 """Of torchrun, for --master-port; of accelerate, too."""
@@ -147,7 +148,8 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     if flags is None:  # a program is a word that is there: most options may or may not take one
         rest = [(at, command[at]) for at in range(start, len(command))]
         # a partition may be called `test` and a node `debug`, but hardly `python`
-        programs = (at for at, word in rest if _starts_ranks(PurePath(word).name))
+        names = ((at, PurePath(word).name) for at, word in rest)
+        programs = (at for at, name in names if name in STARTERS or _PYTHON.fullmatch(name))
         perhaps = (at for at, word in rest if word[:1] != "-" and shutil.which(word))
         end = next(programs, next(perhaps, len(command)))
     else:
@@ -171,10 +173,6 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     elif ranks is not None:
         ranks = max(1, ranks // nodes)
     return Launch(kind, prefix, options, tuple(command[end:]), ranks, nodes)
-
-
-def _starts_ranks(name: str) -> bool:
-    return name in ("torchrun", "accelerate") or bool(_PYTHON.fullmatch(name))
 
 
 def _options(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:

@@ -13,9 +13,8 @@ from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.look.kernel import memory_use
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.planning.config import count_weights, find_config, read_config, read_fields
-from lightning_hangcheck.planning.placing import ANSWER
 from lightning_hangcheck.planning.plan import GB, Machine, settle_use
-from lightning_hangcheck.planning.planner import Model, make_plan
+from lightning_hangcheck.planning.planner import ANSWER, Model, make_plan
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words
 
 if TYPE_CHECKING:

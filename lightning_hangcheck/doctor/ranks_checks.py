@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -88,16 +88,16 @@ class Limits(NamedTuple):
 
 
 class Trial(Struct, kw_only=True):
-    """What came of a trial: what was heard, and how it ended (``silent``: by us, after a while).
+    """What came of a trial: what was heard, and how it ended.
 
     Attributes:
+        silent_s: For so long nothing was heard when we ended it; None where it ended by itself.
         exit_code: Of the launcher, None where it was still there at the end.
         last_words: What the launcher and the ranks complained of until then.
     """
 
     notes: list[Note]
-    ended: Literal["by itself", "silent"] = "by itself"
-    waited_s: float = 0.0
+    silent_s: float | None = None
     exit_code: int | None = 0
     last_words: str = ""
 
@@ -113,8 +113,8 @@ class Trial(Struct, kw_only=True):
         complaint = COMPLAINT.search(self.last_words)
         if complaint:
             return f": {complaint[1]}"
-        if self.ended == "silent":
-            return f" (given up after {self.waited_s:.0f} s without news)"
+        if self.silent_s is not None:
+            return f" (given up after {self.silent_s:.0f} s without news)"
         return f" (the launcher ended with exit code {self.exit_code})"
 
 
@@ -185,7 +185,7 @@ def try_ranks(
                 limit = limits.step_s if trial.notes else limits.start_s
                 left = min(news + limit, began + WHOLE_LIMIT_S) - time.monotonic()
                 if not select.select([listened], [], [], max(0.0, left))[0]:
-                    trial.ended, trial.waited_s = "silent", time.monotonic() - news
+                    trial.silent_s = time.monotonic() - news
                     break
                 data = listened.read(65536)
                 if not data:
@@ -221,7 +221,7 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
     starts = [note for note in notes if note.did == "start"]
     if not starts:
         found = f"no rank reported{trial.ending}"
-        if trial.ended == "by itself" and trial.exit_code == 0:
+        if trial.silent_s is None and trial.exit_code == 0:
             leave_out = "leave out options that send output elsewhere: --log-dir, --redirects"
             yield warning(found, advice=f"{leave_out}, srun -o", check=START)
         else:
@@ -249,7 +249,7 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
         if needed - set(done):  # who has not come to the step keeps the others waiting in it
             inside = {one.rank for one in begun if one.name == name}
             waiting, absent = inside - set(done), needed - inside
-            hangs = trial.ended == "silent" and not COMPLAINT.search(trial.last_words)
+            hangs = trial.silent_s is not None and not COMPLAINT.search(trial.last_words)
             who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
             found = f"{who} {'hangs' if hangs else 'failed'} in {name}"
             found += f", rank {format_ranks(absent)} has not come there" if absent else ""

@@ -20,9 +20,8 @@ from lightning_hangcheck.planning.config import (
     read_config,
     read_fields,
 )
-from lightning_hangcheck.planning.placing import place
 from lightning_hangcheck.planning.plan import settle_use
-from lightning_hangcheck.planning.planner import Model, make_plan
+from lightning_hangcheck.planning.planner import Model, make_plan, place
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

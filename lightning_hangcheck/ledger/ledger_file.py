@@ -39,14 +39,12 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
     """A file or folder at one moment.
 
     Attributes:
-        modified_ns: When it was changed last; of a folder the latest of its files.
         digest: Empty where it could not be taken.
         how: What the digest rests on, in words, or why there is none.
     """
 
     path: str
     size: int = 0
-    modified_ns: int = 0
     digest: str = ""
     how: str
 
@@ -66,10 +64,9 @@ def fingerprint(path: str) -> Fingerprint:
         return _of_file(place, found)
     except FileNotFoundError:
         return Fingerprint(path=str(place), how="it is not there")
-    except OSError as error:
-        return Fingerprint(path=str(place), how=f"not read: {error.strerror}")
-    except ValueError as error:  # no system can have a file of this name
-        return Fingerprint(path=str(place), how=f"not read: {error}")
+    except (OSError, ValueError) as error:  # ValueError: no system can have a file of this name
+        why = getattr(error, "strerror", None) or error
+        return Fingerprint(path=str(place), how=f"not read: {why}")
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:
@@ -97,7 +94,6 @@ def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
     return Fingerprint(
         path=str(path),
         size=found.st_size,
-        modified_ns=found.st_mtime_ns,
         digest=_digest(pieces),
         how="its whole content" if whole else "size, time, first and last MiB",
     )
@@ -120,7 +116,6 @@ def _of_folder(folder: Path) -> Fingerprint:
     return Fingerprint(
         path=str(folder),
         size=sum(size for _, size, _ in files),
-        modified_ns=max((modified_ns for _, _, modified_ns in files), default=0),
         digest=_digest(pieces),
         how=f"names, sizes and times of {several}",
     )

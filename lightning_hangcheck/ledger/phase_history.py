@@ -89,9 +89,8 @@ class PastPhase(Struct, frozen=True, kw_only=True):
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""
-        made = {output.path: output.digest for output in self.outputs}
-        known = bool(made) and all(made.values())
-        return known and made == {output.path: output.digest for output in outputs}
+        mine, others = ({one.path: one.digest for one in some} for some in (self.outputs, outputs))
+        return bool(mine) and all(mine.values()) and mine == others
 
 
 class PhaseHistory(Struct, frozen=True, kw_only=True):
@@ -104,14 +103,8 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
 
     def last_done(self, name: str, outputs: Collection[str] | None = None) -> PastPhase | None:
         """Return the newest phase of this name that counts, and made just these files if named."""
-        fitting = (
-            phase
-            for phase in reversed(self.phases)
-            if phase.name == name
-            and phase.counts
-            and (outputs is None or phase.made == set(outputs))
-        )
-        return next(fitting, None)
+        named = (one for one in reversed(self.phases) if one.name == name and one.counts)
+        return next((one for one in named if outputs is None or one.made == set(outputs)), None)
 
     def resting_on(self, phase: PastPhase) -> tuple[PastPhase, ...]:
         """Return what was made from this one's files, directly or not, and is not stale yet."""
@@ -134,14 +127,17 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
         return tuple(one for one in found if not one.stale)
 
 
-def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> PhaseHistory:
+def process_alive(place: Place) -> bool | None:
+    """Whether the process of a phase is there; None where it is another host's."""
+    return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
+
+
+def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) -> PhaseHistory:
     """Put a ledger's lines together."""
     phases: dict[str, PastPhase] = {}
-    runs: list[Run] = []
+    runs = tuple(line for line in pages.lines if isinstance(line, Run))
     for line in pages.lines:
-        if isinstance(line, Run):
-            runs.append(line)
-        elif isinstance(line, Begun):
+        if isinstance(line, Begun):
             phases[line.id] = PastPhase(
                 id=line.id,
                 name=line.phase,
@@ -152,7 +148,7 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> P
                 ask_from=line.ask_from,
                 inputs=line.inputs,
             )
-        elif line.id in phases:
+        elif line.id in phases and not isinstance(line, Run):
             phase = phases[line.id]
             if isinstance(line, Measured):
                 metrics = {**phase.metrics, **line.metrics}
@@ -180,17 +176,10 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] | None = None) -> P
             phases[line.id] = told
     for id_, phase in phases.items():
         if phase.status == "running":
-            there = (alive or process_alive)(phase.place)
+            there = alive(phase.place)
             status: Status = "unknown" if there is None else "running" if there else "interrupted"
             phases[id_] = replace(phase, status=status)
-    return PhaseHistory(
-        phases=tuple(phases.values()), runs=tuple(runs), unreadable=pages.unreadable
-    )
-
-
-def process_alive(place: Place) -> bool | None:
-    """Whether the process of a phase is there; None where it is another host's."""
-    return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
+    return PhaseHistory(phases=tuple(phases.values()), runs=runs, unreadable=pages.unreadable)
 
 
 IfDone = Literal["rerun", "reuse", "ask", "error"]

@@ -1,23 +1,29 @@
-"""Goes through files, asks the rules, and leaves out what comments and the configuration allow."""
+"""Goes through files, asks the rules, and shows what comments and the configuration do not allow.
+
+It is shown as text, as the object of `--json`, as annotations of GitHub, and as SARIF.
+"""
 
 from __future__ import annotations
 
 import ast
 import fnmatch
 import gc
+import inspect
 import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.lint.project import LARGEST_FILE, UNPARSABLE, Project
+from lightning_hangcheck.lint.project import UNPARSABLE, Project, text_of
 from lightning_hangcheck.lint.rules import RULES, Code, Found, Rule, Severity
 from lightning_hangcheck.lint.sides import Reach
+from lightning_hangcheck.text.shown import one_line, several, visible
+from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -38,25 +44,26 @@ WORTH_A_LOOK = re.compile(
 """A finding needs one of these; files without any are parsed only where others call them."""
 
 
+STYLES = {
+    r"(?m)^\S+:\d+: HC\d+ error": "bold red",
+    r"(?m)^\S+:\d+: HC\d+ note": "bold yellow",
+    r"(?m)^ +\^+$": "red",
+    r"(?m)^  (?:path|do|see)\b": "bold",
+}
+"""For each pattern of the text the style that rich knows."""
+LONGEST_PATH = 8
+"""Calls of a path that are shown; what is between the first and the last is counted."""
+LONGEST_LINE = 100
+SCHEMA_VERSION = 1
+DOCS = "https://lightning-hangcheck.readthedocs.io/en/latest/lint.html"
+SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+
+
 class Remedy(msgspec.Struct, frozen=True):
     """What to do, and a command that helps, if there is one."""
 
     text: str
     command: str | None = None
-
-
-class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule found, as the public promise has it."""
-
-    code: str
-    severity: Severity
-    file: str
-    line: int
-    function: str
-    message: str
-    path: list[str]
-    remedy: Remedy
-    see: str
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -67,20 +74,33 @@ class Place(msgspec.Struct, frozen=True):
     end: int
 
 
+class Finding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rule found, as the public promise has it, but for the `place`."""
+
+    code: str
+    severity: Severity
+    file: str
+    line: int
+    function: str
+    message: str
+    path: list[str]
+    remedy: Remedy
+    see: str
+    place: Place
+
+
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
     """All that was found.
 
     Attributes:
         files: How many were looked at.
         findings: By file and line.
-        places: Where each is, in the same order.
         unreadable: A sentence for each file that could not be looked at.
     """
 
     files: int
     seconds: float
     findings: list[Finding]
-    places: list[Place]
     unreadable: list[str]
 
 
@@ -141,7 +161,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     """
     began = time.perf_counter()
     project, reach = Project(), Reach(frozenset(configuration.collectives))
-    found: dict[tuple[str, int, str], tuple[Finding, Place]] = {}
+    found: dict[tuple[str, int, str], Finding] = {}
     unreadable: list[str] = []
     named = {str(path) for path in paths}
     count = 0
@@ -152,22 +172,24 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
-                modules += filter(None, [_worth_a_look(file, project, named=file in named)])
+                text = text_of(file)
+                if WORTH_A_LOOK.search(text):
+                    modules.append(project.parse(file))
+                elif file in named:  # that it is Python is not taken for granted
+                    ast.parse(text)
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
         for module in modules:
             for function in module.all_functions:
                 for one in _in_function(function, reach, configuration):
-                    found.setdefault((one[0].file, one[0].line, one[0].code[:3]), one)
+                    found.setdefault((one.file, one.line, one.code[:3]), one)
     finally:
         if collecting:
             gc.enable()
-    ordered = sorted(found.values(), key=lambda one: (one[0].file, one[0].line, one[0].code))
     return Lint(
         files=count,
         seconds=time.perf_counter() - began,
-        findings=[finding for finding, _ in ordered],
-        places=[place for _, place in ordered],
+        findings=sorted(found.values(), key=lambda one: (one.file, one.line, one.code)),
         unreadable=unreadable,
     )
 
@@ -208,18 +230,6 @@ def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
     )
 
 
-def _worth_a_look(file: str, project: Project, *, named: bool) -> Module | None:
-    if os.path.getsize(file) > LARGEST_FILE:  # noqa: PTH202
-        raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
-    with open(file, "rb") as stream:  # noqa: PTH123
-        text = stream.read()
-    if not WORTH_A_LOOK.search(text):
-        if named:  # nothing can be found in it, but that it is Python is not taken for granted
-            ast.parse(text)
-        return None
-    return project.read(file) or project.parse(file)
-
-
 def _why_not(file: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError):
         where = f" in line {error.lineno}" if error.lineno else ""
@@ -232,7 +242,7 @@ def _why_not(file: str, error: BaseException) -> str:
 
 def _in_function(
     function: Function, reach: Reach, configuration: Configuration
-) -> Iterator[tuple[Finding, Place]]:
+) -> Iterator[Finding]:
     code = Code(function, reach, configuration.notes)
     for rule in RULES.values():
         if rule.code.startswith(tuple(configuration.ignore)):
@@ -247,29 +257,25 @@ def _in_function(
 
 def _ignored(code: str, found: Found, module: Module) -> bool:
     """Whether a comment on its line, or on that of the test, says that it is meant."""
-    for line in (getattr(found.node, "lineno", 0), *found.also):
-        text = module.lines[line - 1] if 0 < line <= len(module.lines) else ""
-        match = IGNORED.search(text)
-        if match is not None:
+    for line in (found.node.lineno, *found.also):
+        if match := IGNORED.search(module.line(line)):
             codes = [word.strip() for word in (match[1] or "").split(",") if word.strip()]
             if not codes or code.startswith(tuple(codes)):
                 return True
     return False
 
 
-def _finding(rule: Rule, found: Found, function: Function) -> tuple[Finding, Place]:
+def _finding(rule: Rule, found: Found, function: Function) -> Finding:
     module, node = function.module, found.node
-    line = getattr(node, "lineno", 1)
-    source = module.lines[line - 1] if line <= len(module.lines) else ""
-    begin = getattr(node, "col_offset", 0)
-    same_line = getattr(node, "end_lineno", line) == line
-    end = getattr(node, "end_col_offset", None) if same_line else None
+    line, source = node.lineno, module.line(node.lineno)
+    encoded, begin = source.encode(), node.col_offset
+    end = node.end_col_offset if node.end_lineno == line else None
     path: list[str] = []
     if found.event is not None:
         path = [f"{name} ({file}:{number})" for name, file, number in found.event.path]
         library = found.event.library
         path.append(f"{found.event.name} of {library}" if library else found.event.name)
-    finding = Finding(
+    return Finding(
         code=rule.code,
         severity=found.severity,
         file=module.path,
@@ -277,30 +283,129 @@ def _finding(rule: Rule, found: Found, function: Function) -> tuple[Finding, Pla
         function=function.name,
         message=found.message,
         path=path,
-        remedy=Remedy(_remedy(rule, found, function, f"{module.path}:{line}")),
+        remedy=Remedy(_remedy(rule, function, f"{module.path}:{line}")),
         see=rule.see,
-    )
-    encoded = source.encode()
-    return finding, Place(
-        source,
-        len(encoded[:begin].decode(errors="ignore")),
-        len(encoded[:end].decode(errors="ignore")) if end else len(source.rstrip()),
+        place=Place(
+            source,
+            len(encoded[:begin].decode(errors="ignore")),
+            len(encoded[:end].decode(errors="ignore")) if end else len(source.rstrip()),
+        ),
     )
 
 
-def _remedy(rule: Rule, found: Found, function: Function, place: str) -> str:
+def _remedy(rule: Rule, function: Function, place: str) -> str:
     """Return the remedy of the rule's cause that it names, or its own."""
     known = causes_file().cause[rule.cause].remedies
-    text = next(
-        (
-            each.text
-            for each in known
-            if each.text.removeprefix("{place}: ").startswith(rule.remedy.removeprefix("{place}: "))
-        ),
-        rule.remedy,
+    begins, *texts = (
+        text.removeprefix("{place}: ") for text in (rule.remedy, *(each.text for each in known))
     )
-    text = text.removeprefix("{place}: ")
+    text = next((text for text in texts if text.startswith(begins)), begins)
     words = {"{place}": place, "{function}": function.name, "{test}": "", "rank {rank}": "one side"}
     for word, value in words.items():
         text = text.replace(word, value)
     return text
+
+
+# What is shown
+
+
+def as_text(found: Lint) -> str:
+    """Write all findings, the line of each underlined, its path and remedy, and how many."""
+    lines = [line for finding in found.findings for line in (*_shown(finding), "")]
+    errors = sum(finding.severity == "error" for finding in found.findings)
+    notes = len(found.findings) - errors
+    counted = [several(errors, "error"), *([several(notes, "note")] if notes else [])]
+    lines.append(f"{', '.join(counted)} in {several(found.files, 'file')}, {found.seconds:.1f} s")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(finding: Finding) -> Iterator[str]:
+    place = finding.place
+    head = f"{finding.file}:{finding.line}: {finding.code} {finding.severity} in {finding.function}"
+    yield visible(f"{head}: {one_line(finding.message)}")
+    source = place.source[: place.begin + LONGEST_LINE].rstrip().expandtabs(1)
+    cut = len(source) - len(source.lstrip())
+    yield f"    {visible(source[cut:])}"
+    length = max(1, min(place.end, len(source)) - place.begin)
+    yield "    " + " " * max(0, place.begin - cut) + "^" * length
+    path, left_out = finding.path, len(finding.path) - LONGEST_PATH + 1
+    if left_out > 1:
+        half = LONGEST_PATH // 2
+        path = [*path[:half], f"{left_out} more calls", *path[1 - half :]]
+    for number, step in enumerate(path):
+        yield f"  {'path' if number == 0 else '':<5}{'-> ' if number else ''}{visible(step)}"
+    yield f"  do   {one_line(finding.remedy.text)}"
+    yield f"  see  {finding.see}"
+
+
+def as_json(found: Lint) -> dict[str, Any]:
+    """Return the object that `--json` prints. The public promise."""
+    findings = msgspec.to_builtins(found.findings)
+    for finding in findings:
+        del finding["place"]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "files": found.files,
+        "seconds": round(found.seconds, 3),
+        "findings": findings,
+    }
+
+
+def as_github(found: Lint) -> str:
+    """Write annotations that GitHub shows beside the lines of a pull request."""
+    lines = []
+    for finding in found.findings:
+        kind = "error" if finding.severity == "error" else "notice"
+        file = _escaped(finding.file).replace(":", "%3A").replace(",", "%2C")
+        said = _escaped(one_line(f"{finding.message}; {finding.remedy.text}"))
+        lines.append(f"::{kind} file={file},line={finding.line},title={finding.code}::{said}\n")
+    return "".join(lines)
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def as_sarif(found: Lint) -> dict[str, Any]:
+    """Return a SARIF 2.1.0 log, as code scanning of GitHub and others read it."""
+    rules = [
+        {
+            "id": rule.code,
+            "name": rule.check.__name__,
+            "shortDescription": {"text": summary(rule.doc)},
+            "helpUri": f"{DOCS}#{rule.code.lower()}",
+        }
+        for rule in RULES.values()
+    ]
+    results = [
+        {
+            "ruleId": finding.code,
+            "ruleIndex": list(RULES).index(finding.code),
+            "level": finding.severity,
+            "message": {"text": f"{finding.message}; {finding.remedy.text}"},
+            "locations": [
+                {
+                    "physicalLocation": {
+                        "artifactLocation": {"uri": finding.file},
+                        "region": {
+                            "startLine": finding.line,
+                            "startColumn": finding.place.begin + 1,
+                            "endColumn": max(finding.place.end, finding.place.begin + 1) + 1,
+                        },
+                    }
+                }
+            ],
+        }
+        for finding in found.findings
+    ]
+    driver = {"name": "hangcheck lint", "version": __version__, "informationUri": DOCS}
+    return {
+        "$schema": SARIF_SCHEMA,
+        "version": "2.1.0",
+        "runs": [{"tool": {"driver": driver | {"rules": rules}}, "results": results}],
+    }
+
+
+def summary(doc: str) -> str:
+    """Return the first sentence of a rule's docstring."""
+    return inspect.cleandoc(doc).partition("\n")[0]

@@ -14,13 +14,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
 from lightning_hangcheck.files.safe import read_regular
 from lightning_hangcheck.look.syntax import FUNCTIONS, RankTests, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
@@ -37,6 +37,16 @@ SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_conf
 DEEPEST_SETTINGS = 2
 MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
+
+
+def parts(kind: type[Node], *nodes: ast.AST, into: bool = True) -> Iterator[Node]:
+    """Yield all of one kind in some nodes, `into` functions and classes, too, or not."""
+    return (node for node in walk(*nodes, into=into) if isinstance(node, kind))
+
+
+def tail(node: ast.AST) -> str:
+    """Return the last name of ``a.b.c``; empty where any part is no name."""
+    return (names_of(node) or [""])[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,24 +101,24 @@ class Function:
             found.setdefault(type(node), []).append(node)
         return found
 
-    def each(self, kind: type[Node]) -> list[Node]:
-        """Return its nodes of one kind, in the order of the source."""
-        return cast("list[Node]", self._by_kind.get(kind, []))
+    def each(self, *kinds: type[Node]) -> list[Node]:
+        """Return its nodes of some kinds, those of each in the order of the source."""
+        found = [node for kind in kinds for node in self._by_kind.get(kind, ())]
+        return cast("list[Node]", found)
+
+    def given_by(self, call: ast.Call) -> dict[str, ast.expr]:
+        """Return what a call of it gives, by parameter."""
+        given = dict(zip(self.parameters, call.args, strict=False))
+        return given | {word.arg: word.value for word in call.keywords if word.arg}
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what is assigned to a name in it."""
-        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = [
-            *self.each(ast.Assign),
-            *self.each(ast.AnnAssign),
-            *self.each(ast.NamedExpr),
-        ]
-        return [
-            node.value
-            for node in assigned
-            if node.value is not None
-            and [name]
-            in map(names_of, node.targets if isinstance(node, ast.Assign) else [node.target])
-        ]
+        assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
+            ast.Assign, ast.AnnAssign, ast.NamedExpr
+        )
+        named = ((one, getattr(one, "targets", [getattr(one, "target", None)])) for one in assigned)
+        values = [one.value for one, targets in named if [name] in map(names_of, targets)]
+        return [value for value in values if value is not None]
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -129,8 +139,7 @@ class Class:
 _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 
 
-@dataclass(frozen=True)
-class _Imported:
+class _Imported(NamedTuple):
     """What a name was imported from: relative to a folder, or by a path of modules."""
 
     path: tuple[str, ...]
@@ -170,16 +179,16 @@ class Module:
         return RankTests(self.tree, self._nodes)
 
     @cached_property
-    def lines(self) -> list[str]:
-        """Its text."""
+    def _lines(self) -> list[str]:
         return self.text.decode(errors="replace").splitlines()
 
-    def imports_from(self, prefixes: tuple[str, ...]) -> bool:
-        """Whether any module is imported whose name begins so."""
-        return any(root.startswith(prefixes) for root in self._roots)
+    def line(self, number: int) -> str:
+        """Return one of its lines, counted from 1; empty where there is none."""
+        return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     @cached_property
-    def _roots(self) -> set[str]:
+    def roots(self) -> set[str]:
+        """Names of all that is imported."""
         return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
 
     def with_imported(self) -> list[Module]:
@@ -236,14 +245,13 @@ class Module:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 path = tuple(alias.name.split("."))
-                self.imports[alias.asname or path[0]] = _Imported(
-                    path if alias.asname else path[:1]
-                )
+                bound = path if alias.asname else path[:1]
+                self.imports[alias.asname or path[0]] = _Imported(bound)
         elif isinstance(node, ast.ImportFrom):
             folder = self.folder
             for _ in range(node.level - 1):
                 folder = os.path.dirname(folder)  # noqa: PTH120
-            base = tuple((node.module or "").split(".")) if node.module else ()
+            base = tuple(node.module.split(".")) if node.module else ()
             for alias in node.names:
                 where = folder or "." if node.level else ""
                 if alias.name == "*":
@@ -277,11 +285,10 @@ class Module:
             self.assigned.setdefault(name[-1], []).append(value)
 
     def _make(self, name: str, annotation: ast.expr) -> None:
+        path = names_of(annotation)
         if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
             path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
-            if all(part.isidentifier() for part in path):
-                self.made.setdefault(name, set()).add(tuple(path))
-        elif path := names_of(annotation):
+        if path and all(part.isidentifier() for part in path):
             self.made.setdefault(name, set()).add(tuple(path))
 
     # What names mean
@@ -304,9 +311,8 @@ class Module:
             return self._imported(self.imports[first], rest, steps)
         for star in self.stars if steps else ():
             module = self.project.module(star.path, star.folder, self)
-            found_there = module.meaning(path, steps - 1) if module is not None else None
-            if found_there is not None:
-                return found_there
+            if module is not None and (there := module.meaning(path, steps - 1)) is not None:
+                return there
         return None
 
     def _imported(self, imported: _Imported, rest: tuple[str, ...], steps: int) -> Meaning:
@@ -352,10 +358,7 @@ class Project:
         Raises:
             SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be.
         """
-        if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
-            raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
-        with open(path, "rb") as stream:  # noqa: PTH123
-            self._modules[path] = module = Module(path, stream.read(), self)
+        self._modules[path] = module = Module(path, text_of(path), self)
         return module
 
     def module(self, path: tuple[str, ...], folder: str, asking: Module) -> Module | None:
@@ -417,13 +420,8 @@ class Project:
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return what all calls in files read so far give as a parameter, and where they stand."""
-        found = []
-        for call, caller in self._calls_of(function):
-            values = dict(zip(function.parameters, call.args, strict=False))
-            values |= {word.arg: word.value for word in call.keywords if word.arg}
-            if parameter in values:
-                found.append((values[parameter], caller))
-        return found
+        calls = ((function.given_by(call), caller) for call, caller in self._calls_of(function))
+        return [(given[parameter], caller) for given, caller in calls if parameter in given]
 
     def _calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
         if not self._calls:
@@ -470,6 +468,14 @@ class Project:
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (one for one in line if isinstance(one, Class))
         return next((klass.methods[name] for klass in classes if name in klass.methods), None)
+
+
+def text_of(path: str) -> bytes:
+    """Read a file of source; ValueError where it is too large, OSError as `open` raises."""
+    if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
+        raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
+    with open(path, "rb") as stream:  # noqa: PTH123
+        return stream.read()
 
 
 def _sharding_settings(root: str) -> list[bytes]:
@@ -560,13 +566,14 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         if inner:
             return Callee(name, (inner[-1],))
     known = module.meaning(path)
+    receiver = path[-2] if len(path) > 1 else ""
     if isinstance(known, Function):
-        return Callee(name, (known,), receiver=path[-2] if len(path) > 1 else "")
+        return Callee(name, (known,), receiver=receiver)
     if isinstance(known, Class):
         made = module.project.method(known, "__init__")
-        return Callee(name, (made,) if made else (), kinds=_names([known]))
+        return Callee(name, (made,) if made else (), kinds=(known.name,))
     if isinstance(known, str):
-        return Callee(name, path=known, receiver=path[-2] if len(path) > 1 else "")
+        return Callee(name, path=known, receiver=receiver)
     if len(path) == 1:
         return _assigned(name, function, steps)
     if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
@@ -575,7 +582,7 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         if method is None and steps and name in module.assigned:
             return _assigned(name, function, steps)
         return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
-    return _of_kinds(name, path[-2], module.made.get(path[-2], set()), function)
+    return _of_kinds(name, receiver, module.made.get(receiver, set()), function)
 
 
 def _assigned(name: str, function: Function, steps: int) -> Callee:
@@ -586,9 +593,8 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
         value = values[0]
         if isinstance(value, (ast.Name, ast.Attribute)) and (path := tuple(names_of(value))):
             return _by_name(path, function, steps - 1) if path[-1] != name else Callee(name)
-        if isinstance(value, ast.Lambda) or names_of(getattr(value, "func", None))[-1:] == [
-            "partial"
-        ]:
+        partial = names_of(getattr(value, "func", None))[-1:] == ["partial"]
+        if partial or isinstance(value, ast.Lambda):
             return callee(value, function, steps - 1)
     found = _of_kinds("__call__", name, module.made.get(name, set()), function)
     return found if found.functions or found.kinds else Callee(name)
@@ -602,9 +608,7 @@ def _of_kinds(
     steps: int = MOST_STEPS,
 ) -> Callee:
     """A method of an object, by the class that made it, or by what a function returned."""
-    module = function.module
-    methods: list[Function] = []
-    kinds: list[str] = []
+    module, methods, kinds = function.module, list[Function](), list[str]()
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
@@ -614,8 +618,7 @@ def _of_kinds(
                     kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
-            method = module.project.method(known, name)
-            methods += [method] if method is not None else []
+            methods += filter(None, [module.project.method(known, name)])
         else:
             kinds.append(known if isinstance(known, str) else ".".join(maker))
     found = tuple(methods) if len(methods) == 1 else ()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, callee
+from lightning_hangcheck.lint.project import Function, callee, parts, tail
 from lightning_hangcheck.lint.sides import (
     AGREES,
     Event,
@@ -43,7 +43,7 @@ class Found:
         also: Other lines on which a comment may say that it is meant: that of the test.
     """
 
-    node: ast.AST
+    node: ast.expr | ast.stmt
     message: str
     severity: Severity = "note"
     event: Event | None = None
@@ -72,6 +72,9 @@ class Rule:
 
 
 RULES: dict[str, Rule] = {}
+LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/issues"
+TORCH = "https://github.com/pytorch/pytorch/issues"
+TORCH_DOCS = "https://docs.pytorch.org/docs/stable"
 
 
 def rule(
@@ -101,41 +104,32 @@ class Code:
             return []
         local = is_local if self.notes else is_own_data
         found = Partings(self.reach, self.function, local).found
-        owner, name = self.function.owner, self.function.name.rpartition(".")[2]
-        answering = PAIRED.get(name)
-        other = (
-            self.function.module.project.method(owner, answering) if owner and answering else None
-        )
+        owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
+        other = owner and answering and owner.module.project.method(owner, answering)
         elsewhere = Partings(self.reach, other, local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All that is in it, without what other functions and classes have."""
-        return self.function.nodes
-
-    @cached_property
-    def calls(self) -> list[ast.Call]:
-        """All calls in it."""
-        return self.function.each(ast.Call)
-
-    @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
         """Its body, and all blocks in it."""
-        return list(_blocks(self))
+        kinds = (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)
+        within = [node for node in self.function.nodes if isinstance(node, kinds)]
+        names = ("body", "orelse", "finalbody")
+        blocks = [getattr(node, name, None) for node in within for name in names]
+        return [self.function.body, *(block for block in blocks if block is not None)]
 
     @cached_property
     def makes_any(self) -> bool:
         """Whether any of its statements makes a collective, reached or not; most make none."""
         return any(
             self.reach.statement(node, self.function)
-            for node in (*self.function.body, *self.nodes)
+            for node in (*self.function.body, *self.function.nodes)
             if isinstance(node, ast.stmt)
         )
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return the calls of some statements, and of the project's functions that they call."""
-        calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+        calls = [*parts(ast.Call, *block, into=False)]
         below = [each for call in calls for each in callee(call.func, self.function).functions]
         return [*calls, *(call for function in below for call in function.each(ast.Call))]
 
@@ -186,19 +180,17 @@ def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Pa
 
 def _same_rank(*tests: ast.expr) -> bool:
     """Whether two tests hold for the same rank: by its number, or by a name for the first."""
-    ranks = []
-    for test in tests:
-        compared = [compare for compare in walk(test) if isinstance(compare, ast.Compare)]
-        ranks.append(
-            {
-                side.value
-                for compare in compared
-                if any(map(RANK.fullmatch, last_names(compare)))
-                for side in (compare.left, *compare.comparators)
-                if isinstance(side, ast.Constant)
-            }
-            or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
-        )
+    ranks = [
+        {
+            side.value
+            for compare in parts(ast.Compare, test)
+            if any(map(RANK.fullmatch, last_names(compare)))
+            for side in (compare.left, *compare.comparators)
+            if isinstance(side, ast.Constant)
+        }
+        or {0 for name in last_names(test) if ONE_RANK.fullmatch(name)}
+        for test in tests
+    ]
     return bool(ranks[0]) and ranks[0] == ranks[1]
 
 
@@ -225,7 +217,7 @@ def is_local(test: ast.expr, function: Function) -> bool:
         return is_local(inner, function)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    if any(isinstance(node, ast.Call) and called_name(node) in LOCAL_CALLS for node in walk(test)):
+    if any(called_name(call) in LOCAL_CALLS for call in parts(ast.Call, test)):
         return True
     compared = isinstance(test, (ast.Compare, ast.Name))
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
@@ -268,19 +260,17 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
 
     That is its data, which are empty, not finite or too large; or its clock.
     """
-    numbers = {constant.value for constant in walk(test) if isinstance(constant, ast.Constant)}
-    ordered = (
-        compare
-        for compare in walk(test)
-        if isinstance(compare, ast.Compare)
-        and isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
-    )
-    if any(_reads_clock(compare, function) for compare in ordered):
+    numbers = {constant.value for constant in parts(ast.Constant, test)}
+    if any(
+        isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))
+        and _reads_clock(compare, function)
+        for compare in parts(ast.Compare, test)
+    ):
         return True
     for node in walk(test):
-        if isinstance(node, ast.Call) and called_name(node) == "numel" and numbers - {0}:
+        if called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
-        if isinstance(node, ast.Call) and called_name(node) in ("numel", "isnan", "isinf"):
+        if called_name(node) in ("numel", "isnan", "isinf"):
             # what a caller gives may have been gathered there
             return all(
                 name not in function.parameters or OWN_DATA.fullmatch(name)
@@ -325,11 +315,10 @@ def _has_a_role(parting: Parting) -> bool:
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    calls = [
-        call for call in walk(*other) if isinstance(call, ast.Call) and (call.args or call.keywords)
-    ]
-    loops = any(isinstance(statement, (ast.While, ast.For)) for statement in other)
-    return loops or any(ROLES.fullmatch(called_name(call)) for call in calls)
+    return any(isinstance(statement, (ast.While, ast.For)) for statement in other) or any(
+        ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
+        for call in parts(ast.Call, *other)
+    )
 
 
 FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
@@ -342,17 +331,16 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
     """
     looked_for = {
         ast.unparse(part)
-        for node in walk(parting.under.test)
-        if isinstance(node, ast.Call) and called_name(node) in FILE_TESTS
-        for part in (node.args or [getattr(node.func, "value", node.func)])
+        for call in parts(ast.Call, parting.under.test)
+        if called_name(call) in FILE_TESTS
+        for part in (call.args or [getattr(call.func, "value", call.func)])
     }
     return any(
         parting.under.lineno < node.lineno < event.node.lineno
         and code.reach.tests.of(node.test, code.function).side is True
         and any(
             ast.unparse(given) in looked_for
-            for call in walk(*node.body)
-            if isinstance(call, ast.Call)
+            for call in parts(ast.Call, *node.body)
             for given in (*call.args, getattr(call.func, "value", call.func))
         )
         for node in (code.function.each(ast.If) if looked_for else ())
@@ -360,11 +348,6 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
 
 
 WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
-
-
-def _via(event: Event) -> str:
-    inner = event.path[1:]
-    return f" (through {inner[0][0]})" if inner else ""
 
 
 GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
@@ -392,7 +375,7 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         if by_rank and not leaves and (event.name in GROUP_MAKERS) is not makers:
             continue
         who, one = WHO[parting.side], parting.side is True
-        called, test = f"{event.shown}{_via(event)}", f"`{parting.test}`"
+        called, test = f"{event.told}", f"`{parting.test}`"
         line = event.node.lineno
         if by_rank and leaves:
             word = type(parting.leaves).__name__.lower()
@@ -422,12 +405,7 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 # HC1: a rank alone reaches a collective
 
 
-@rule(
-    "HC101",
-    "rank_diverged",
-    "move what {function} calls there",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/16541",
-)
+@rule("HC101", "rank_diverged", "move what {function} calls there", f"{LIGHTNING}/16541")
 def collective_under_rank_test(code: Code) -> Iterator[Found]:
     """One side of a test of the rank makes a collective that the other side does not.
 
@@ -447,12 +425,7 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=True, leaves=False)
 
 
-@rule(
-    "HC102",
-    "rank_diverged",
-    "move what {function} calls there",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/8394",
-)
+@rule("HC102", "rank_diverged", "move what {function} calls there", f"{LIGHTNING}/8394")
 def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     """A function that a decorator lets run on one rank only makes a collective.
 
@@ -475,8 +448,7 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     for event in sorted(made, key=lambda one: (not one.sure, one.group))[:1]:
         yield Found(
             event.node,
-            f"one rank calls {event.shown}{_via(event)} under `@{decorator}`, "
-            "and the others never do",
+            f"one rank calls {event.told} under `@{decorator}`, and the others never do",
             _sure(event),
             event,
             (code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)),
@@ -491,7 +463,7 @@ ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?sen
     "HC103",
     "rank_diverged",
     "move what {function} calls there",
-    "https://docs.pytorch.org/docs/stable/distributed.html#point-to-point-communication",
+    f"{TORCH_DOCS}/distributed.html#point-to-point-communication",
 )
 def receive_without_send(code: Code) -> Iterator[Found]:
     """A rank waits for a message, or for a key of the store, that nothing in the program sends.
@@ -511,7 +483,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     module = code.function.module
     if b"init_process_group" not in module.text:
         return  # a part of a program: another file may send
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         name, path = called_name(call), names_of(call.func)
         of_store = name == "wait" and len(path) > 1 and "store" in path[-2].lower()
         answer = STORE_ANSWERS if of_store else ANSWERS.get(name, "")
@@ -531,7 +503,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     "HC105",
     "collective_mismatch",
     "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
-    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.batch_isend_irecv",
+    f"{TORCH_DOCS}/distributed.html#torch.distributed.batch_isend_irecv",
 )
 def all_receive_first(code: Code) -> Iterator[Found]:
     """Every rank receives from a neighbour before it sends to the next.
@@ -550,32 +522,17 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     if b"%" not in code.function.module.text:
         return
     for block in code.blocks:
-        calls = [
-            expr.value
-            for expr in block
-            if isinstance(expr, ast.Expr) and isinstance(expr.value, ast.Call)
-        ]
-        names = [callee(call.func, code.function).path for call in calls]
-        messages = [
-            (call, path.rpartition(".")[2])
-            for call, path in zip(calls, names, strict=True)
-            if path in ("torch.distributed.recv", "torch.distributed.send")
-        ]
-        first = [name for _, name in messages[:2]] == ["recv", "send"]
-        if first and "%" in ast.unparse(messages[0][0]):
-            yield Found(
-                messages[0][0],
-                "every rank waits here for a message before it sends its own",
-                "error",
-            )
+        alone = (one.value for one in block if isinstance(one, ast.Expr))
+        calls = (call for call in alone if isinstance(call, ast.Call))
+        paths = [(call, callee(call.func, code.function).path) for call in calls]
+        both = ["torch.distributed.recv", "torch.distributed.send"]
+        messages = [(call, path) for call, path in paths if path in both]
+        if [path for _, path in messages[:2]] == both and "%" in ast.unparse(messages[0][0]):
+            told = "every rank waits here for a message before it sends its own"
+            yield Found(messages[0][0], told, "error")
 
 
-@rule(
-    "HC104",
-    "rank_diverged",
-    "where the condition depends on data",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
-)
+@rule("HC104", "rank_diverged", "where the condition depends on data", f"{LIGHTNING}/5604")
 def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
@@ -597,12 +554,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
 # HC2: a rank leaves before a collective
 
 
-@rule(
-    "HC201",
-    "rank_diverged",
-    "{place}: rank {rank} left out",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5604",
-)
+@rule("HC201", "rank_diverged", "{place}: rank {rank} left out", f"{LIGHTNING}/5604")
 def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     """A rank leaves a function or a loop before a collective that the others come to.
 
@@ -625,12 +577,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=True, leaves=True)
 
 
-@rule(
-    "HC202",
-    "uneven_work",
-    "give every rank as many batches",
-    "https://github.com/pytorch/pytorch/issues/44353",
-)
+@rule("HC202", "uneven_work", "give every rank as many batches", f"{TORCH}/44353")
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data or clock: no samples, NaN.
 
@@ -651,12 +598,7 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=False, leaves=True)
 
 
-@rule(
-    "HC203",
-    "rank_diverged",
-    "a batch that one rank must skip",
-    "https://github.com/pytorch/pytorch/issues/44353",
-)
+@rule("HC203", "rank_diverged", "a batch that one rank must skip", f"{TORCH}/44353")
 def except_goes_on(code: Code) -> Iterator[Found]:
     """An exception is caught, and the rank that met it goes on without a collective of the others.
 
@@ -686,7 +628,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             first = code.made_in(node.body[:1])
             behind = code.made_in(block[place + 1 :])
             for handler in node.handlers:
-                if any(isinstance(one, ast.Raise) for one in walk(handler)):
+                if any(parts(ast.Raise, handler)):
                     continue
                 names = {event.name for event in code.made_in(handler.body)}
                 leaves = leaving(handler.body)
@@ -700,8 +642,8 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
                 yield Found(
                     handler.body[-1],
-                    f"a rank that caught this goes on without {missing[0].shown}"
-                    f"{_via(missing[0])} in line {missing[0].node.lineno}",
+                    f"a rank that caught this goes on without {missing[0].told} in line "
+                    f"{missing[0].node.lineno}",
                     _sure(missing[0]) if own and named else "note",
                     missing[0],
                     (handler.lineno,),
@@ -713,7 +655,7 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
 
     Making tensors for it does not: where that fails the call is not supported, on any rank.
     """
-    calls = [call for call in walk(*block, into=False) if isinstance(call, ast.Call)]
+    calls = parts(ast.Call, *block, into=False)
     before = [call for call in calls if call.lineno < event.node.lineno] or code.calls_of(block)
     return any(
         call is not event.node
@@ -727,12 +669,7 @@ DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "Sto
 """What a rank raises because of its own batch."""
 
 
-@rule(
-    "HC204",
-    "uneven_work",
-    "where one rank decides to stop",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/20806",
-)
+@rule("HC204", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/20806")
 def leaves_on_signal(code: Code) -> Iterator[Found]:
     """A loop of collectives ends on a flag that a signal's handler sets.
 
@@ -766,21 +703,20 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
             dist.all_reduce(gradient)
     """
     flags = _flags_of_handlers(code) if code.makes_any else set()
-    for loop in code.nodes if flags else ():
+    for loop in code.function.nodes if flags else ():
         if not isinstance(loop, LOOPS):
             continue
-        for node in loop.body:
-            if isinstance(node, ast.If) and leaving(node.body) and last_names(node.test) & flags:
-                made = code.made_in(loop.body)
-                if made:
-                    yield Found(
-                        node.body[-1],
-                        f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
-                        f"before {made[0].shown} in line {made[0].node.lineno}",
-                        _sure(made[0]),
-                        made[0],
-                        (node.lineno,),
-                    )
+        leave = [one for one in loop.body if isinstance(one, ast.If) and leaving(one.body)]
+        for node in leave:
+            for event in code.made_in(loop.body)[:1] if last_names(node.test) & flags else ():
+                yield Found(
+                    node.body[-1],
+                    f"`{ast.unparse(node.test)}` was set by a signal, which not all ranks hear "
+                    f"before {event.shown} in line {event.node.lineno}",
+                    _sure(event),
+                    event,
+                    (node.lineno,),
+                )
 
 
 def _flags_of_handlers(code: Code) -> set[str]:
@@ -791,8 +727,7 @@ def _flags_of_handlers(code: Code) -> set[str]:
             name
             for function in functions
             for handler, _ in _handlers(Code(function, code.reach), "signal")
-            for node in walk(handler.node)
-            if isinstance(node, ast.Assign)
+            for node in parts(ast.Assign, handler.node)
             for target in node.targets
             for name in names_of(target)[-1:]
         }
@@ -803,12 +738,7 @@ STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch
 """What Lightning and transformers read on each rank by itself."""
 
 
-@rule(
-    "HC205",
-    "uneven_work",
-    "where one rank decides to stop",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/5750",
-)
+@rule("HC205", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/5750")
 def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     """One rank tells the trainer to stop: `should_stop`, or -1 from `on_train_batch_start`.
 
@@ -828,21 +758,16 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         return
     if any(
         AGREES.search(called_name(call)) and "should_stop" in last_names(call)
-        for call in code.calls
+        for call in code.function.each(ast.Call)
     ):
         return
     for node in code.function.each(ast.If):
-        for one in walk(*node.body, into=False):
+        for one in parts(ast.stmt, *node.body, into=False):
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
-            ends = flag or (
-                hook
-                and isinstance(one, ast.Return)
-                and one.value is not None
-                and ast.unparse(one.value) == "-1"
-            )
-            if ends and code.reach.tests.of(node.test, code.function).side is not None:
+            returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
+            if (flag or returns) and code.reach.tests.of(node.test, code.function).side is not None:
                 yield Found(
                     one,
                     f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
@@ -854,12 +779,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
 # HC3: lengths and shapes that depend on a rank's data
 
 
-@rule(
-    "HC301",
-    "uneven_work",
-    "give every rank as many batches",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/9851",
-)
+@rule("HC301", "uneven_work", "give every rank as many batches", f"{LIGHTNING}/9851")
 def count_depends_on_rank(code: Code) -> Iterator[Found]:
     """A number of steps, samples or tokens is another on one rank than on the others.
 
@@ -877,17 +797,14 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that are done shadow the others
-    loops: list[ast.For | ast.AsyncFor] = [
-        *code.function.each(ast.For),
-        *code.function.each(ast.AsyncFor),
-    ]
+    loops: list[ast.For | ast.AsyncFor] = code.function.each(ast.For, ast.AsyncFor)
     for loop in loops:
         if not _length_by_rank(loop.iter, code):
             continue
         made = code.made_in(loop.body)
         messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
         if made or messages:
-            what = f"{made[0].shown}{_via(made[0])}" if made else "a receive"
+            what = made[0].told if made else "a receive"
             yield Found(
                 loop.iter,
                 f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
@@ -900,11 +817,8 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         differ = None not in values and values[0] != values[1]
         if differ and min(v or 0 for v in values) > 1 and _asks_rank(choice.test, code):
             counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
-            yield Found(
-                choice,
-                f"`{ast.unparse(choice)}` differs between the ranks",
-                "error" if counts else "note",
-            )
+            told = f"`{ast.unparse(choice)}` differs between the ranks"
+            yield Found(choice, told, "error" if counts else "note")
 
 
 COUNT = re.compile(
@@ -916,11 +830,9 @@ COUNT = re.compile(
 
 def _goes_to(node: ast.expr, code: Code) -> list[str]:
     """Return the names that a value is assigned to, or given for."""
-    found: list[str] = []
-    for assign in code.function.each(ast.Assign):
-        if assign.value is node:
-            found += [name for target in assign.targets for name in names_of(target)[-1:]]
-    for call in code.calls:
+    assigned = [one for one in code.function.each(ast.Assign) if one.value is node]
+    found = [name for one in assigned for target in one.targets for name in names_of(target)[-1:]]
+    for call in code.function.each(ast.Call):
         found += [word.arg for word in call.keywords if word.value is node and word.arg]
         for function in callee(call.func, code.function).functions if node in call.args else ():
             found += function.parameters[call.args.index(node) :][:1]
@@ -947,13 +859,13 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 
 def _changed_by_rank(code: Code) -> set[str]:
     """Names of numbers that are made larger or smaller under a test of the rank."""
-    return {
-        statement.target.id
+    changes = [
+        one.target
         for node in code.function.each(ast.If)
-        for statement in node.body
-        if isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name)
-        if _asks_rank(node.test, code)
-    }
+        for one in node.body
+        if isinstance(one, ast.AugAssign) and _asks_rank(node.test, code)
+    ]
+    return {target.id for target in changes if isinstance(target, ast.Name)}
 
 
 def _asks_rank(test: ast.expr, code: Code) -> bool:
@@ -987,19 +899,17 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.pad_across_processes(scores[mask])
         kept = accelerator.gather(kept)
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         if called_name(call) not in GATHERS:
             continue
         for given in call.args:
             index = given.slice if isinstance(given, ast.Subscript) else None
             mask = isinstance(index, ast.Compare) or (
-                index is not None and re.search("mask|valid|keep", (names_of(index) or [""])[-1])
+                index is not None and re.search("mask|valid|keep", tail(index))
             )
             by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
             if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
-                yield Found(
-                    given, f"`{ast.unparse(given)}` has another length on each rank", "note"
-                )
+                yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 
 
 # HC4: barriers and locks where not all come
@@ -1032,18 +942,11 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        above = [
-            one
-            for one in made
-            if not any(name.endswith(".prepare_data") for name, _, _ in one.path[1:])
-        ]
-        for event in above[:1]:  # what a class above makes is told there
-            yield Found(
-                event.node,
-                f"prepare_data runs on local rank 0 only, and calls {event.shown}{_via(event)}",
-                _sure(event),
-                event,
-            )
+        above = ".prepare_data"  # what a class above makes is told there
+        own = [one for one in made if not any(at[0].endswith(above) for at in one.path[1:])]
+        for event in own[:1]:
+            told = f"prepare_data runs on local rank 0 only, and calls {event.told}"
+            yield Found(event.node, told, _sure(event), event)
 
 
 @rule(
@@ -1067,21 +970,24 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
             download()
         dist.barrier()
     """
-    for node in _managed(code):
-        locks = [one.context_expr for one in node.items if _is_file_lock(one.context_expr, code)]
-        for event in code.made_in(node.body)[:1] if locks else ():
+    yield from _while_held(code, lambda held: _is_file_lock(held, code), "")
+
+
+def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Iterator[Found]:
+    """Yield collectives under a `with` that keeps the other ranks from coming."""
+    managed: list[ast.With | ast.AsyncWith] = code.function.each(ast.With, ast.AsyncWith)
+    for node in managed:
+        held = next((one.context_expr for one in node.items if keeps(one.context_expr)), None)
+        if held is None:
+            continue
+        for event in code.made_in(node.body)[:1]:
             yield Found(
                 event.node,
-                f"{event.shown}{_via(event)} waits for ranks that wait for "
-                f"`{ast.unparse(locks[0])}`",
+                f"{event.told} waits for ranks that wait for {whom}`{ast.unparse(held)}`",
                 _sure(event),
                 event,
                 (node.lineno,),
             )
-
-
-def _managed(code: Code) -> list[ast.With | ast.AsyncWith]:
-    return [*code.function.each(ast.With), *code.function.each(ast.AsyncWith)]
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
@@ -1119,21 +1025,9 @@ def collective_in_one_ranks_turn(code: Code) -> Iterator[Found]:
             data = load()
         accelerator.wait_for_everyone()
     """
-    for node in _managed(code):
-        turns = [one.context_expr for one in node.items if isinstance(one.context_expr, ast.Call)]
-        turn = next((one for one in turns if ONE_FIRST.fullmatch(called_name(one))), None)
-        if turn is None:
-            continue
-        shown = ast.unparse(turn)
-        for event in code.made_in(node.body)[:1]:
-            yield Found(
-                event.node,
-                f"{event.shown}{_via(event)} waits for ranks that wait for the first one at "
-                f"`{shown}`",
-                _sure(event),
-                event,
-                (node.lineno,),
-            )
+    yield from _while_held(
+        code, lambda held: bool(ONE_FIRST.fullmatch(called_name(held))), "the first one at "
+    )
 
 
 HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
@@ -1143,7 +1037,7 @@ HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
     "HC403",
     "rank_diverged",
     "Set a flag there, and let all ranks agree on it in the next step.",
-    "https://github.com/Lightning-AI/pytorch-lightning/issues/6430",
+    f"{LIGHTNING}/6430",
 )
 def collective_in_handler(code: Code) -> Iterator[Found]:
     """`on_exception`, a signal's handler, an `atexit` function or `__del__` makes a collective.
@@ -1163,37 +1057,27 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
     for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
         events = [one for one in code.reach.function(handler) if one.sure and one.only is None]
         for event in events[:1]:
-            yield Found(
-                event.node,
-                f"{kind} runs where one rank met something, and calls {event.shown}{_via(event)}",
-                _sure(event) if kind in ("on_exception", "a signal's handler") else "note",
-                event,
-            )
+            told = f"{kind} runs where one rank met something, and calls {event.told}"
+            sure = kind in ("on_exception", "a signal's handler")
+            yield Found(event.node, told, _sure(event) if sure else "note", event)
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
-    place = {"signal": 1, "atexit": 0}[registrar]
-    for call in code.calls if registrar.encode() in code.function.module.text else ():
+    if registrar.encode() not in code.function.module.text:
+        return
+    at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
+    for call in code.function.each(ast.Call):
         path = names_of(call.func)
-        if (
-            path[:1] == [registrar]
-            and path[-1] in ("signal", "register")
-            and len(call.args) > place
-        ):
-            for found in callee(call.args[place], code.function).functions:
-                yield found, "a signal's handler" if registrar == "signal" else "an atexit function"
+        if path[:1] == [registrar] and path[-1] in ("signal", "register") and call.args[at:]:
+            for found in callee(call.args[at], code.function).functions:
+                yield found, kind
 
 
 # HC5: groups
 
 
-@rule(
-    "HC501",
-    "rank_diverged",
-    "to run the model on one rank only",
-    "https://github.com/pytorch/pytorch/issues/81291",
-)
+@rule("HC501", "rank_diverged", "to run the model on one rank only", f"{TORCH}/81291")
 def group_made_by_some(code: Code) -> Iterator[Found]:
     """A process group is made under a test of the rank.
 
@@ -1214,7 +1098,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     "HC502",
     "rank_diverged",
     "Give the group whose ranks come there: group=...",
-    "https://docs.pytorch.org/docs/stable/distributed.html#groups",
+    f"{TORCH_DOCS}/distributed.html#groups",
     notes_only=True,
 )
 def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
@@ -1242,7 +1126,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
             if not event.group and event.name not in other:
                 yield Found(
                     event.node,
-                    f"{event.shown}{_via(event)} waits for all ranks, and only those of "
+                    f"{event.told} waits for all ranks, and only those of "
                     f"`{ast.unparse(node.test)}` come",
                     "note",
                     event,
@@ -1255,7 +1139,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "HC503",
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
-    "https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.new_group",
+    f"{TORCH_DOCS}/distributed.html#torch.distributed.new_group",
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
     """Collectives are made in the order of a set, or in an order that the rank decides.
@@ -1272,45 +1156,27 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
             dist.all_reduce(metrics[name])
     """
     for loop in code.function.each(ast.For):
-        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called_name(loop.iter) in (
-            "set",
-            "frozenset",
-        ):
+        called = called_name(loop.iter)
+        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
             for event in code.made_in(loop.body)[:1]:
-                yield Found(
-                    loop.iter,
-                    f"each process has its own order here, and each pass calls {event.shown}"
-                    f"{_via(event)}",
-                    "note",
-                    event,
-                )
+                told = f"each process has its own order here, and each pass calls {event.told}"
+                yield Found(loop.iter, told, "note", event)
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
-        orders = [
-            [ast.unparse(one) for one in getattr(part, "elts", [])]
+        one, other = (
+            [ast.unparse(element) for element in getattr(part, "elts", [])]
             for part in (choice.body, choice.orelse)
-        ]
-        if (
-            orders[0] != orders[1]
-            and sorted(orders[0]) == sorted(orders[1])
-            and _asks_rank(choice.test, code)
-        ):
-            yield Found(
-                choice,
-                f"`{ast.unparse(choice)}` has another order on each side",
-                "error" if _gone_through(choice, code) else "note",
-            )
+        )
+        if one != other and sorted(one) == sorted(other) and _asks_rank(choice.test, code):
+            told = f"`{ast.unparse(choice)}` has another order on each side"
+            yield Found(choice, told, "error" if _gone_through(choice, code) else "note")
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
     """Whether a loop with a collective takes its passes in this order."""
-    targets = [
-        target
-        for node in code.nodes
-        if isinstance(node, ast.Assign) and node.value is order
-        for target in node.targets
-    ]
+    assigned = [node for node in code.function.each(ast.Assign) if node.value is order]
+    targets = [target for node in assigned for target in node.targets]
     for target in targets:
         if isinstance(target, ast.Tuple):  # groups, of which each is given to a collective
             made = [event.node for event in code.made_in(code.function.body)]
@@ -1320,10 +1186,9 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
                 return True
     names = {target.id for target in targets if isinstance(target, ast.Name)}
     return any(
-        isinstance(node, ast.For)
-        and (node.iter is order or (isinstance(node.iter, ast.Name) and node.iter.id in names))
-        and bool(code.made_in(node.body))
-        for node in code.nodes
+        (loop.iter is order or (isinstance(loop.iter, ast.Name) and loop.iter.id in names))
+        and code.made_in(loop.body)
+        for loop in code.function.each(ast.For)
     )
 
 
@@ -1334,7 +1199,7 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
     "HC601",
     "rendezvous",
     "Give the global rank: int(os.environ['RANK']), or dist.get_rank().",
-    "https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables",
+    f"{TORCH_DOCS}/elastic/run.html#environment-variables",
     notes_only=True,
 )
 def local_rank_as_rank(code: Code) -> Iterator[Found]:
@@ -1349,16 +1214,13 @@ def local_rank_as_rank(code: Code) -> Iterator[Found]:
     Instead:
         dist.init_process_group("nccl")  # torchrun sets RANK and WORLD_SIZE
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         if called_name(call) not in ("init_process_group", "DistributedSampler"):
             continue
-        for keyword in call.keywords:
-            if keyword.arg == "rank" and "local_rank" in ast.unparse(keyword.value).lower():
-                yield Found(
-                    keyword.value,
-                    f"`{ast.unparse(keyword.value)}` is given as the global rank",
-                    "note",
-                )
+        for given in (keyword.value for keyword in call.keywords if keyword.arg == "rank"):
+            text = ast.unparse(given)
+            if "local_rank" in text.lower():
+                yield Found(given, f"`{text}` is given as the global rank")
 
 
 NETWORK = re.compile(
@@ -1391,32 +1253,24 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
     """
     for block in code.blocks if code.makes_any else ():
         for place, node in enumerate(block):
-            if (
-                not isinstance(node, ast.If)
-                or code.reach.tests.of(node.test, code.function).side is not True
-            ):
+            if not isinstance(node, ast.If):
                 continue
-            calls = [
-                call for part in node.body for call in walk(part) if isinstance(call, ast.Call)
-            ]
+            if code.reach.tests.of(node.test, code.function).side is not True:
+                continue
+            calls = parts(ast.Call, *node.body)
             slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             for event in behind[:1]:
-                yield Found(
-                    slow[0],
-                    f"one rank waits for the network, the others in {event.shown}{_via(event)}",
-                    "note",
-                    event,
-                    (node.lineno,),
-                )
+                told = f"one rank waits for the network, the others in {event.told}"
+                yield Found(slow[0], told, "note", event, (node.lineno,))
 
 
 @rule(
     "HC603",
     "dataloader_worker",
     'Start children with multiprocessing.get_context("spawn").',
-    "https://github.com/pytorch/pytorch/issues/45198",
+    f"{TORCH}/45198",
     notes_only=True,
 )
 def fork_after_threads(code: Code) -> Iterator[Found]:
@@ -1433,25 +1287,11 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
         threading.Thread(target=report).start()
         multiprocessing.set_start_method("spawn")
     """
-    for call in code.calls:
+    for call in code.function.each(ast.Call):
         path = names_of(call.func)
         forks = path == ["os", "fork"] or (
             called_name(call) in ("set_start_method", "get_context")
-            and any(
-                isinstance(expression, ast.Constant) and expression.value == "fork"
-                for expression in call.args
-            )
+            and any(getattr(given, "value", None) == "fork" for given in call.args)
         )
         if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
-            yield Found(call, "threads of this file may hold a lock that the child copies", "note")
-
-
-def _blocks(code: Code) -> Iterator[list[ast.stmt]]:
-    yield code.function.body
-    for node in code.nodes:
-        if not isinstance(node, (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)):
-            continue
-        for name in ("body", "orelse", "finalbody"):
-            block = getattr(node, name, None)
-            if isinstance(block, list):
-                yield block
+            yield Found(call, "threads of this file may hold a lock that the child copies")

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.lint.project import Callee, Class, Function, Module, callee
+from lightning_hangcheck.lint.project import (
+    Callee,
+    Class,
+    Function,
+    Module,
+    callee,
+    parts,
+    tail,
+)
 from lightning_hangcheck.look.syntax import (
     FUNCTIONS,
     LOOPS,
@@ -100,6 +108,8 @@ AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks know the same; gradients were averaged before they are clipped."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
+ENTERED = ("__enter__", "__exit__")
+ENDS = ("exit", "_exit", "abort")
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,11 @@ class Event:
         """What the other side has to make: the same, of a pair by the same function."""
         return self.name, self.path[1][0] if self.paired and len(self.path) > 1 else ""
 
+    @property
+    def told(self) -> str:
+        """The call, and through which function it is reached."""
+        return self.shown + (f" (through {self.path[1][0]})" if len(self.path) > 1 else "")
+
 
 # The table
 
@@ -169,7 +184,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
     for row in _table().get(target.name, ()):
         if row.get("read", False) is not (call is None):
             continue
-        if "imports" in row and not function.module.imports_from(tuple(row["imports"])):
+        roots = function.module.roots
+        if "imports" in row and not any(one.startswith(tuple(row["imports"])) for one in roots):
             continue
         if call is not None and _given_true(call, "no_dist"):
             continue
@@ -267,11 +283,9 @@ class Tests:
             return replace(inner, side=side)
         if isinstance(test, ast.BoolOp):
             return self._joined(test, function)
-        ranks = function.module.ranks
-        if names_of(test)[-2:-1] in (["args"], ["training_args"]) and names_of(test)[-1] in (
-            "should_save",
-            "should_log",
-        ):
+        ranks, names = function.module.ranks, names_of(test)
+        of_args = names[-2:-1] in (["args"], ["training_args"])
+        if of_args and names[-1] in ("should_save", "should_log"):
             return Test(True, True, True)  # transformers: the first rank, or that of each machine
         if isinstance(test, ast.Compare) and _of_single(test):
             of_rank = any(map(RANK.fullmatch, last_names(test)))
@@ -291,11 +305,9 @@ class Tests:
             sides = [test.left, *test.comparators]
             if (listed := _first_or_none(test)) is not None:
                 return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
-            number = any(
-                _is_rank_itself(expression, function, MOST_ALIASES) for expression in sides
-            )
+            number = any(_is_rank_itself(side, function, MOST_ALIASES) for side in sides)
             return ranks.of_one(test) if number and _with_constant(test) else None
-        name = (names_of(test.func if isinstance(test, ast.Call) else test) or [""])[-1]
+        name = tail(test.func if isinstance(test, ast.Call) else test)
         if ONE_RANK.fullmatch(name):
             return True
         if _is_rank_itself(test, function, MOST_ALIASES):
@@ -316,15 +328,11 @@ class Tests:
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
         """``and`` holds at most where each part does; ``or`` is the reverse of that."""
-        parts = [self.of(expression, function) for expression in test.values]
-        asking = [
-            part
-            for value, part in zip(test.values, parts, strict=True)
-            if part.asks and not _asks_for_text(value)
-        ]
+        values = [(value, self.of(value, function)) for value in test.values]
+        asking = [part for value, part in values if part.asks and not _asks_for_text(value)]
         if not asking:
             return Test()
-        others = [value for value, part in zip(test.values, parts, strict=True) if not part.asks]
+        others = [value for value, part in values if not part.asks]
         exact = len(asking) == 1 and asking[0].exact and all(map(_of_single, others))
         sides = {part.side for part in asking if part.side is not None}
         known = isinstance(test.op, ast.And) or (exact and bool(sides))
@@ -388,19 +396,17 @@ class Tests:
         """Whether it is set under a test for one rank, else to what is false, and never shared."""
         by_one = False
         for function in functions:
-            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = [
-                *function.each(ast.Assign),
-                *function.each(ast.AnnAssign),
-                *function.each(ast.AugAssign),
-            ]
+            statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = function.each(
+                ast.Assign, ast.AnnAssign, ast.AugAssign
+            )
             assigned = {
                 node: node.value
                 for node in statements
                 if path
                 in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
             }
-            named = (*function.each(ast.Name), *function.each(ast.Attribute))
-            stored = (one for one in named if isinstance(getattr(one, "ctx", None), ast.Store))
+            named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
+            stored = (one for one in named if isinstance(one.ctx, ast.Store))
             if sum(names_of(one) == path for one in stored) != len(assigned):
                 return False  # by a loop, a ``with`` or as one of several
             if assigned and path[-1] in _given_to_all(function):
@@ -435,30 +441,20 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Names that a function reduces or broadcasts, and those that these are made from."""
-    given = set().union(
-        *(
-            last_names(part)
-            for call in function.each(ast.Call)
-            if AGREES.search(called_name(call))
-            for part in call.args
-        )
-    )
-    return given.union(
-        *(
-            last_names(node.value)
-            for node in function.each(ast.Assign)
-            if given & set().union(*map(last_names, node.targets))
-        )
-    )
+    calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
+    given = last_names(*(part for call in calls for part in call.args))
+    assigned = function.each(ast.Assign)
+    return given | last_names(*(one.value for one in assigned if given & last_names(*one.targets)))
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
     """Whether an expression is the number of a rank, and not computed from one."""
     if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
         return any(
-            isinstance(expression, ast.Constant) and expression.value in VARIABLES
-            for expression in node.args
-        ) or any(_is_rank_itself(expression, function, steps) for expression in node.args)
+            (isinstance(one, ast.Constant) and one.value in VARIABLES)
+            or _is_rank_itself(one, function, steps)
+            for one in node.args
+        )
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
     called = node.func if isinstance(node, ast.Call) else node
@@ -475,10 +471,8 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
 
 def _asks_for_text(test: ast.expr) -> bool:
     """``rank == "cpu"`` is said of a process that is alone."""
-    sides = test.comparators if isinstance(test, ast.Compare) else []
-    return any(
-        isinstance(expression, ast.Constant) and isinstance(expression.value, str)
-        for expression in sides
+    return isinstance(test, ast.Compare) and any(
+        isinstance(getattr(side, "value", None), str) for side in test.comparators
     )
 
 
@@ -487,12 +481,8 @@ def _asks_for_launcher(test: ast.expr) -> bool:
 
     So does ``os.getenv("RANK")``: as text, 0 is true.
     """
-    if names_of(test.func if isinstance(test, ast.Call) else test)[-2:] in (
-        ["os", "getenv"],
-        ["environ", "get"],
-    ):
-        return True
-    return (
+    called = names_of(test.func if isinstance(test, ast.Call) else test)[-2:]
+    return called in (["os", "getenv"], ["environ", "get"]) or (
         isinstance(test, ast.Compare)
         and isinstance(test.ops[0], (ast.In, ast.NotIn))
         and isinstance(test.left, ast.Constant)
@@ -510,24 +500,17 @@ def _first_or_none(test: ast.Compare) -> bool | None:
 def _with_constant(test: ast.Compare) -> bool:
     """Whether a rank is compared with a number or a name that says which: no loop's variable."""
     sides = [test.left, *test.comparators]
+    first = re.compile(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*")
     return len(sides) == 2 and any(
-        isinstance(expression, ast.Constant)
-        or (
-            isinstance(expression, (ast.Name, ast.Attribute))
-            and re.fullmatch(
-                r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*",
-                names_of(expression)[-1:][0] if names_of(expression) else "",
-            )
-        )
-        for expression in sides
+        isinstance(side, ast.Constant) or first.fullmatch(tail(side)) for side in sides
     )
 
 
 def _grouped(test: ast.expr) -> bool:
-    calls = (
-        call for call in walk(test) if isinstance(call, ast.Call) and (call.args or call.keywords)
+    of_group = any(
+        called_name(call) == "get_rank" and (call.args or call.keywords)
+        for call in parts(ast.Call, test)
     )
-    of_group = any(called_name(call) == "get_rank" for call in calls)
     return of_group or any(map(GROUPED.search, last_names(test)))
 
 
@@ -563,7 +546,7 @@ def _alone(test: ast.expr) -> bool | None:
         return None if inner is None else not inner
     if not isinstance(test, ast.Compare):
         called = test.func if isinstance(test, ast.Call) else test
-        return False if SEVERAL.fullmatch((names_of(called) or [""])[-1]) else None
+        return False if SEVERAL.fullmatch(tail(called)) else None
     number, names = ast.unparse(test.comparators[0]), last_names(test.left)
     if number == "-1" and any(map(RANK.fullmatch, names)):
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
@@ -572,10 +555,13 @@ def _alone(test: ast.expr) -> bool | None:
     return None
 
 
-def last_names(node: ast.AST) -> set[str]:
-    """Return the names in an expression: of what has owners the last, and each owner's."""
-    paths = (names_of(one) for one in walk(node) if isinstance(one, (ast.Name, ast.Attribute)))
-    return {path[-1] for path in paths if path}
+def last_names(*nodes: ast.AST) -> set[str]:
+    """Return the names in expressions: of what has owners the last, and each owner's."""
+    return {
+        path[-1]
+        for node in walk(*nodes)
+        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
+    }
 
 
 # What is reached
@@ -642,14 +628,8 @@ class Reach:
     def one_rank_decorator(self, function: Function) -> str:
         """Return the decorator by which a function runs on one rank only; empty without one."""
         if function not in self._one_rank:
-            self._one_rank[function] = next(
-                (
-                    ast.unparse(expression)
-                    for expression in function.decorators
-                    if self._limits(expression, function)
-                ),
-                "",
-            )
+            limiting = (one for one in function.decorators if self._limits(one, function))
+            self._one_rank[function] = next(map(ast.unparse, limiting), "")
         return self._one_rank[function]
 
     def _limits(self, decorator: ast.expr, function: Function) -> bool:
@@ -659,11 +639,9 @@ class Reach:
         if not known:
             return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
         for one in known:  # does it call what it was given under a test for one rank?
-            tests = (node for node in walk(one.node) if isinstance(node, ast.If))
+            tests = parts(ast.If, one.node)
             first = next((node for node in tests if self.tests.of(node.test, one).side), None)
-            calls = (
-                (call for call in walk(*first.body) if isinstance(call, ast.Call)) if first else ()
-            )
+            calls = parts(ast.Call, *(first.body if first else ()))
             if any(names_of(call.func) == one.parameters[:1] for call in calls):
                 return True
         return False
@@ -674,7 +652,11 @@ class Reach:
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
         guards: frozenset[str] = frozenset()
-        reached = [(one, self.statement(one, function)) for one in _until_left(block)]
+        reached: list[tuple[ast.stmt, Events]] = []
+        for one in block:
+            reached.append((one, self.statement(one, function)))
+            if isinstance(one, LEAVES):  # by this all leave it
+                break
         if not any(made for _, made in reached):
             return ()
         for statement, made in reached:
@@ -731,13 +713,10 @@ class Reach:
         """What a class makes when a ``with`` goes in and out."""
         if not isinstance(manager, ast.Call) or not (path := tuple(names_of(manager.func))):
             return
-        module = function.module
-        known = module.meaning(path)
-        if isinstance(known, Class):
-            for name in ("__enter__", "__exit__"):
-                method = module.project.method(known, name)
-                if method is not None:
-                    yield from self._through(method, manager, function)
+        if isinstance(known := function.module.meaning(path), Class):
+            methods = (known.module.project.method(known, name) for name in ENTERED)
+            for method in filter(None, methods):
+                yield from self._through(method, manager, function)
 
     def _of_sides(
         self, test: ast.expr, body: list[ast.stmt], orelse: list[ast.stmt], function: Function
@@ -754,25 +733,18 @@ class Reach:
                 yes = _of_whole_model(yes)
             else:
                 no = _of_whole_model(no)
+        names = [{event.name for event in side} for side in (yes, no)]
         if asked.side is not None:
-            same = {event.name for event in yes} & {event.name for event in no}
+            same = names[0] & names[1]
             yes = tuple(_only(event, asked.side, same) for event in yes)
             no = tuple(_only(event, not asked.side if asked.exact else None, same) for event in no)
-            if isinstance(test, ast.BoolOp):
-                others = [
-                    expression
-                    for expression in test.values
-                    if not self.tests.of(expression, function).asks
-                ]
-                for other in others if isinstance(test.op, ast.And) else ():
-                    switch = None if _of_single(other) else _switch(other, function)
-                    yes = tuple(_guarded(event, other, True, switch) for event in yes)
-        elif (not _of_single(test) or isinstance(test, ast.Name)) and (
-            {event.name for event in yes} != {event.name for event in no}
-        ):
-            switch = None if _of_single(test) else _switch(test, function)
-            yes = tuple(_guarded(event, test, True, switch) for event in yes)
-            no = tuple(_guarded(event, test, False, switch) for event in no)
+            if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
+                others = (one for one in test.values if not self.tests.of(one, function).asks)
+                for other in others:
+                    yes = _guarded(yes, other, function, value=True)
+        elif names[0] != names[1] and (not _of_single(test) or isinstance(test, ast.Name)):
+            yes = _guarded(yes, test, function, value=True)
+            no = _guarded(no, test, function, value=False)
         yield from yes
         yield from no
 
@@ -801,16 +773,9 @@ class Reach:
     def _reading(self, attribute: ast.Attribute, function: Function) -> Iterator[Event]:
         if attribute.attr in _table() and any(row.get("read") for row in _table()[attribute.attr]):
             target = callee(attribute, function)
-            row = _row(
-                Callee(
-                    attribute.attr,
-                    receiver=names_of(attribute)[-2]
-                    if len(names_of(attribute)) > 1
-                    else target.receiver,
-                ),
-                function,
-                None,
-            )
+            names = names_of(attribute)
+            receiver = names[-2] if names else target.receiver
+            row = _row(Callee(attribute.attr, receiver=receiver), function, None)
             if row is not None:
                 yield self._event(attribute, row, function)
         elif (
@@ -875,8 +840,7 @@ class Reach:
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
         given = dict(called.defaults)  # what the call gives as which parameter
         if isinstance(node, ast.Call):
-            given |= dict(zip(called.parameters, node.args, strict=False))
-            given |= {word.arg: word.value for word in node.keywords if word.arg}
+            given |= called.given_by(node)
         for event in self.function(called):
             handed = given.get(event.shown.partition(".")[0]) if len(event.path) == 1 else None
             itself = event.shown == event.shown.partition(".")[0]
@@ -952,12 +916,14 @@ def _switch(
     return found.pop() if len(found) == 1 else None  # synchronize = distributed and ...
 
 
-def _guarded(event: Event, test: ast.expr, value: bool, switch: tuple[str, bool] | None) -> Event:
+def _guarded(events: Events, test: ast.expr, function: Function, *, value: bool) -> Events:
     """What is made under a condition that does not ask for the rank."""
-    needs = event.needs
-    if switch is not None:
-        needs |= {(switch[0], switch[1] is value)}
-    return replace(event, needs=needs, guards=event.guards | {_plain(test, value=value)})
+    switch = None if _of_single(test) else _switch(test, function)
+    needs = {(switch[0], switch[1] is value)} if switch is not None else set()
+    guards = {_plain(test, value=value)}
+    return tuple(
+        replace(event, needs=event.needs | needs, guards=event.guards | guards) for event in events
+    )
 
 
 def _plain(test: ast.expr, *, value: bool) -> str:
@@ -978,12 +944,8 @@ def _by_setting(guard: str, function: Function) -> str:
 
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
-    parts = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-    switches = [
-        _switch(expression, function)
-        for expression in parts
-        if not isinstance(expression, ast.BoolOp)
-    ]
+    either = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
+    switches = (_switch(one, function) for one in either if not isinstance(one, ast.BoolOp))
     return frozenset((switch[0], not switch[1]) for switch in switches if switch is not None)
 
 
@@ -994,10 +956,9 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
     made = [call for call in values if isinstance(call, ast.Call)]
-    if whole and made and len(made) == len(values):
-        wrapped = any(WRAPS.search(ast.unparse(call)) for call in made)
-        if not wrapped:
-            return True
+    unwrapped = made and not any(WRAPS.search(ast.unparse(call)) for call in made)
+    if whole and unwrapped and len(made) == len(values):
+        return True
     return any(
         (isinstance(node, ast.Attribute) and node.attr == "module")
         or (isinstance(node, ast.Call) and "unwrap" in called_name(node))
@@ -1007,20 +968,13 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
 
 def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
-    given = [
-        keyword.value
-        for keyword in call.keywords
-        if keyword.arg in ("group", "process_group", "pg")
-    ]
-    given += [
-        expression
-        for expression in call.args
-        if re.search(r"group|_pg$|^pg$|mesh", (names_of(expression) or [""])[-1])
-    ]
+    names = ("group", "process_group", "pg")
+    given = [keyword.value for keyword in call.keywords if keyword.arg in names]
+    given += [one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", tail(one))]
     return any(
         not (isinstance(expression, ast.Constant) and expression.value is None)
-        and names_of(expression)[-1:] != ["WORLD"]
-        and not _of_all(function.module.assigned.get((names_of(expression) or [""])[-1], []))
+        and tail(expression) != "WORLD"
+        and not _of_all(function.module.assigned.get(tail(expression), []))
         for expression in given
     )
 
@@ -1036,14 +990,6 @@ def _of_all(values: list[ast.expr]) -> bool:
     )
 
 
-def _until_left(block: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a block up to the first by which all leave it."""
-    for statement in block:
-        yield statement
-        if isinstance(statement, LEAVES):
-            return
-
-
 def leaving(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which a block leaves a function or loop, at its end."""
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
@@ -1052,17 +998,8 @@ def leaving(block: list[ast.stmt]) -> ast.stmt | None:
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
     """Return the statement by which all who come to a block leave it, if there is one."""
     for statement in block:
-        exits = isinstance(statement, ast.Expr) and called_name(statement.value) in (
-            "exit",
-            "_exit",
-            "abort",
-        )
-        if exits and ast.unparse(statement) not in (
-            "exit()",
-            "sys.exit()",
-            "exit(0)",
-            "sys.exit(0)",
-        ):
+        exits = isinstance(statement, ast.Expr) and called_name(statement.value) in ENDS
+        if exits and ast.unparse(statement).removeprefix("sys.") not in ("exit()", "exit(0)"):
             return statement
         if isinstance(statement, (*LEAVES, ast.Raise)):
             return statement
@@ -1091,7 +1028,7 @@ class Parting:
 
     under: ast.If
     asked: Test
-    node: ast.AST
+    node: ast.expr | ast.stmt
     made: Events
     side: bool | None
     leaves: ast.stmt | None
@@ -1119,21 +1056,15 @@ class Partings:
     Args:
         reach: What functions make.
         function: That is looked at.
-        local: Tells whether a condition asks for what only one rank knows, its own data;
-            None to leave these out.
+        local: Tells whether a condition asks for what only one rank knows, its own data.
     """
 
     def __init__(
-        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool] | None
+        self, reach: Reach, function: Function, local: Callable[[ast.expr, Function], bool]
     ) -> None:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
-
-    def _events(self, blocks: Iterable[list[ast.stmt]]) -> Events:
-        return tuple(
-            event for block in blocks for event in self._reach.block(block, self._function)
-        )
 
     def _block(
         self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
@@ -1153,33 +1084,33 @@ class Partings:
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
-                    names |= {one.id for one in walk(statement.target) if isinstance(one, ast.Name)}
+                    names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
                 self._block(body, within, names, inside)
                 self._block(statement.orelse, then, loops, inside)
+            elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
+                asked, sides = self._reach.tests.of(statement.test, self._function), (inside,) * 2
+                if asked.side is not None and not asked.grouped:
+                    sides = asked.side, not asked.side if asked.exact else inside
+                alone = _alone(statement.test)
+                if alone is not True:
+                    self._block(statement.body, then, loops, sides[0])
+                if alone is not False:
+                    self._block(statement.orelse, then, loops, sides[1])
             elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                sides: dict[str, bool | None] = {}
-                if isinstance(statement, ast.If):  # which ranks come to its branches, if known
-                    asked = self._reach.tests.of(statement.test, self._function)
-                    if asked.side is not None and not asked.grouped:
-                        other = not asked.side if asked.exact else inside
-                        sides = {"body": asked.side, "orelse": other}
-                alone = _alone(statement.test) if isinstance(statement, ast.If) else None
                 for name in ("body", "orelse", "finalbody"):
-                    part = getattr(statement, name, None) or []
-                    if alone is None or alone is not (name == "body"):
-                        self._block(part, then, loops, sides.get(name, inside))
-                for handler in getattr(statement, "handlers", ()):
-                    self._block(handler.body, then, loops, inside)
-                for case in getattr(statement, "cases", ()):
-                    self._block(case.body, then, loops, inside)
+                    self._block(getattr(statement, name, []), then, loops, inside)
+                for name in ("handlers", "cases"):
+                    for one in getattr(statement, name, ()):
+                        self._block(one.body, then, loops, inside)
 
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
     ) -> None:
         asked = self._reach.tests.of(node.test, self._function)
-        local = self._local is not None and self._local(node.test, self._function)
-        if not (asked.asks or local) or self._agreed(node, loops):
+        if not (asked.asks or self._local(node.test, self._function)):
+            return
+        if self._agreed(node, loops):
             return
         exits = leaving(node.body), leaving(node.orelse)
         yes = self._reach.block(node.body, self._function)
@@ -1200,11 +1131,9 @@ class Partings:
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
-        if isinstance(leaves, ast.Return):
-            return self._events(after.function)
-        if isinstance(leaves, ast.Continue):
-            return self._events(after.passing)
-        return self._events((*after.passing, *after.loop))
+        blocks = after.function if isinstance(leaves, ast.Return) else after.passing
+        blocks += after.loop if isinstance(leaves, ast.Break) else ()
+        return tuple(event for one in blocks for event in self._reach.block(one, self._function))
 
     def _note(
         self,
@@ -1218,15 +1147,10 @@ class Partings:
     ) -> None:
         names = {event.name for event in others}
         # conditions that cannot hold where the ranks part: the reverse of what else is asked
-        joined = node.test if isinstance(node.test, ast.BoolOp) else None
-        never = (
-            {
-                _plain(expression, value=isinstance(joined.op, ast.Or))
-                for expression in joined.values
-            }
-            if joined
-            else set()
-        )
+        never: set[str] = set()
+        if isinstance(node.test, ast.BoolOp):
+            either = isinstance(node.test.op, ast.Or)
+            never = {_plain(expression, value=either) for expression in node.test.values}
         alone = tuple(
             replace(event, conditional=True)
             if after.fails
@@ -1246,7 +1170,7 @@ class Partings:
             return
         last = node.end_lineno or node.lineno
         inside = [event for event in alone if node.lineno <= event.node.lineno <= last]
-        blame: ast.AST = inside[0].node if inside else leaves or node.test
+        blame = inside[0].node if inside else leaves or node.test
         self.found.append(
             Parting(
                 under=node,
@@ -1262,16 +1186,12 @@ class Partings:
         """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
-            owners = [
-                attribute.value
-                for attribute in walk(node.test)
-                if isinstance(attribute, ast.Attribute)
-            ]
+            owners = [attribute.value for attribute in parts(ast.Attribute, node.test)]
             names -= {name.id for name in owners if isinstance(name, ast.Name)}
-        compared = [compare for compare in walk(node.test) if isinstance(compare, ast.Compare)]
+        compared = parts(ast.Compare, node.test)
         if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
             return True
-        calls = (call for call in walk(node.test) if isinstance(call, ast.Call))
+        calls = parts(ast.Call, node.test)
         asked_there = any(AGREES.search(called_name(call)) for call in calls)
         return asked_there or bool(names & self._agreed_names(node.lineno))
 
@@ -1295,9 +1215,9 @@ class Partings:
 
     def _asked(self, node: ast.If) -> set[str]:
         """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
-        return set().union(
+        return last_names(
             *(
-                last_names(one.test)
+                one.test
                 for one in self._function.each(ast.If)
                 if one.lineno <= node.lineno
                 and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
@@ -1316,13 +1236,13 @@ class Partings:
         above = (one for one in self._function.nodes if getattr(one, "lineno", before) < before)
         for node in sorted(above, key=lambda one: getattr(one, "lineno", 0)):
             if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
-                found = found.union(*map(_ids, node.args))
+                found |= _ids(*node.args)
             elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
-                found = found.union(*map(_ids, node.targets))
+                found |= _ids(*node.targets)
         return found
 
     def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
-        calls = [one for one in walk(value) if isinstance(one, ast.Call)]
+        calls = [*parts(ast.Call, value)]
         for call in calls:
             # what is called may do it itself; what happens deeper is of other values
             made = self._reach.call(call, self._function)
@@ -1334,12 +1254,8 @@ class Partings:
         return bool(names) and names <= agreed
 
 
-def _ids(node: ast.AST) -> set[str]:
-    """Return the variables in an expression; of an object's own its attribute, ``self.loss``."""
-    parts = list(walk(node))
-    own = {
-        f"self.{part.attr}"
-        for part in parts
-        if isinstance(part, ast.Attribute) and names_of(part.value) == ["self"]
-    }
-    return own | {name.id for name in parts if isinstance(name, ast.Name) and name.id != "self"}
+def _ids(*nodes: ast.AST) -> set[str]:
+    """Return the variables in expressions; of an object's own its attribute, ``self.loss``."""
+    attributes = parts(ast.Attribute, *nodes)
+    own = {f"self.{one.attr}" for one in attributes if names_of(one.value) == ["self"]}
+    return own | {name.id for name in parts(ast.Name, *nodes) if name.id != "self"}

@@ -436,7 +436,8 @@ class WatchedRound:
                 # where all of its threads have used none since, the main one has not either
                 if main_s is None or seen.cpu_s != rank.all_threads_s:
                     rank.all_threads_s = seen.cpu_s
-                    main_s = rank.main_thread_s = main_thread_cpu_s(pid)
+                    line = read_process_stat(pid, pid)
+                    main_s = rank.main_thread_s = None if line is None else line.cpu_s
                 if main_s is not None and seen is not UNREADABLE:
                     used = ProcessorTime(main_s, main_s if rank.polls else seen.cpu_s)
                     rank.progress.read_processor(used, now_ns)

@@ -17,7 +17,7 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rehearse.launching import CPU_ENVIRONMENT, CannotRehearse, on_cpu_ranks
 from lightning_hangcheck.rehearse.scenes import AS_IT_IS, NAMES, SCENES, Facts
 from lightning_hangcheck.rundir import RunFolder
-from lightning_hangcheck.smoke.sequence import Outcome, Trial, run_trial
+from lightning_hangcheck.smoke import Outcome, Trial, run_trial
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:

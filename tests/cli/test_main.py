@@ -192,6 +192,7 @@ sys.exit(", ".join(one for one in never.split() if one in sys.modules) or 0)
     [
         # a run folder is read on a laptop where no training could ever run
         (["report", "/"], GUESTS),
+        (["lint", "tests/lint"], GUESTS),
         # it stands before every training
         (["run", "--help"], (*GUESTS, *OF_CHECKS, *OTHERS)),
         (["--help"], (*GUESTS, *OF_CHECKS)),

@@ -8,11 +8,14 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from ledger.lines import run
+from msgspec.structs import replace
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_checks import (
     expect,
     master_port,
+    network_interface,
     program_starts,
     script_parses,
     time_left,
@@ -25,107 +28,95 @@ from lightning_hangcheck.doctor.launch_command import (
     read_launch,
 )
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.model.case import PhaseTime
 from lightning_hangcheck.model.run import NodePlace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from lightning_hangcheck.doctor.check import Finding
+    from lightning_hangcheck.ledger.ledger_file import Run
 
 
-@pytest.fixture
-def taken_port() -> Iterator[int]:
+def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+        run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
         listener.listen(1)
-        yield listener.getsockname()[1]
+        (taken,) = master_port(run)
+    (free,) = master_port(run)
+    assert (taken.status, free.status) == ("failed", "ok")
+    assert f"pid {os.getpid()}" in taken.sentence
 
 
-@pytest.fixture
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (TimeoutError(), "failed", "192.0.2.1:29500 cannot be reached from here (no answer within"),
+        (OSError(101, "Network is unreachable"), "failed", "from here (Network is unreachable)"),
+        (ConnectionRefusedError(), "ok", "nobody listens at port 29500 yet"),
+    ],
+)
+def test_a_remote_host_must_be_reached_whether_or_not_it_listens_yet(
+    monkeypatch: pytest.MonkeyPatch, error: OSError, status: str, said: str
+) -> None:
+    def connect(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", connect)
+    (check,) = master_port(subject("python a.py", MASTER_ADDR="192.0.2.1", MASTER_PORT="29500"))
+    assert (check.status, said in check.sentence) == (status, True), check.sentence
+    assert check.remedy == ("nc -vz 192.0.2.1 29500" if status == "failed" else "")
 
 
-def test_a_port_that_is_taken_fails_and_names_who_has_it(taken_port: int) -> None:
-    run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(taken_port))
-    (check,) = master_port(run)
-    assert check.status == "failed"
-    assert f"pid {os.getpid()}" in check.sentence
+@pytest.mark.parametrize(("nodes", "status"), [(2, "failed"), (1, "ok")])
+def test_a_host_whose_own_name_is_loopback_fails_on_several_nodes(
+    monkeypatch: pytest.MonkeyPatch, nodes: int, status: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
+    (check,) = network_interface(subject(f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"))
+    assert check.status == status
+    assert ("localhost resolves to a loopback address" in check.sentence) == (nodes == 2)
+    assert check.remedy.startswith("export GLOO_SOCKET_IFNAME=") == (nodes == 2)
 
 
-def test_a_free_port_is_fine(free_port: int) -> None:
-    run = subject("python a.py", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port))
-    assert [check.status for check in master_port(run)] == ["ok"]
+PL, TWO = "import lightning.pytorch as pl\n", "torchrun --nproc_per_node=2"
+STRATEGIES = [
+    # "auto" and the default, which is auto
+    (TWO, 'x = 1\nTrainer(devices=2, strategy="auto")\n', "", "warning"),
+    (TWO, 'x = 1\nsettings = dict(strategy="auto")\n', "", "warning"),
+    (TWO, "import lightning as L\nL.Trainer(devices=2)\n", "", "warning"),
+    (TWO, f"{PL}pl.Trainer()\n", "", "warning"),
+    (TWO, "from pytorch_lightning import Trainer as T\nT()\n", "", "warning"),
+    (TWO, "from lightning import pytorch as pl\npl.Trainer(devices=1)\n", "", "warning"),
+    # one that is named
+    (TWO, f'{PL}pl.Trainer(strategy="ddp")\n', "", "ok"),
+    (TWO, f"{PL}pl.Trainer(strategy=DDPStrategy(timeout=x))\n", "", "ok"),
+    # the arguments decide
+    (TWO, f"{PL}pl.Trainer()\n", "--strategy=auto", "warning"),
+    (TWO, f"{PL}pl.Trainer()\n", "--strategy=ddp", "ok"),
+    # only running it would tell
+    (TWO, f"{PL}pl.Trainer(strategy=args.strategy)\n", "", None),
+    (TWO, f"{PL}pl.Trainer(**settings)\n", "", None),
+    (TWO, "from transformers import Trainer\nTrainer(model)\n", "", None),
+    (TWO, "from own.training import run\nrun()\n", "", None),
+    # one rank
+    ("torchrun --nproc_per_node=1", f"{PL}pl.Trainer()\n", "", None),
+    ("python", f"{PL}pl.Trainer(devices=1)\n", "", None),
+]
 
 
-PL = "import lightning.pytorch as pl\n"
-
-
-def named(
-    folder: Path, text: str, arguments: str = "", launcher: str = "torchrun --nproc_per_node=2"
-) -> list[Finding]:
-    script = folder / "train.py"
+@pytest.mark.parametrize(("launcher", "text", "arguments", "status"), STRATEGIES)
+def test_a_strategy_that_ranks_would_guess_is_named_with_its_line(
+    tmp_path: Path, launcher: str, text: str, arguments: str, status: str | None
+) -> None:
+    script = tmp_path / "train.py"
     script.write_text(text)
-    return list(trainers_strategy(subject(f"{launcher} {script} {arguments}")))
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        'x = 1\nTrainer(devices=2, strategy="auto")\n',
-        'x = 1\nsettings = dict(strategy="auto")\n',
-        "import lightning as L\nL.Trainer(devices=2)\n",
-        f"{PL}pl.Trainer()\n",
-        "from pytorch_lightning import Trainer as T\nT()\n",
-        "from lightning import pytorch as pl\npl.Trainer(devices=1)\n",
-    ],
-)
-def test_auto_and_the_default_which_is_auto_are_named_with_their_line(
-    tmp_path: Path, text: str
-) -> None:
-    (check,) = named(tmp_path, text)
-    assert check.status == "warning"
-    assert f"{tmp_path}/train.py:2 " in check.sentence
-    assert 'strategy="ddp"' in check.remedy
-
-
-@pytest.mark.parametrize(("given", "status"), [("auto", "warning"), ("ddp", "ok")])
-def test_the_arguments_decide(tmp_path: Path, given: str, status: str) -> None:
-    (check,) = named(tmp_path, f"{PL}pl.Trainer()\n", f"--strategy={given}")
-    assert (check.status, given in check.sentence) == (status, True)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "name"), [('"ddp"', "ddp"), ("DDPStrategy(timeout=x)", "DDPStrategy")]
-)
-def test_a_strategy_that_is_seen_is_fine_and_named(
-    tmp_path: Path, strategy: str, name: str
-) -> None:
-    (check,) = named(tmp_path, f"{PL}pl.Trainer(strategy={strategy})\n")
-    assert (check.status, check.sentence) == ("ok", f"{tmp_path}/train.py:2 asks for {name}")
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{PL}pl.Trainer(strategy=args.strategy)\n",
-        f"{PL}pl.Trainer(**settings)\n",
-        "from transformers import Trainer\nTrainer(model)\n",
-        "from own.training import run\nrun()\n",
-    ],
-)
-def test_what_only_running_it_would_tell_has_no_answer(tmp_path: Path, text: str) -> None:
-    assert named(tmp_path, text) == []
-
-
-def test_one_rank_may_be_guessed(tmp_path: Path) -> None:
-    assert named(tmp_path, f"{PL}pl.Trainer()\n", launcher="torchrun --nproc_per_node=1") == []
-    assert named(tmp_path, f"{PL}pl.Trainer(devices=1)\n", launcher="python") == []
+    found = trainers_strategy(subject(f"{launcher} {script} {arguments}"))
+    assert [check.status for check in found] == ([status] if status else [])
+    for check in found if not arguments else ():
+        assert f"{script}:2 " in check.sentence
+        assert ('strategy="ddp"' in check.remedy) == (status == "warning")
 
 
 def test_a_command_that_cannot_be_started_fails() -> None:
@@ -157,52 +148,35 @@ def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
 
 TRAIN = "torchrun --nproc_per_node=2 train.py --lr 1e-4"
 
-AT = "2026-11-20T10:00:00.000Z"
 
-
-def run(command: str, duration_s: float, verdict: str = "finished", loading_s: float = 0.0) -> Run:
-    """A run of two ranks, as the ledger has it; each loaded its model for so long."""
-    return Run(
-        id="1",
-        at=AT,
-        run_id="20261120T100000-aaaa",
-        command=command,
-        started_at=AT,
-        duration_s=duration_s,
-        ranks=2,
-        verdict=verdict,
-        exit_code=0 if verdict == "finished" else 1,
-        spent=(PhaseTime("model_load", 2 * loading_s), PhaseTime("training_step", 5.0)),
-    )
-
-
-def _seconds(command: str, *runs: object) -> float | None:
-    found = expect(command.split(), runs)  # type: ignore[arg-type]
-    return None if found is None else found[1]
+def done(command: str, duration_s: float, **more: object) -> Run:
+    return replace(run("20261120T100000-aaaa"), command=command, duration_s=duration_s, **more)
 
 
 @pytest.mark.parametrize(
-    ("known", "wanted"),
+    ("known", "wanted", "seconds"),
     [
-        ("--max_steps 100", "--max_steps 5400"),
-        ("--max_steps=100", "--max_steps 5400"),
-        ("--trainer.max_epochs=1", "--trainer.max_epochs=54"),
-        ("trainer.max_steps=100", "trainer.max_steps=5400"),
-        ("--num-train-epochs 1", "--num-train-epochs 54"),
+        ("--max_steps 100", "--max_steps 5400", 54 * 600.0),
+        ("--max_steps=100", "--max_steps 5400", 54 * 600.0),
+        ("--trainer.max_epochs=1", "--trainer.max_epochs=54", 54 * 600.0),
+        ("trainer.max_steps=100", "trainer.max_steps=5400", 54 * 600.0),
+        ("--num-train-epochs 1", "--num-train-epochs 54", 54 * 600.0),
+        # a length that only one of them says tells nothing
+        ("", "--max_steps 100", None),
+        ("--max_steps 100", "", None),
     ],
 )
-def test_a_shorter_run_tells_the_pace(known: str, wanted: str) -> None:
-    assert _seconds(f"{TRAIN} {wanted}", run(f"{TRAIN} {known}", 600.0)) == 54 * 600.0
+def test_a_shorter_run_tells_the_pace(known: str, wanted: str, seconds: float | None) -> None:
+    found = expect(f"{TRAIN} {wanted}".split(), [done(f"{TRAIN} {known}", 600.0)])
+    assert (found and found[1]) == seconds
 
 
 def test_what_comes_once_is_not_multiplied() -> None:
-    short = run(f"{TRAIN} --max_steps 10", 160.0, loading_s=60.0)
-    assert _seconds(f"{TRAIN} --max_steps 100", short) == 60.0 + 10 * 100.0
-
-
-def test_a_length_that_only_one_of_them_says_tells_nothing() -> None:
-    assert _seconds(f"{TRAIN} --max_steps 100", run(TRAIN, 600.0)) is None
-    assert _seconds(TRAIN, run(f"{TRAIN} --max_steps 100", 600.0)) is None
+    loading = (PhaseTime("model_load", 120.0),)  # of two ranks together
+    short = done(f"{TRAIN} --max_steps 10", 160.0, spent=loading)
+    found = expect(f"{TRAIN} --max_steps 100".split(), [short])
+    assert found is not None
+    assert found[1] == 60.0 + 10 * 100.0
 
 
 NOW = 1_800_000_000.0
@@ -222,8 +196,8 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
 def ledger(tmp_path: Path) -> Path:
     """Of several runs the newest of 100 steps that was done took ten minutes."""
     file = tmp_path / "ledger.jsonl"
-    runs = (run(HUNDRED, 900.0), run(HUNDRED, 600.0), run("a 'b", 1.0))
-    for one in (*runs, run("python b.py", 1.0), run(HUNDRED, 9.0, "crashed")):
+    runs = (done(HUNDRED, 900.0), done(HUNDRED, 600.0), done("a 'b", 1.0))
+    for one in (*runs, done("python b.py", 1.0), done(HUNDRED, 9.0, verdict="crashed")):
         ledger_file.append(file, one)
     return file
 
@@ -286,56 +260,51 @@ SLURM_TASK = {
     "SLURM_STEP_NUM_NODES": "2",
     "SLURM_NTASKS": "2",
     "SLURM_NODEID": "1",
-    "SLURM_LOCALID": "1",
+    "SLURM_PROCID": "1",
+    "SLURM_LOCALID": "0",
     "SLURM_STEP_TASKS_PER_NODE": "1(x2)",
 }
-
+TWO_TASKS_A_NODE = {
+    **SLURM_TASK,
+    "SLURM_PROCID": "3",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS": "4",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
+}
 C10D, PET = "--rdzv-backend=c10d --rdzv-endpoint=", {"PET_NNODES": "2", "PET_NODE_RANK": "1"}
+STATIC = "--master-addr=n0 --master-port=21"
+SECOND_TASK = NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
+OF_ACCELERATE = "--machine_rank=1 --main_process_ip n0 --main_process_port 29501"
+
+
+def _at(number: int, nnodes: int, host: str = "n0", port: int = DEFAULT_PORT) -> NodePlace:
+    return NodePlace(number=number, nnodes=nnodes, host=host, port=port)
 
 
 @pytest.mark.parametrize(
-    ("options", "environment", "place"),
+    ("command", "environment", "place"),
     [
-        ("--nnodes=2 --node-rank=1 --master-addr=n0 --master-port=21", {}, (1, 2, "n0", 21)),
-        ("--nnodes 1:4 --node_rank 3 --master_addr n0", {}, (3, 4, "n0", DEFAULT_PORT)),
-        (f"--nnodes=2 {C10D}n0:29400", {"SLURM_NODEID": "0"}, (0, 2, "n0", 29400)),
-        ("", PET | {"PET_MASTER_ADDR": "n0"}, (1, 2, "n0", DEFAULT_PORT)),
-        ("--nnodes=2 --node-rank=0 --rdzv-backend=etcd", {}, (0, 2, "", 0)),
-        (f"--nnodes=2 {C10D}n0", {}, None),
-        ("--nnodes=2 --node-rank=2", {}, None),
-        ("--nnodes=two --node-rank=0", {}, None),
-        ("--nproc-per-node=8", {"SLURM_NODEID": "0"}, None),
+        (f"torchrun --nnodes=2 --node-rank=1 {STATIC}", {}, _at(1, 2, port=21)),
+        ("torchrun --nnodes 1:4 --node_rank 3 --master_addr n0", {}, _at(3, 4)),
+        (f"torchrun --nnodes=2 {C10D}n0:29400", {"SLURM_NODEID": "0"}, _at(0, 2, port=29400)),
+        ("torchrun", PET | {"PET_MASTER_ADDR": "n0"}, _at(1, 2)),
+        ("torchrun --nnodes=2 --node-rank=0 --rdzv-backend=etcd", {}, _at(0, 2, "", 0)),
+        (f"torchrun --nnodes=2 {C10D}n0", {}, None),
+        ("torchrun --nnodes=2 --node-rank=2", {}, None),
+        ("torchrun --nnodes=two --node-rank=0", {}, None),
+        ("torchrun --nproc-per-node=8", {"SLURM_NODEID": "0"}, None),
+        (f"accelerate launch --num_machines 2 {OF_ACCELERATE}", {}, _at(1, 2, port=29501)),
+        ("accelerate launch", {}, None),
+        ("python", SLURM_TASK, SECOND_TASK),
+        # where a node has several tasks each is a place of its own
+        ("python", TWO_TASKS_A_NODE, replace(SECOND_TASK, number=3, nnodes=4, machines=2)),
     ],
-)
-def test_the_place_of_a_node_is_read_from_torchruns_options(
-    options: str, environment: dict[str, str], place: tuple[int, int, str, int] | None
+)  # fmt: skip
+def test_the_place_of_a_node_is_read_from_its_launcher(
+    command: str, environment: dict[str, str], place: NodePlace | None
 ) -> None:
-    command = ["torchrun", *shlex.split(options), "train.py", "--nnodes=7"]
-    found = job_of_nodes(command, environment).place
-    assert (found and (found.number, found.nnodes, found.host, found.port)) == place
-
-
-def test_accelerate_starts_torchrun_and_has_names_of_its_own_for_its_options() -> None:
-    options = "--num_machines 2 --machine_rank=1 --main_process_ip n0 --main_process_port 29501"
-    command = ["accelerate", "launch", *shlex.split(options), "train.py"]
-    assert job_of_nodes(command, {}).place == NodePlace(number=1, nnodes=2, host="n0", port=29501)
-    assert job_of_nodes(["accelerate", "launch", "train.py"], {}).place is None
-
-
-def test_a_task_of_slurm_that_runs_a_script_has_the_place_that_slurm_gave_it() -> None:
-    task = SLURM_TASK | {"SLURM_NODEID": "1", "SLURM_PROCID": "1", "SLURM_LOCALID": "0"}
-    place = job_of_nodes(["python", "train.py"], task).place
-    assert place == NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
-
-
-def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
-    task = SLURM_TASK | {
-        "SLURM_PROCID": "3",
-        "SLURM_NTASKS": "4",
-        "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-    }
-    place = job_of_nodes(["python", "train.py"], task).place
-    assert place == NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
+    words = [*shlex.split(command), "train.py", "--nnodes=7"]
+    assert job_of_nodes(words, environment).place == place
 
 
 @pytest.mark.parametrize(
@@ -349,23 +318,6 @@ def test_where_a_node_has_several_tasks_each_is_a_place_of_its_own() -> None:
         ("--nnodes=2 --rdzv-backend=etcd-v2 --rdzv-endpoint=n0:2379", ("", 0)),
         ("--standalone", ("", 0)),
     ],
-)  # fmt: skip
+)
 def test_the_store_where_torchruns_agents_meet(options: str, store: tuple[str, int]) -> None:
     assert job_of_nodes(["torchrun", *shlex.split(options), "train.py"], {}).store == store
-
-
-@pytest.mark.parametrize(
-    ("line", "prefix"),
-    [
-        ("torchrun --nproc_per_node=2 train.py", "torchrun --nproc_per_node=2"),
-        ("torchrun --nproc_per_node 2 -m pkg", "torchrun --nproc_per_node 2"),
-        (
-            "python -m torch.distributed.run --nnodes 1 -m pkg",
-            "python -m torch.distributed.run --nnodes 1",
-        ),
-        ("srun --ntasks 2 python train.py", "srun --ntasks 2"),
-        ("srun -m block python train.py", "srun -m block"),
-    ],
-)
-def test_the_prefix_starts_another_program_in_the_same_way(line: str, prefix: str) -> None:
-    assert read_launch(line.split(), {}).prefix == tuple(prefix.split())

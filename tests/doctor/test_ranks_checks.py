@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 
-import msgspec
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
@@ -55,25 +54,20 @@ def test_a_launcher_that_is_not_there_fails() -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "command"),
+    ("launch", "program"),
     [
-        (
-            "torchrun --no-python --nproc_per_node=2 run.sh",
-            f"torchrun --nproc_per_node=2 {PROGRAM}",
-        ),
-        ("srun -n 2 python3 train.py", f"srun -n 2 python3 {PROGRAM}"),
-        (
-            "srun -N 2 torchrun --nnodes=2 --nproc_per_node=4 train.py",
-            f"srun -N 2 torchrun --nnodes=2 --nproc_per_node=4 {PROGRAM}",
-        ),
-        (
-            "accelerate launch --num_processes 2 train.py",
-            f"accelerate launch --num_processes 2 {PROGRAM}",
-        ),
+        ("torchrun --nproc_per_node=2", "--no-python run.sh"),
+        ("torchrun --nproc_per_node 2", "-m pkg"),
+        ("python -m torch.distributed.run --nnodes 1", "-m pkg"),
+        ("srun -n 2 python3", "train.py"),
+        ("srun -m block python3", "train.py"),
+        ("srun -N 2 torchrun --nnodes=2 --nproc_per_node=4", "train.py"),
+        ("accelerate launch --num_processes 2", "train.py"),
     ],
 )
-def test_the_program_takes_the_place_of_the_users(line: str, command: str) -> None:
-    assert trial_command(read_launch(line.split(), {})) == tuple(command.split())
+def test_the_program_takes_the_place_of_the_users(launch: str, program: str) -> None:
+    command = trial_command(read_launch(f"{launch} {program}".split(), {}))
+    assert command == (*launch.split(), str(PROGRAM))
 
 
 STEPS = ("rendezvous", "barrier", "all_reduce")
@@ -83,85 +77,71 @@ def _start(rank: int, world_size: int = 2) -> Note:
     return Note("start", rank, world_size=world_size, host="here")
 
 
-def _begin(rank: int, step: str, backend: str = "gloo") -> Note:
-    return Note("begin", rank, step, backend)
+def _begin(rank: int, step: str) -> Note:
+    return Note("begin", rank, step, "gloo")
 
 
-def _done(rank: int, step: str, total: float = 3.0, backend: str = "gloo") -> Note:
-    sums = (total, total) if step == "all_reduce" else None
-    timed = step.startswith("pair")
-    return Note(
-        "done",
-        rank,
-        step,
-        backend,
-        sums=sums,
-        round_trip_s=0.001 * timed,
-        bytes_per_s=1e9 * timed,
-    )
+def _done(rank: int, step: str, total: float = 3.0) -> Note:
+    return Note("done", rank, step, "gloo", sums=(total, total) if step == "all_reduce" else None)
 
 
-def _through(rank: int, *steps: str) -> list[Note]:
-    return [note for step in steps for note in (_begin(rank, step), _done(rank, step))]
+def _through(*steps: str) -> list[Note]:
+    both = [_start(0), _start(1)]
+    return both + [say(rank, step) for step in steps for rank in (0, 1) for say in (_begin, _done)]
 
 
-WELL = Trial(
-    notes=(
-        _start(0),
-        _start(1),
-        *_through(0, *STEPS, "pair 0-1"),
-        *_through(1, *STEPS, "pair 0-1"),
-    )
+ADDED = [_begin(0, "all_reduce"), _begin(1, "all_reduce"), _done(0, "all_reduce")]
+REFUSED = "Traceback ...\n[rank1]: RuntimeError: Connection refused by peer\nmore\n"
+
+
+@pytest.mark.parametrize(
+    ("trial", "check", "sentence"),
+    [
+        (
+            Trial(notes=[*_through(*STEPS[:2]), *ADDED, _done(1, "all_reduce", total=2.0)]),
+            "all_reduce (gloo)",
+            "rank 1 got (2.0, 2.0), not 3",
+        ),
+        (
+            Trial(notes=[*_through("rendezvous"), _begin(0, "barrier")], silent_s=15.0),
+            "barrier (gloo)",
+            "rank 0 hangs in barrier (gloo), rank 1 has not come there "
+            "(given up after 15 s without news)",
+        ),
+        (
+            Trial(notes=[_start(0, 3), _start(2, 3)], silent_s=60.0),
+            "ranks start",
+            "rank 1 never started; 2 ranks of 3 on 1 host (given up after 60 s without news)",
+        ),
+        (  # quoted without what torch puts in front
+            Trial(
+                notes=[_start(0), _start(1), _begin(0, "rendezvous"), _begin(1, "rendezvous")],
+                exit_code=1,
+                last_words=REFUSED,
+            ),
+            "rendezvous (gloo)",
+            "rank 0-1 failed in rendezvous (gloo): RuntimeError: Connection refused by peer",
+        ),
+        (
+            Trial(notes=[], exit_code=1),
+            "ranks start",
+            "no rank reported (the launcher ended with exit code 1)",
+        ),
+    ],
 )
+def test_where_ranks_fail_is_named_and_who_has_not_come(
+    trial: Trial, check: str, sentence: str
+) -> None:
+    (failed,) = [one for one in judge_trial(trial) if one.status == "failed"]
+    assert (failed.check, failed.sentence) == (check, sentence)
+    assert failed.remedy
 
 
-def test_a_wrong_sum_fails_and_names_the_rank() -> None:
-    notes = [
-        one for one in WELL.notes if (one.rank, one.did, one.step) != (1, "done", "all_reduce")
-    ]
-    checks = [*judge_trial(Trial(notes=[*notes, _done(1, "all_reduce", total=2.0)]))]
-    (failed,) = [check for check in checks if check.status == "failed"]
-    assert failed.check == "all_reduce (gloo)"
-    assert failed.sentence.startswith("rank 1 got (2.0, 2.0), not 3")
-
-
-def test_the_step_in_which_ranks_hang_is_named_and_who_has_not_come() -> None:
-    notes = (_start(0), _start(1), *_through(0, "rendezvous"), *_through(1, "rendezvous"))
-    trial = Trial(notes=[*notes, _begin(0, "barrier")], ended="silent", waited_s=15.0)
-    *_, last = judge_trial(trial)
-    assert last.status == "failed"
-    assert last.sentence == (
-        "rank 0 hangs in barrier (gloo), rank 1 has not come there "
-        "(given up after 15 s without news)"
-    )
-    assert "GLOO_SOCKET_IFNAME" in last.remedy
-
-
-def test_a_rank_that_never_starts_is_named() -> None:
-    (check,) = judge_trial(Trial(notes=(_start(0, 3), _start(2, 3)), ended="silent", waited_s=60.0))
-    assert check.status == "failed"
-    assert check.sentence.startswith("rank 1 never started; 2 ranks of 3")
-
-
-def test_a_complaint_is_quoted_without_what_torch_puts_in_front() -> None:
-    words = "Traceback ...\n[rank1]: RuntimeError: Connection refused by peer\nmore\n"
-    notes = (_start(0), _start(1), _begin(0, "rendezvous"), _begin(1, "rendezvous"))
-    *_, last = judge_trial(Trial(notes=notes, exit_code=1, last_words=words))
-    assert last.sentence.endswith(
-        "failed in rendezvous (gloo): RuntimeError: Connection refused by peer"
-    )
-
-
-def test_a_launcher_that_sends_output_elsewhere_is_a_warning() -> None:
-    (check,) = judge_trial(Trial(notes=(), exit_code=0))
-    assert check.status == "warning"
-    (check,) = judge_trial(Trial(notes=(), exit_code=1))
-    assert check.status == "failed"
-
-
-def test_fewer_gpus_than_ranks_is_said() -> None:
-    *_, last = judge_trial(msgspec.structs.replace(WELL, notes=(*WELL.notes, Note("no device", 1))))
-    assert (last.check, last.status) == ("nccl", "warning")
+def test_what_could_not_be_tried_is_a_warning() -> None:
+    (elsewhere,) = judge_trial(Trial(notes=[], exit_code=0))
+    assert elsewhere.status == "warning"
+    *_, fewer = judge_trial(Trial(notes=[*_through(*STEPS), Note("no device", 1)]))
+    assert (fewer.check, fewer.status) == ("nccl", "warning")
 
 
 @WHEN_ASKED_FOR

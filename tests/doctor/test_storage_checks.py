@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import resource
 import shutil
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -21,8 +22,6 @@ from lightning_hangcheck.doctor.storage_checks import (
 )
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from lightning_hangcheck.doctor.check import Finding
 
 
@@ -34,10 +33,16 @@ def saved(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_what_is_expected_and_there_is_fine(saved: Path) -> None:
-    place, expected = checkpoints(saving(saved, "step_*/model.pt"))
-    assert (place.status, expected.status) == ("ok", "ok")
-    assert "2 files, 2.0 kB" in expected.sentence
+@pytest.mark.parametrize(
+    ("expect", "status", "said"),
+    [
+        ("step_*/model.pt", "ok", "2 files, 2.0 kB"),
+        ("step_final/*", "failed", "step_1/model.pt"),  # what is there instead
+    ],
+)
+def test_what_is_expected_must_be_there(saved: Path, expect: str, status: str, said: str) -> None:
+    place, expected = checkpoints(saving(saved, expect))
+    assert (place.status, expected.status, said in expected.sentence) == ("ok", status, True)
 
 
 def test_the_depth_may_be_chosen(tmp_path: Path) -> None:
@@ -48,21 +53,7 @@ def test_the_depth_may_be_chosen(tmp_path: Path) -> None:
     assert (len(shallow.details), len(deep.details)) == (0, 5)
 
 
-def test_what_is_expected_and_missing_fails_and_shows_what_is_there(saved: Path) -> None:
-    _, missing = checkpoints(saving(saved, "step_final/*"))
-    assert missing.status == "failed"
-    assert "step_1/model.pt" in missing.sentence
-
-
 @pytest.mark.parametrize(("expect", "status"), [((), "warning"), (("*",), "failed")])
-def test_a_place_that_is_not_there_is_told(
-    tmp_path: Path, expect: tuple[str, ...], status: str
-) -> None:
-    (check,) = checkpoints(saving(tmp_path / "typo", *expect))
-    assert check.status == status
-    assert not (tmp_path / "typo").exists()
-
-
 @pytest.mark.parametrize(
     ("place", "remedy"),
     [
@@ -71,10 +62,13 @@ def test_a_place_that_is_not_there_is_told(
         ("memory://nothing", "correct its spelling, or leave it to the first run"),
     ],
 )
-def test_the_remedy_fits_the_kind_of_place(place: str, remedy: str) -> None:
-    (check,) = checkpoints(saving(place))
-    assert remedy in check.remedy
+def test_the_remedy_fits_the_kind_of_place(
+    place: str, remedy: str, expect: tuple[str, ...], status: str
+) -> None:
+    (check,) = checkpoints(saving(place, *expect))
+    assert (check.status, remedy in check.remedy) == (status, True)
     assert ("mkdir" in check.remedy) is ("mkdir" in remedy)
+    assert not Path(place).exists()
 
 
 def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
@@ -124,30 +118,18 @@ def test_a_store_of_another_kind_is_looked_at_in_the_same_way() -> None:
     memory.rm("/doctor", recursive=True)
 
 
-def test_folders_come_with_what_is_in_them() -> None:
+def test_a_tree_shows_what_is_in_folders_and_of_steps_the_newest() -> None:
     lines = tree({"step_1/model.pt": 3_000_000, "step_1/more/x": 5, "last.ckpt": 7})
-    assert [line.split() for line in lines] == [
-        ["last.ckpt", "7", "B"],
-        ["step_1/", "2", "files,", "3.0", "MB"],
-        ["model.pt", "3.0", "MB"],
-        ["more/", "1", "file,", "5", "B"],
-        ["x", "5", "B"],
+    assert [" ".join(line.split()) for line in lines] == [
+        *("last.ckpt 7 B", "step_1/ 2 files, 3.0 MB", "model.pt 3.0 MB"),
+        *("more/ 1 file, 5 B", "x 5 B"),
     ]
     assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4]
-
-
-def test_steps_stand_in_the_order_of_their_numbers_and_the_newest_is_shown() -> None:
     lines = tree({f"step_{number}.pt": 1 for number in range(1, 101)})
-    assert [line.split()[0] for line in lines[:5]] == [f"step_{one}.pt" for one in range(1, 6)]
-    assert lines[5] == "... 94 more"
-    assert lines[6].startswith("step_100.pt")
-
-
-def test_a_tree_has_an_end() -> None:
+    shown = [line.split()[0] for line in lines]
+    assert shown == [*(f"step_{one}.pt" for one in range(1, 6)), "...", "step_100.pt"]
     files = {f"{a}/{b}/{c}": 1 for a in range(6) for b in range(6) for c in range(6)}
-    lines = tree(files)
-    assert len(lines) == MOST_LINES + 1
-    assert lines[-1] == "... 228 more lines"
+    assert tree(files)[MOST_LINES:] == ("... 228 more lines",)
 
 
 SECRET = "q7hX9" * 8
@@ -166,39 +148,56 @@ def _check(folder: Path, text: str, **environment: str) -> tuple[Finding, ...]:
     return rclone_remotes(subject(RCLONE_CONFIG=str(file), HOME=str(folder), **environment))
 
 
+AWS = "[a]\ntype = s3\nprovider = AWS\n"
+ENCRYPTED = "RCLONE_ENCRYPT_V0:\nAAAA\n"
+
+
 @pytest.mark.parametrize(
-    ("without", "named", "corrected", "status"),
+    ("text", "environment", "status", "said", "remedy"),
     [
-        ("type", "has no type", "type = s3", "failed"),
-        ("provider", "has no provider", "provider = Other", "failed"),
-        ("endpoint", "has no endpoint", "endpoint = https://", "failed"),
-        ("access_key_id", "has no access_key_id", "access_key_id = YOUR-KEY", "warning"),
+        (WELL, {}, "ok", ": store", ""),
+        *(
+            (
+                re.sub(rf"(?m)^{key} .*\n", "", WELL),
+                {},
+                status,
+                f"rclone.conf:1: [store] has no {key}",
+                f"[store]\n{mended}",
+            )
+            for key, mended, status in (
+                ("type", "type = s3", "failed"),
+                ("provider", "provider = Other", "failed"),
+                ("endpoint", "endpoint = https://", "failed"),
+                ("access_key_id", "access_key_id = YOUR-KEY", "warning"),
+            )
+        ),
+        # without a region AWS takes us-east-1
+        (f"{AWS}access_key_id = k\nsecret_access_key = s\n", {}, "ok", ": a", ""),
+        (f"{AWS}env_auth = true\n", {}, "warning", "no credentials are in the environment", ""),
+        (f"{AWS}env_auth = true\n", {"AWS_ACCESS_KEY_ID": "k"}, "ok", ": a", ""),
+        (ENCRYPTED, {}, "", "", ""),
     ],
 )
-def test_what_is_missing_is_named_with_its_line_and_the_block_corrected(
-    tmp_path: Path, without: str, named: str, corrected: str, status: str
+def test_what_is_missing_in_a_remote_is_named_with_its_line_and_the_block_corrected(
+    tmp_path: Path, text: str, environment: dict[str, str], status: str, said: str, remedy: str
 ) -> None:
-    lines = [line for line in WELL.splitlines() if not line.startswith(without)]
-    (check, *_) = _check(tmp_path, "\n".join(lines))
-    assert check.status == status
-    assert "rclone.conf:1: " in check.sentence
-    assert named in check.sentence
-    assert f"[store]\n{corrected}" in check.remedy
-    assert SECRET not in check.remedy
+    found = _check(tmp_path, text, **environment)
+    assert [check.status for check in found[:1]] == [status] * bool(status)
+    for check in found[:1]:
+        assert said in check.sentence
+        assert remedy in check.remedy
+        assert SECRET not in check.remedy
 
 
-def test_a_stray_line_is_named_by_its_number(tmp_path: Path) -> None:
-    (before, after) = _check(tmp_path, f"```ini\n{WELL}```\n")
+@pytest.mark.parametrize("installed", [False, True])
+def test_a_stray_line_is_named_by_its_number(tmp_path: Path, *, installed: bool) -> None:
+    """Also where rclone itself is there, and cannot read it."""
+    path = _rclone(tmp_path, "exit 1") if installed else ""
+    (before, after) = _check(tmp_path, f"```ini\n{WELL}```\n", PATH=path)
     assert "rclone.conf:1: rclone cannot parse this line" in before.sentence
     assert before.remedy == "remove line 1"
     assert "rclone.conf:8: rclone cannot parse this line" in after.sentence
     assert "`" not in after.remedy
-
-
-def test_aws_without_a_region_is_us_east_1(tmp_path: Path) -> None:
-    text = WELL.replace("Cloudflare", "AWS").replace("endpoint = https://store.example\n", "")
-    (check,) = _check(tmp_path, text)
-    assert check.status == "ok"
 
 
 def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
@@ -218,40 +217,16 @@ def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
     assert check.status == "failed"
 
 
-def test_credentials_of_the_environment_must_be_there(tmp_path: Path) -> None:
-    text = "[a]\ntype = s3\nprovider = AWS\nregion = eu-west-1\nenv_auth = true\n"
-    (check,) = _check(tmp_path, text)
-    assert "no credentials are in the environment" in check.sentence
-    (check,) = _check(tmp_path, text, AWS_ACCESS_KEY_ID="k")
-    assert check.status == "ok"
-
-
-def test_an_encrypted_configuration_is_not_read(tmp_path: Path) -> None:
-    text = "# Encrypted rclone configuration File\n\nRCLONE_ENCRYPT_V0:\nAAAA\n"
-    assert _check(tmp_path, text) == ()
+def _rclone(folder: Path, does: str) -> str:
+    rclone = folder / "rclone"
+    rclone.write_text(f"#!/bin/sh\n{does}\n")
+    rclone.chmod(0o700)
+    return f"{folder}:/bin:/usr/bin"
 
 
 def test_where_rclone_is_installed_it_reads_its_own_configuration(tmp_path: Path) -> None:
     """It may know more than the file tells: of variables, or of a file that is encrypted."""
-    rclone = tmp_path / "rclone"
     told = '{"store": {"type": "s3", "provider": "Minio", "access_key_id": "k"}}'
-    rclone.write_text(f"#!/bin/sh\n[ \"$1 $2\" = 'config dump' ] && echo '{told}'\n")
-    rclone.chmod(0o700)
-    encrypted = "RCLONE_ENCRYPT_V0:\nAAAA\n"
-    (check,) = _check(tmp_path, encrypted, PATH=f"{tmp_path}:/bin:/usr/bin")
-    assert check.status == "failed"
-    assert "[store] has no endpoint" in check.sentence
-
-
-def test_what_rclone_itself_cannot_read_is_taken_apart_line_by_line(tmp_path: Path) -> None:
-    rclone = tmp_path / "rclone"
-    rclone.write_text("#!/bin/sh\nexit 1\n")
-    rclone.chmod(0o700)
-    (check,) = _check(tmp_path, f"{WELL}stray\n", PATH=f"{tmp_path}:/bin:/usr/bin")
-    assert "rclone.conf:7: rclone cannot parse this line" in check.sentence
-
-
-def test_a_complete_remote_is_fine(tmp_path: Path) -> None:
-    (check,) = _check(tmp_path, WELL)
-    assert check.status == "ok"
-    assert check.sentence.endswith(": store")
+    path = _rclone(tmp_path, f"[ \"$1 $2\" = 'config dump' ] && echo '{told}'")
+    (check,) = _check(tmp_path, ENCRYPTED, PATH=path)
+    assert (check.status, "[store] has no endpoint" in check.sentence) == ("failed", True)

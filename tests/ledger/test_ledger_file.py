@@ -43,40 +43,23 @@ def test_a_writer_that_is_killed_at_any_byte_loses_no_other_line(cut: int, count
     assert len(after.lines) + after.unreadable == count + 1 + (len(torn) > 0)
 
 
-def test_the_ledger_is_for_its_owner_alone(tmp_path: Path) -> None:
-    ledger = ledger_file.find_ledger(str(tmp_path / "hangcheck_runs" / "ledger.jsonl"))
-    ledger_file.append(ledger, LINES[0])
-    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
-    assert stat.S_IMODE(ledger.parent.stat().st_mode) == 0o700
-
-
-def test_a_folder_that_somebody_named_keeps_its_mode(tmp_path: Path) -> None:
+def test_the_ledger_is_for_its_owner_alone_and_a_folder_that_somebody_named_as_it_was(
+    tmp_path: Path,
+) -> None:
     tmp_path.chmod(0o755)
-    ledger_file.append(tmp_path / "mine.jsonl", LINES[0])
-    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+    ledger = ledger_file.find_ledger(str(tmp_path / "hangcheck_runs" / "ledger.jsonl"))
+    for file in (ledger, tmp_path / "mine.jsonl"):
+        ledger_file.append(file, LINES[0])
+    modes = [stat.S_IMODE(one.stat().st_mode) for one in (ledger, ledger.parent, tmp_path)]
+    assert modes == [0o600, 0o700, 0o755]
 
 
-def test_nothing_is_written_through_a_link(tmp_path: Path) -> None:
-    target = tmp_path / "precious"
-    target.write_text("kept")
-    (tmp_path / "ledger.jsonl").symlink_to(target)
-    with pytest.raises(OSError, match="symbolic links"):
-        ledger_file.append(tmp_path / "ledger.jsonl", LINES[0])
-    assert target.read_text() == "kept"
-
-
-def test_lines_of_a_newer_version_are_counted_and_skipped(tmp_path: Path) -> None:
+def test_lines_of_newer_versions_are_counted_and_of_older_ones_read(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
-    ledger.write_bytes(b'{"kind":"dream","id":"1","at":""}\n\xff\xfe\n')
-    ledger_file.append(ledger, LINES[0])
+    older = b'{"kind":"end","id":"a","at":"","duration_s":2}\n'
+    ledger.write_bytes(b'{"kind":"dream","id":"1","at":""}\n\xff\xfe\n' + older)
     pages = ledger_file.read(ledger)
-    assert (pages.lines, pages.unreadable) == (LINES[:1], 2)
-
-
-def test_a_line_of_an_older_version_without_later_fields_is_read(tmp_path: Path) -> None:
-    ledger = tmp_path / "ledger.jsonl"
-    ledger.write_bytes(b'{"kind":"end","id":"a","at":"","duration_s":2}\n')
-    assert ledger_file.read(ledger).lines[0].id == "a"
+    assert ([line.id for line in pages.lines], pages.unreadable) == (["a"], 2)
 
 
 def test_a_ledger_that_is_none_is_one_sentence(tmp_path: Path) -> None:
@@ -95,12 +78,7 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     assert difference(before, fingerprint(str(file))) == ""
     file.write_text("1,3\n")
     assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
-
-
-def test_a_large_file_is_told_by_its_ends_and_says_so(tmp_path: Path) -> None:
-    file = tmp_path / "model.bin"
-    with file.open("wb") as sparse:
-        sparse.truncate(WHOLE_BYTES + 1)
+    os.truncate(file, WHOLE_BYTES + 1)
     before = fingerprint(str(file))
     assert before.how == "size, time, first and last MiB"
     with file.open("r+b") as sparse:
@@ -119,21 +97,14 @@ def test_a_folder_changes_with_any_of_its_files(tmp_path: Path) -> None:
     assert "has changed: 1 bytes then, 2 now" in difference(before, fingerprint(str(tmp_path)))
 
 
-def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:
+def test_what_cannot_be_looked_at_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert fingerprint(str(tmp_path / "none")).how == "it is not there"
     assert fingerprint(str(tmp_path / "pipe")).how.startswith("not looked at")
-    remote = fingerprint("s3://bucket/data")
-    assert (
-        difference(remote, remote)
-        == "s3://bucket/data cannot be compared (not looked at: it is remote)"
-    )
-
-
-def test_a_name_that_no_file_can_have_and_a_folder_that_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     assert fingerprint("a\0b").how.startswith("not read: ")
+    remote = fingerprint("s3://bucket/data")
+    why = "s3://bucket/data cannot be compared (not looked at: it is remote)"
+    assert difference(remote, remote) == why
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)
@@ -144,75 +115,75 @@ def test_a_name_that_no_file_can_have_and_a_folder_that_is_gone(
 SECOND = 1_000_000_000
 
 
-def read(
-    spending: Spending, at_s: float, phase: str, step: int, save: SaveMark | None = None
-) -> None:
-    beat = Beat(pid=1, phase=phase, step=step, save=save)  # type: ignore[arg-type]
-    spending.read(beat, int(at_s * SECOND))
+LOADED, SAVED = SaveMark(0, "at 2", 1000), SaveMark(1, "at 9", 9)
 
 
-def test_time_goes_to_the_phase_that_a_rank_shows() -> None:
+def beats(phase: str | None, *steps: tuple[int, int, SaveMark | None]) -> list[tuple[int, Beat]]:
+    """At which second a rank was at which step, and how it had saved."""
+    return [(at, Beat(pid=1, phase=phase, step=step, save=mark)) for at, step, mark in steps]  # type: ignore[arg-type]
+
+
+def epochs(*seen: tuple[int, int, int]) -> list[tuple[int, Beat]]:
+    """At which second a rank was in which epoch, at which step."""
+    return [(at, Beat(pid=1, epoch=epoch, step=step)) for at, epoch, step in seen]
+
+
+SPENT = {
+    "time goes to the phase that a rank shows": (
+        [
+            *beats("dataloading", (0, 0, None), (1, 0, None)),
+            *beats("backward", (4, 0, None), (6, 0, None)),
+        ],
+        {"phases": (PhaseTime("backward", 5.0), PhaseTime("dataloading", 1.0))},
+    ),
+    "a restart loses all steps, without a save": (
+        beats("checkpoint_save", (0, 9, None)) + beats("training_step", (2, 10, None)),
+        {"saves": 0},
+    ),
+    "a restart loses the steps since the last save": (
+        beats("training_step", (0, 10, None), (3, 14, SaveMark(2, "at 2", 11))),
+        {"saves": 2},
+    ),
+    "steps that a loaded checkpoint holds are not lost": (
+        beats("training_step", (3, 1004, LOADED)),
+        {"saves": 0},
+    ),
+    "nor were they made here": (
+        beats(None, (0, 0, None), (2, 0, LOADED), (3, 1000, LOADED), (13, 1020, LOADED)),
+        {"steps": 20, "training_s": 10.0},
+    ),
+    "nothing is unsaved before the first step": ([(0, Beat(pid=1))], {"unsaved_s": None}),
+    "work is unsaved from the first step": (
+        [(0, Beat(pid=1)), *beats("training_step", (5, 1, None), (9, 8, None))],
+        {"unsaved_s": 4.0},
+    ),
+    "and then from each save": (
+        beats("training_step", (5, 1, None), (10, 9, SAVED), (12, 12, SAVED)),
+        {"unsaved_s": 2.0},
+    ),
+    "what was saved before anybody looked was saved at an unknown moment": (
+        beats("training_step", (5, 5, SAVED), (9, 9, SAVED)),
+        {"unsaved_s": None},
+    ),
+    "an epoch lasts from one change of its number to another": (
+        epochs((0, 0, 0), (4, 0, 2), (10, 1, 5), (30, 2, 15), (50, 3, 25), (55, 3, 25)),
+        {"epoch_s": 20.0, "training_s": 50.0, "steps": 25},
+    ),
+    "another training began": (
+        epochs((0, 3, 0), (5, 3, 0), (10, 4, 0), (30, 0, 0), (31, 0, 0)),
+        {"epoch_s": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SPENT)
+def test_what_a_rank_spends_is_read_from_its_beats(name: str) -> None:
+    seen, expected = SPENT[name]
     spending = Spending()
-    for at_s, phase in ((0, "dataloading"), (1, "dataloading"), (4, "backward"), (6, "backward")):
-        read(spending, at_s, phase, 0)
-    assert spending.spent().phases == (PhaseTime("backward", 5.0), PhaseTime("dataloading", 1.0))
-
-
-def test_only_saves_that_the_rank_counts_are_saves() -> None:
-    spending = Spending()
-    read(spending, 0, "checkpoint_save", 10)
-    read(spending, 1, "training_step", 10, SaveMark(0, "loaded", 10))
-    assert spending.spent().saves == 0
-    read(spending, 3, "training_step", 14, SaveMark(2, "at 2", 11))
-    assert spending.spent().saves == 2
-
-
-def test_work_is_unsaved_from_the_first_step_and_then_from_each_save() -> None:
-    spending = Spending()
-    spending.read(Beat(pid=1), 0)
-    assert spending.spent().unsaved_s is None
-    read(spending, 5, "training_step", 1)
-    read(spending, 9, "training_step", 8)
-    assert spending.spent().unsaved_s == 4.0
-    for at_s, step in ((10, 9), (12, 12)):
-        read(spending, at_s, "training_step", step, SaveMark(1, "at 9", 9))
-    assert spending.spent().unsaved_s == 2.0
-
-
-def test_what_was_saved_before_anybody_looked_was_saved_at_an_unknown_moment() -> None:
-    spending = Spending()
-    for at_s in (5, 9):
-        read(spending, at_s, "training_step", at_s, SaveMark(1, "at 2", 2))
-    assert spending.spent().unsaved_s is None
-
-
-def test_epochs_are_measured_from_one_change_of_their_number_to_another() -> None:
-    spending = Spending()
-    for at_s, epoch, step in (
-        (0, 0, 0),
-        (4, 0, 2),
-        (10, 1, 5),
-        (30, 2, 15),
-        (50, 3, 25),
-        (55, 3, 25),
-    ):
-        spending.read(Beat(pid=1, epoch=epoch, step=step), at_s * SECOND)
+    for at_s, beat in seen:
+        spending.read(beat, at_s * SECOND)
     spent = spending.spent()
-    assert (spent.epoch_s, spent.training_s, spent.steps) == (20.0, 50.0, 25)
-
-
-def test_steps_of_a_checkpoint_that_is_loaded_were_not_made_here() -> None:
-    spending, loaded = Spending(), SaveMark(0, "at 2", 1000)
-    for at_s, step, save in ((0, 0, None), (2, 0, loaded), (3, 1000, loaded), (13, 1020, loaded)):
-        spending.read(Beat(pid=1, step=step, save=save), at_s * SECOND)
-    assert (spending.spent().steps, spending.spent().training_s) == (20, 10.0)
-
-
-def test_an_epoch_that_was_not_seen_whole_has_no_duration() -> None:
-    spending = Spending()
-    for at_s, epoch in ((0, 3), (5, 3), (10, 4), (30, 0), (31, 0)):
-        spending.read(Beat(pid=1, epoch=epoch), at_s * SECOND)
-    assert spending.spent().epoch_s is None, "another training began"
+    assert {field: getattr(spent, field) for field in expected} == expected
 
 
 def verdict(kind: str, stalled_for_s: float, cause: str | None = "file_lock") -> Verdict:
@@ -261,16 +232,20 @@ def test_a_stall_of_unknown_cause_is_not_explained() -> None:
     assert [one.explained for one in stalls.ended(150 * SECOND)] == [False]
 
 
-def test_the_price_of_a_model_comes_before_that_of_all_others() -> None:
-    prices = read_prices(["0.89/h", "a100=1.89/h, H100=2.99"])
-    assert prices.cost(["NVIDIA A100-SXM4-80GB"], 2, 1800) == pytest.approx(1.89)
-    assert prices.cost(["NVIDIA H100"], 1, 3600) == pytest.approx(2.99)
-    assert prices.cost([], 1, 3600) == pytest.approx(0.89)
-
-
-def test_without_a_price_nothing_is_made_up() -> None:
-    assert read_prices(["A100=1.89/h"]).cost(["NVIDIA L4"], 1, 3600) is None
-    assert read_prices([""]).cost([], 1, 3600) is None
+@pytest.mark.parametrize(
+    ("texts", "gpus", "ranks", "seconds", "cost"),
+    [
+        (["0.89/h", "a100=1.89/h, H100=2.99"], ["NVIDIA A100-SXM4-80GB"], 2, 1800, 1.89),
+        (["0.89/h", "a100=1.89/h, H100=2.99"], ["NVIDIA H100"], 1, 3600, 2.99),
+        (["0.89/h", "a100=1.89/h, H100=2.99"], [], 1, 3600, 0.89),
+        (["A100=1.89/h"], ["NVIDIA L4"], 1, 3600, None),  # nothing is made up
+        ([""], [], 1, 3600, None),
+    ],
+)
+def test_the_price_of_a_model_comes_before_that_of_all_others(
+    texts: list[str], gpus: list[str], ranks: int, seconds: int, cost: float | None
+) -> None:
+    assert read_prices(texts).cost(gpus, ranks, seconds) == pytest.approx(cost)
 
 
 @pytest.mark.parametrize("text", ["cheap", "-1/h", "nan", "=0.5", "A100=", "0.5/d"])

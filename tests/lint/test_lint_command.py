@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -34,6 +31,7 @@ def gather(score):
     distributed.all_gather_object(scores, score)
     return scores
 """
+WHERE = ("file", "line", "function")
 ROOT = Path(__file__).parent.parent.parent
 
 
@@ -69,16 +67,9 @@ def test_json_is_the_object_of_the_contract(capsys: pytest.CaptureFixture[str]) 
     assert list(report) == ["schema_version", "files", "seconds", "findings"]
     (finding,) = report["findings"]
     assert (report["schema_version"], report["files"]) == (1, 1)
-    assert {name: finding[name] for name in ("code", "severity", "file", "line", "function")} == {
-        "code": "HC101",
-        "severity": "error",
-        "file": "train.py",
-        "line": 6,
-        "function": "main",
-    }
-    assert set(finding) == {
-        *("code", "severity", "file", "line", "function", "message", "path", "remedy", "see")
-    }
+    plain = ("HC101", "error", "train.py", 6, "main")
+    assert tuple(finding.pop(name) for name in ("code", "severity", *WHERE)) == plain
+    assert set(finding) == {"message", "path", "remedy", "see"}
     assert set(finding["remedy"]) == {"text", "command"}
     assert finding["path"][0] == "main (train.py:6)"
 
@@ -147,9 +138,8 @@ def test_nothing_found_is_exit_code_0(project: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.usefixtures("project")
 def test_path_that_does_not_exist_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["lint", "nix"]) == 2
-    out, err = capsys.readouterr()
-    assert (out, err.count("\n")) == ("", 1)
-    assert "nix is no file or folder; name " in err
+    said = "hangcheck: nix is no file or folder; name a Python file or a folder\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_settings_of_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,31 +195,3 @@ def test_corpus_healthy_programs_have_no_error_and_guilty_ones_are_flagged(
     assert len(parted) > 40
     assert errors & healthy == set()
     assert len(flagged & parted) >= 0.8 * len(parted)
-
-
-def test_many_files_take_no_torch_and_ten_milliseconds_each(tmp_path: Path) -> None:
-    """Processor time: the machine may be busy."""
-    for number in range(200):
-        (tmp_path / f"part_{number}.py").write_text(GUILTY * 8 + EVALUATION * 8)
-    program = (
-        "import sys\nfrom lightning_hangcheck.cli.main import invoke\n"
-        f"invoke(['lint', {str(tmp_path)!r}, '--json'])\nassert 'torch' not in sys.modules\n"
-        "import time; print(time.process_time(), file=sys.stderr)\n"
-    )
-    began = time.monotonic()
-    ran = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True
-    )
-    assert json.loads(ran.stdout)["files"] == 200
-    assert float(ran.stderr) < 4.0, f"{time.monotonic() - began:.1f} s of wall time"
-
-
-def test_where_no_file_was_looked_at_nothing_is_summed_up(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert invoke(["lint", "nowhere"]) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err) == (
-        "",
-        "hangcheck: nowhere is no file or folder; name a Python file or a folder\n",
-    )

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.rehearsal import Note
 from lightning_hangcheck.rehearse.runner import judge_scene
-from lightning_hangcheck.smoke.sequence import Outcome, Trial
+from lightning_hangcheck.smoke import Outcome, Trial
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.model.slugs import VerdictKind
-    from lightning_hangcheck.smoke.sequence import Result
+    from lightning_hangcheck.smoke import Result
 
 CUT_OFF = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
 

@@ -11,18 +11,18 @@ from cases import IN_BARRIER, IN_INIT, IN_LOAD, IN_WANDB, job, rank
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
-from lightning_hangcheck.smoke import sequence
-from lightning_hangcheck.smoke.sequence import (
+from lightning_hangcheck.smoke import (
     Outcome,
     first_trouble,
     interpret,
     name_picture,
     plan_trials,
     reference_trials,
+    render,
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.smoke.sequence import Result
+    from lightning_hangcheck.smoke import Result
 
 WHOLE = "train.py {devices} {workers}"
 
@@ -50,38 +50,30 @@ def outcomes(results: str, command: str = WHOLE, verdict: Verdict | None = None)
     ]
 
 
-BOTH = ("torchrun", "--nproc_per_node={devices}", "train.py", "--num_workers", "{workers}")
-
-
-def test_both_placeholders_give_the_whole_sequence() -> None:
-    trials = plan_trials(BOTH)
-    assert [trial.name for trial in trials] == [
-        "2 ranks, 0 workers",
-        "2 ranks, 1 worker",
-        "1 process",
-    ]
-    assert [" ".join(trial.command) for trial in trials] == [
-        "torchrun --nproc_per_node=2 train.py --num_workers 0",
-        "torchrun --nproc_per_node=2 train.py --num_workers 1",
-        "torchrun --nproc_per_node=1 train.py --num_workers 0",
-    ]
-
-
 @pytest.mark.parametrize(
-    ("word", "names"),
+    ("words", "trials"),
     [
-        ("--devices={devices}", ["2 ranks", "1 process"]),
-        ("--num_workers={workers}", ["0 workers", "1 worker"]),
-        ("--devices=2", ["as given"]),
+        (
+            "torchrun --nproc_per_node={devices} a.py --num_workers {workers}",
+            {
+                "2 ranks, 0 workers": "torchrun --nproc_per_node=2 a.py --num_workers 0",
+                "2 ranks, 1 worker": "torchrun --nproc_per_node=2 a.py --num_workers 1",
+                "1 process": "torchrun --nproc_per_node=1 a.py --num_workers 0",
+            },
+        ),
+        # runs that would be equal are made once
+        ("a.py {devices}", {"2 ranks": "a.py 2", "1 process": "a.py 1"}),
+        ("a.py {workers}", {"0 workers": "a.py 0", "1 worker": "a.py 1"}),
+        ("a.py --devices=2", {"as given": "a.py --devices=2"}),
+        # other braces are the user's own
+        ("python -c print({'devices':{}})", {"as given": "python -c print({'devices':{}})"}),
     ],
 )
-def test_runs_that_would_be_equal_are_made_once(word: str, names: list[str]) -> None:
-    assert [trial.name for trial in plan_trials(("python", "train.py", word))] == names
-
-
-def test_other_braces_are_the_users_own() -> None:
-    (trial,) = plan_trials(("python", "-c", "print({'devices': {}})"))
-    assert trial.command[-1] == "print({'devices': {}})"
+def test_placeholders_give_as_much_of_the_sequence_as_they_let_choose(
+    words: str, trials: dict[str, str]
+) -> None:
+    planned = plan_trials(words.split())
+    assert {trial.name: " ".join(trial.command) for trial in planned} == trials
 
 
 def test_the_reference_script_runs_alone_without_a_launcher() -> None:
@@ -119,12 +111,6 @@ def test_a_run_that_hangs_comes_before_one_that_only_failed() -> None:
     trouble = first_trouble(outcomes("FH."))
     assert trouble is not None
     assert trouble.trial.name == "2 ranks, 1 worker"
-    assert first_trouble(outcomes("...")) is None
-
-
-def test_all_at_the_trainer() -> None:
-    verdict = judge(job(rank(0, IN_INIT, silent=400.0), rank(1, IN_INIT, silent=400.0)))
-    assert name_picture(verdict).startswith("at the Trainer: all ranks are")
 
 
 def _seen(*reached: tuple[int, int | None]) -> Verdict:
@@ -138,6 +124,11 @@ def _seen(*reached: tuple[int, int | None]) -> Verdict:
         for number, (mark, step) in enumerate(reached)
     )
     return msgspec.structs.replace(judge(job(rank(0, IN_LOAD), rank(1, IN_BARRIER))), ranks=states)
+
+
+def test_all_at_the_trainer() -> None:
+    verdict = judge(job(rank(0, IN_INIT, silent=400.0), rank(1, IN_INIT, silent=400.0)))
+    assert name_picture(verdict).startswith("at the Trainer: all ranks are")
 
 
 @pytest.mark.parametrize(
@@ -156,7 +147,7 @@ def test_one_rank_ahead(reached: tuple[tuple[int, int | None], ...], picture: st
 
 
 def test_all_passed() -> None:
-    lines = sequence.render(outcomes("...")).splitlines()
+    lines = render(outcomes("...")).splitlines()
     assert lines[0] == "SMOKE  3 runs passed"
     assert lines[2:5] == [
         "      2 ranks, 0 workers  passed  12.3 s",
@@ -168,7 +159,7 @@ def test_all_passed() -> None:
 
 def test_the_first_that_hangs_with_its_place_picture_and_meaning() -> None:
     verdict = judge(job(rank(0, IN_WANDB, silent=400.0), rank(1, IN_WANDB, silent=400.0)))
-    text = sequence.render(outcomes("HH.", verdict=verdict))
+    text = render(outcomes("HH.", verdict=verdict))
     lines = text.splitlines()
     assert lines[0] == "SMOKE  2 ranks, 0 workers: hangs; 1 of 3 runs passed"
     assert lines[2] == "      2 ranks, 0 workers  HANG    12.3 s  logger_init  phase logger_init"

@@ -9,8 +9,8 @@ from planning.tiny_models import FAMILIES, GENERATING, KNOWN, VOCABULARY, real_m
 
 from lightning_hangcheck.hooks.plan import counted_weights, plan_memory
 from lightning_hangcheck.planning.config import count_weights, read_config, read_fields
-from lightning_hangcheck.planning.placing import place, sizes_of
 from lightning_hangcheck.planning.plan import GB, Machine, Use
+from lightning_hangcheck.planning.planner import place, sizes_of
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""A smoke test: which runs it is made of, how each is made, and what they say together."""
+"""`hangcheck smoke`: a job as minimal runs in turn; the first that hangs says where to look."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Result = Literal["passed", "hang", "late", "failed"]
 DEVICES, WORKERS = "{devices}", "{workers}"
 SEQUENCE = ((2, 0), (2, 1), (1, 0))
 """Ranks and DataLoader workers: the least that has communication, then with workers, then alone."""
-_PACKAGE = Path(__file__).parent.parent
+_PACKAGE = Path(__file__).parent
 PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
 """Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
 SCRIPT = "train_reference.py"
@@ -307,22 +307,20 @@ def name_picture(verdict: Verdict) -> str:
 def render(outcomes: Sequence[Outcome]) -> str:
     """Write it all, at most 40 lines, ending in a newline."""
     meaning, trouble = interpret(outcomes), first_trouble(outcomes)
-    runs, passed = (
-        several(len(outcomes), "run"),
-        sum(outcome.result == "passed" for outcome in outcomes),
-    )
+    runs = several(len(outcomes), "run")
+    passed = sum(outcome.result == "passed" for outcome in outcomes)
     headline = f"SMOKE  {runs} passed"
     if trouble is not None:
         said = SHOWN[trouble.result][1]
         headline = f"SMOKE  {trouble.trial.name}: {said}; {passed} of {runs} passed"
     rows = []
     for outcome in outcomes:
-        verdict = outcome.verdict if outcome.result in ("hang", "late") else None
-        phase = f"phase {verdict.phase}" if verdict and verdict.phase else ""
-        facts = f"{verdict.cause or '' if verdict else ''}  {phase}".strip()
-        rows.append(
-            (outcome.trial.name, SHOWN[outcome.result][0], f"{outcome.seconds:.1f} s", facts)
-        )
+        facts, verdict = "", outcome.verdict
+        if verdict is not None and outcome.result in ("hang", "late"):
+            phase = f"phase {verdict.phase}" if verdict.phase else ""
+            facts = f"{verdict.cause or ''}  {phase}".strip()
+        shown, took = SHOWN[outcome.result][0], f"{outcome.seconds:.1f} s"
+        rows.append((outcome.trial.name, shown, took, facts))
     lines = [headline, "", *aligned(rows, (3,), -1), ""]
     known = trouble.verdict if trouble is not None else None
     if trouble is not None:
