@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.rehearse.launching import CannotRehearse, on_cpu_ranks
+from lightning_hangcheck.rehearse import CannotRehearse, on_cpu_ranks
 
 if TYPE_CHECKING:
     from pathlib import Path

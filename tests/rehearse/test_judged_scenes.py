@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.rehearsal import Note
-from lightning_hangcheck.rehearse.runner import judge_scene
+from lightning_hangcheck.rehearse import judge_scene
 from lightning_hangcheck.smoke.sequence import Outcome, Trial
 
 if TYPE_CHECKING:

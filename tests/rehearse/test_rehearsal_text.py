@@ -7,8 +7,7 @@ import json
 from cases import IN_BARRIER, IN_LOAD, job, rank
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.rehearse import text
-from lightning_hangcheck.rehearse.runner import Played, Rehearsed
+from lightning_hangcheck.rehearse import Played, Rehearsed, render, to_json
 
 PASSED = Played(scene="as-it-is", title="as it is", result="passed", seconds=9.1)
 SKIPPED = Played(scene="sigterm", title="one rank gets SIGTERM", result="skipped", why="no handler")
@@ -31,18 +30,18 @@ def test_a_scene_that_hung_is_told_with_place_and_remedy() -> None:
         run_folder="hangcheck_runs/x-save-fails",
     )
     rehearsed = _rehearsed(PASSED, hung, SKIPPED)
-    said = text.render(rehearsed)
+    said = render(rehearsed)
     assert said.startswith("REHEARSAL  hangs in 1 of 2 scenes: a save of rank 0 fails (2 CPU rank")
     assert verdict.summary.split()[-1] in said
     assert "do       broadcast whether it went well" in said
     assert "hangcheck report hangcheck_runs/x-save-fails" in said
-    scenes = json.loads(text.to_json(rehearsed))["scenes"]
+    scenes = json.loads(to_json(rehearsed))["scenes"]
     assert [one["result"] for one in scenes] == ["passed", "hung", "skipped"]
     assert scenes[1]["verdict"]["cause"] == verdict.cause
 
 
 def test_none_that_hung() -> None:
-    said = text.render(_rehearsed(PASSED, SKIPPED))
+    said = render(_rehearsed(PASSED, SKIPPED))
     assert said.startswith("REHEARSAL  1 scene played, none hangs")
     assert "skipped" in said
     assert "no handler" in said
@@ -52,6 +51,6 @@ def test_a_hang_that_gloo_ended_has_no_verdict() -> None:
     parted = Played(
         scene="no-samples", title="one rank has no samples", result="hung", why="sizes differ"
     )
-    said = text.render(_rehearsed(PASSED, parted))
+    said = render(_rehearsed(PASSED, parted))
     assert said.startswith("REHEARSAL  hangs in 1 of 2 scenes: one rank has no samples")
     assert "where    sizes differ" in said

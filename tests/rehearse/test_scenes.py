@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.model.rehearsal import Note
-from lightning_hangcheck.rehearse.scenes import SCENES, Facts
+from lightning_hangcheck.rehearse import SCENES, Facts
 
 
 def _loader(rank: int, mark: str, *, key: str = "Data", shared: bool = False) -> Note:
