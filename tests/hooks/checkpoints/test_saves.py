@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import as_rank, carried_journals, run_script
+from hooks.zero_code.injecting import as_rank, carried_journals, run_program
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS
 
 from lightning_hangcheck.rundir import read_journal
 
@@ -25,10 +23,9 @@ LACKING = (
 
 def saved(tmp_path: Path, how: str) -> tuple[str, list[dict[str, object]]]:
     """What the program said, and the lines of its journal."""
-    script = tmp_path / "saving_plainly.py"
-    shutil.copy(PROGRAMS / script.name, script)
-    environment, python_path = as_rank(tmp_path)
-    code, _, errors = run_script(script, {**environment, "SAVES": how}, python_path)
+    watched, python_path = as_rank(tmp_path)
+    ours = {**watched, "SAVES": how}
+    code, _, errors = run_program("saving_plainly.py", tmp_path, ours, python_path)
     assert code == 0, errors
     assert "is no longer watched" not in errors
     (journal,) = carried_journals(tmp_path)

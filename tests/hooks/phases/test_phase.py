@@ -24,9 +24,9 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments],
+        [sys.executable, *words],
         cwd=folder,
         env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment},
         stdin=subprocess.DEVNULL,
@@ -36,10 +36,19 @@ def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen
     )
 
 
-def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = start(folder, *arguments, **environment)
+def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    program = start(folder, *words, **environment)
     out, err = program.communicate(timeout=120)
     return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+
+
+def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return python(folder, str(PROGRAM), *arguments, **environment)
+
+
+def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a few lines whose phases are all there is to them."""
+    return python(folder, "-c", f"import os, lightning_hangcheck as hc\n{code}", **environment)
 
 
 def history(folder: Path) -> PhaseHistory:
@@ -125,7 +134,7 @@ def test_what_must_not_run_twice_raises(folder: Path) -> None:
 
 
 def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:
-    program = start(folder, "rerun", "0.4", "wait")
+    program = start(folder, str(PROGRAM), "rerun", "0.4", "wait")
     assert program.stdout is not None
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
@@ -145,11 +154,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
         f"sys.argv[1:] = ['rerun', '0.9']; runpy.run_path({str(PROGRAM)!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
-    )  # fmt: skip
+    done = python(folder, "-c", code)
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
     assert history(folder).phases[0].name == "prepare"
     assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
@@ -157,15 +162,8 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
 
 def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) -> None:
     ran(folder, "reuse", "0.9")
-    launch = [
-        "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0",
-        str(PROGRAM), "reuse", "0.9",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *launch],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
-    )  # fmt: skip
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0")
+    done = python(folder, *torchrun, str(PROGRAM), "reuse", "0.9")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("prepare False") == 2
     phases = history(folder).phases
@@ -193,15 +191,6 @@ def test_a_metric_that_is_no_number_is_left_out(
         phase.metric("steps", 10**400)
         phase.metric("acc", 1)
     assert history(tmp_path).phases[0].metrics == {"acc": 1.0}
-
-
-def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a few lines whose phases are all there is to them."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import os, lightning_hangcheck as hc\n{code}"],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 FOUR_PHASES = """

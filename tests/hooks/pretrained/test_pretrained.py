@@ -27,7 +27,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
 def fact(job: Ended, event: str) -> dict[str, object]:
     assert job.code == 0, job.errors
     words: dict[str, object] = job.of(event)[0]
-    return {name: word for name, word in words.items() if name not in ("event", "rank")}
+    return {name: word for name, word in words.items() if name not in ("event", "pid", "rank")}
 
 
 def test_what_is_loaded_is_what_was_saved_and_all_else_is_as_it_was(job: Ended) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+from processes import PROGRAMS
+
 from lightning_hangcheck.hooks.zero_code.start import injected
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
@@ -37,6 +42,22 @@ def run_script(script: Path, environment: dict[str, str], python_path: str) -> t
         check=False,
     )
     return ended.returncode, ended.stdout, ended.stderr
+
+
+def run_program(
+    name: str, tmp_path: Path, environment: dict[str, str], python_path: str
+) -> tuple[int, str, str]:
+    """The same with a copy of one of tests/programs."""
+    shutil.copy(PROGRAMS / name, tmp_path)
+    return run_script(tmp_path / name, environment, python_path)
+
+
+def page_of(tmp_path: Path) -> Beat:
+    """What the only rank of `as_script`'s session left on its page."""
+    (page,) = (tmp_path / "shared" / "key" / "pages").iterdir()
+    beat = PageReader(page).read()
+    assert isinstance(beat, Beat)
+    return beat
 
 
 def as_script(tmp_path: Path) -> tuple[dict[str, str], str]:

@@ -178,28 +178,17 @@ def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
     assert package.doubled is module.doubled is not doubled
 
 
-def test_a_watcher_may_give_a_call_other_named_arguments(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_watcher_may_give_a_call_other_named_arguments_unless_it_fails(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @contextmanager
     def adding(call: Call) -> Iterator[None]:
         call.named = {**call.named, "add": 5}
+        if fails:
+            raise LookupError
         yield
 
     monkeypatch.setattr(HERE, "doubled", doubled)
     assert wrap(HERE, "doubled", adding)
-    assert HERE.doubled(2, add=1) == 9
-
-
-def test_a_watcher_that_fails_leaves_the_arguments_as_they_were(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    @contextmanager
-    def failing(call: Call) -> Iterator[None]:
-        call.named = {"no_such": 5}
-        raise LookupError
-        yield
-
-    monkeypatch.setattr(HERE, "doubled", doubled)
-    assert wrap(HERE, "doubled", failing)
-    assert HERE.doubled(2, add=1) == 5
+    assert HERE.doubled(2, add=1) == (5 if fails else 9)

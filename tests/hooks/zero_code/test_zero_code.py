@@ -69,8 +69,8 @@ def _python(
     )
 
 
-def _shown(session: Session, *arguments: str, **environment: str) -> dict[str, object]:
-    ended = _python(session, *(arguments or ("-c", SHOWN)), **environment)
+def _shown(session: Session, **environment: str) -> dict[str, object]:
+    ended = _python(session, "-c", SHOWN, **environment)
     assert (ended.returncode, ended.stderr) == (0, "")
     shown: dict[str, object] = json.loads(ended.stdout)
     return shown

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import PACKAGE, as_script, carried_journals, run_script
+from hooks.zero_code.injecting import (
+    PACKAGE,
+    as_script,
+    carried_journals,
+    page_of,
+    run_program,
+)
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS
 
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.rundir import read_journal
 
 if TYPE_CHECKING:
@@ -56,18 +58,13 @@ SAID = {
     [pytest.param("unaware_fabric.py", marks=WHEN_ASKED_FOR), "unaware_huggingface.py"],
 )
 def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
-    script = tmp_path / name
-    shutil.copy(PROGRAMS / name, script)
-    watched = run_script(script, *as_script(tmp_path))
+    watched = run_program(name, tmp_path, *as_script(tmp_path))
     assert watched[0] == 0, watched[2]
     assert watched[1].splitlines()[-1] == "ended as written"
     lines = re.findall(r"\] (?:About to call (.+)\.\.\.|(CHECKPOINT .+))", watched[2])
     assert list(dict.fromkeys(call or checkpoint for call, checkpoint in lines)) == SAID[name]
     assert watched[2].count("Trainer constructor returned") <= 1
-    (page,) = (tmp_path / "shared" / "key" / "pages").iterdir()
-    beat = PageReader(page).read()
-    assert isinstance(beat, Beat)
-    assert beat.step == STEPS, "what wraps an optimizer makes no second step of one"
+    assert page_of(tmp_path).step == STEPS, "what wraps an optimizer makes no second step of one"
     (journal,) = carried_journals(tmp_path)
     entries, _ = read_journal(journal)
     assert "is no longer watched" not in watched[2]
@@ -80,9 +77,7 @@ def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
 def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     tmp_path: Path,
 ) -> None:
-    script = tmp_path / "resuming_huggingface.py"
-    shutil.copy(PROGRAMS / script.name, script)
-    code, out, errors = run_script(script, *as_script(tmp_path))
+    code, out, errors = run_program("resuming_huggingface.py", tmp_path, *as_script(tmp_path))
     assert code == 0, errors
     assert out.splitlines()[-1] == "4"
     (line,) = re.findall(r"training goes on from .*", errors)
@@ -96,13 +91,11 @@ def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
 
 def test_a_lightning_trainers_callbacks_stay_as_the_user_made_them(tmp_path: Path) -> None:
     """Ours is called beside them: the page has the steps that it tells."""
-    script = tmp_path / "unaware_callbacks.py"
-    shutil.copy(PROGRAMS / script.name, script)
-    watched, plain = run_script(script, *as_script(tmp_path)), run_script(script, {}, PACKAGE)
+    script = "unaware_callbacks.py"
+    watched = run_program(script, tmp_path, *as_script(tmp_path))
+    plain = run_program(script, tmp_path, {}, PACKAGE)
     assert watched[0] == plain[0] == 0, watched[2]
     assert json.loads(watched[1]) == json.loads(plain[1])
     assert json.loads(watched[1])["empty"]
-    (page,) = (tmp_path / "shared" / "key" / "pages").iterdir()
-    beat = PageReader(page).read()
-    assert isinstance(beat, Beat)
+    beat = page_of(tmp_path)
     assert (beat.step, beat.epoch, beat.phase) == (2, 1, "teardown")
