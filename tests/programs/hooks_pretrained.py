@@ -13,7 +13,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.loading import try_generation
-from lightning_hangcheck.hooks.models import look_at_model
+from lightning_hangcheck.hooks.models import look_at_model, offloaded_so_far
 from lightning_hangcheck.recorder.lifecycle import current
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
@@ -171,7 +171,7 @@ def walk_into_traps(tokenizer):
         offload_state_dict=True,
     )
     made = hc.transformers.generate(model, tokenizer, "w1", max_new_tokens=2)
-    say("traps", warnings=made.report.warnings)
+    say("traps", warnings=made.report.warnings, offloaded=list(offloaded_so_far))
 
 
 def try_what_cannot_generate(model):

@@ -1,46 +1,65 @@
-"""Real rehearsals: one that finds a hang, one that accuses nobody, one that cannot be."""
+"""Real rehearsals: programs that hang in a scene are found, robust ones are not accused."""
 
 from __future__ import annotations
 
+import json
+import os
 import signal
 import subprocess
-from typing import TYPE_CHECKING
+import sys
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
-from rehearse.rehearsing import (
-    PYTHON,
-    TORCHRUN,
-    command,
-    environment,
-    is_found,
-    rehearse,
-    scenes,
-)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+TORCHRUN = ("torchrun", "--nproc_per_node=8")
+PYTHON = (sys.executable,)
+ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "8")
+COMMAND = [sys.executable, "-m", "lightning_hangcheck", "rehearse", "--json"]
+BESIDE = os.path.dirname(sys.executable)  # noqa: PTH120 - where torchrun is installed
+ENVIRONMENT = {**os.environ, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
+LIMIT_S = 1700
+
+
+def rehearse(
+    folder: Path, program: str, launcher: tuple[str, ...], *options: str
+) -> subprocess.CompletedProcess[str]:
+    script = str(PROGRAMS / "rehearse" / f"{program}.py")
+    return subprocess.run(
+        [*COMMAND, *options, "--", *launcher, script],
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+    )
+
+
+def scenes(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
+    return {one["scene"]: one for one in json.loads(ran.stdout)["scenes"]}
+
+
+def is_found(ran: subprocess.CompletedProcess[str], scene: str) -> None:
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    played = scenes(ran)
+    assert played["as-it-is"]["result"] == "passed"
+    assert played[scene]["result"] == "hung"
+    assert played[scene]["why"]
+
 
 @pytest.mark.real
 @pytest.mark.timeout(900)
-def test_a_program_that_skips_a_batch_on_one_rankis_found(tmp_path: Path) -> None:
+def test_a_program_that_skips_a_batch_on_one_rank_is_found(tmp_path: Path) -> None:
     ran = rehearse(tmp_path, "ddp_skips_nan", TORCHRUN, "--scene", "non-finite-loss")
     is_found(ran, "non-finite-loss")
     verdict = scenes(ran)["non-finite-loss"]["verdict"]
     assert verdict["verdict"] in ("hang", "dead")
     assert "ddp_skips_nan.py" in verdict["summary"]
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-@pytest.mark.timeout(900)
-def test_a_program_whose_ranks_agree_is_not_accused(tmp_path: Path) -> None:
-    options = ("--scene", "non-finite-loss", "--scene", "unusable-batch")
-    ran = rehearse(tmp_path, "robust_ddp_agrees", TORCHRUN, *options)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert {one["result"] for one in scenes(ran).values()} == {"passed"}
 
 
 @WHEN_ASKED_FOR
@@ -58,9 +77,9 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
     """The session's own fixture fails where a process is left behind."""
     script = str(PROGRAMS / "rehearse" / "ddp_skips_nan.py")
     process = subprocess.Popen(
-        [*command(("--run-dir", "run")), *TORCHRUN, script],
+        [*COMMAND, "--run-dir", "run", "--", *TORCHRUN, script],
         cwd=tmp_path,
-        env=environment(),
+        env=ENVIRONMENT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -71,3 +90,45 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
         assert process.wait(PATIENCE_S) == 130
     finally:
         end(process)
+
+
+EVERY = [
+    ("ddp_uneven_shards", "fewer-samples", TORCHRUN),
+    ("ddp_validates_where_samples_are", "no-samples", TORCHRUN),
+    ("ddp_counts_full_batches", "smaller-last-batch", TORCHRUN),
+    ("ddp_skips_none", "unusable-batch", TORCHRUN),
+    ("ddp_save_fails_before_barrier", "save-fails", TORCHRUN),
+    ("ddp_looks_for_saved", "save-slow", TORCHRUN),
+    ("ddp_own_patience", "early-stop", TORCHRUN),
+    ("ddp_leaves_on_sigterm", "sigterm", TORCHRUN),
+    ("lightning_skips_nan", "non-finite-loss", PYTHON),
+    ("lightning_stops_alone", "early-stop", PYTHON),
+    ("accelerate_uneven_batches", "fewer-samples", ACCELERATE),
+    ("transformers_stops_alone", "early-stop", TORCHRUN),
+    # robust: whatever the scene, they are not accused
+    ("robust_ddp", None, TORCHRUN),
+    ("robust_ddp_join", None, PYTHON),
+    ("robust_ddp_agrees", None, TORCHRUN),
+    ("robust_ddp_save", None, TORCHRUN),
+    ("robust_ddp_stream", None, TORCHRUN),
+    ("robust_ddp_endless", None, TORCHRUN),
+    ("robust_lightning", None, PYTHON),
+    ("robust_accelerate", None, ACCELERATE),
+    ("robust_transformers", None, TORCHRUN),
+]
+
+
+@pytest.mark.real
+@pytest.mark.timeout(1800)
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize(("program", "scene", "launcher"), EVERY)
+def test_what_hangs_in_a_scene_is_found_and_what_is_robust_is_not_accused(
+    program: str, scene: str | None, launcher: tuple[str, ...], tmp_path: Path
+) -> None:
+    """An hour in all."""
+    if scene is not None:
+        is_found(rehearse(tmp_path, program, launcher, "--scene", scene), scene)
+        return
+    ran = rehearse(tmp_path, program, launcher)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert not [one for one in scenes(ran).values() if one["result"] == "hung"]

@@ -150,7 +150,14 @@ def _has_ended(pid: int) -> bool:
     return stat is None or stat.state == "Z"
 
 
-@pytest.mark.parametrize("guard", [hc.barrier, hc.make_directory])
-def test_limit_that_is_none_is_refused(guard: Callable[..., object]) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [
+        lambda limit: hc.barrier("here", limit),
+        lambda limit: hc.make_directory("here", limit),
+        lambda limit: hc.rank_zero_evaluation(0, limit).__enter__(),
+    ],
+)
+def test_limit_that_is_none_is_refused(guard: Callable[[float], object]) -> None:
     with pytest.raises(BadUsage, match="timeout=0 is no positive number"):
-        guard("here", timeout=0)
+        guard(0)

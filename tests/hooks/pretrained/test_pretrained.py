@@ -119,7 +119,9 @@ def test_a_debug_run_is_kept_finite_and_traps_are_named(job: Ended) -> None:
     assert (limited["asked"], limited["columns"]) == (50, 5 + 6)
     assert "temperature=0.3 is ignored without do_sample=True" in str(limited)
     assert fact(job, "short") == {"tokens": 5, "asked": 50, "new": 6}
-    assert "offloaded (disk)" in str(fact(job, "traps"))
+    traps = fact(job, "traps")
+    assert "offloaded (disk)" in str(traps["warnings"])
+    assert traps["offloaded"] == ["LlamaForCausalLM, parts on disk (device map)"]
 
 
 @WHEN_ASKED_FOR

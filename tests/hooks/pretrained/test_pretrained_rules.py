@@ -20,6 +20,7 @@ from lightning_hangcheck.hooks.loading import (
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
+    offloaded_places,
     set_on_model,
     set_on_tokenizer,
 )
@@ -75,6 +76,16 @@ def test_a_trap_is_named(source: Source, given: dict[str, Any], trap: str) -> No
 )
 def test_what_is_no_trap_is_not_named(source: Source, given: dict[str, Any], trap: str) -> None:
     assert trap not in traps(source, given)
+
+
+@pytest.mark.parametrize(
+    ("device_map", "places"),
+    [({"": "cpu"}, []), ({"a": 0, "b": "cpu"}, ["cpu"]), ({"a": "cpu", "b": "disk"}, ["disk"])],
+)
+def test_the_cpu_counts_as_offloaded_only_beside_a_gpu(
+    device_map: dict[str, Any], places: list[str]
+) -> None:
+    assert offloaded_places(SimpleNamespace(hf_device_map=device_map)) == places
 
 
 def test_a_rate_is_measured_on_a_sample(tmp_path: Path) -> None:

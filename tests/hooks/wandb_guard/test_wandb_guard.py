@@ -93,15 +93,6 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
-    environment = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
-    job = run_job(tmp_path, "hooks_training.py", "auto", "1", environment=environment)
-
-    assert job.of("made")["0"]["version"] is None
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 

@@ -54,6 +54,12 @@ def _child(target: Any, *arguments: object, **named: object) -> BaseProcess:
     return multiprocessing.Process(target=target, args=arguments, kwargs=named)
 
 
+class _Trainer(multiprocessing.Process):
+    """Of one's own class, which may carry its rank."""
+
+    rank = 2
+
+
 @pytest.mark.parametrize(
     ("process", "number"),
     [
@@ -66,19 +72,13 @@ def _child(target: Any, *arguments: object, **named: object) -> BaseProcess:
         (_child(_read, "file", 1), None),
         (_child(print, 1), None),
         (_child(None), None),
+        (_Trainer(), 2),
     ],
 )
 def test_a_childs_number_is_what_its_target_takes_as_its_rank(
     process: BaseProcess, number: int | None
 ) -> None:
     assert number_of(process) == number
-
-
-def test_a_process_of_ones_own_class_may_carry_its_rank() -> None:
-    class Trainer(multiprocessing.Process):
-        rank = 2
-
-    assert number_of(Trainer()) == 2
 
 
 def test_torch_numbers_the_children_that_it_spawns() -> None:
