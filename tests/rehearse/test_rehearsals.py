@@ -9,9 +9,12 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
+
+from lightning_hangcheck.model.rehearsal import VARIABLE, Part
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -90,6 +93,36 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
         assert process.wait(PATIENCE_S) == 130
     finally:
         end(process)
+
+
+BEGIN = "from lightning_hangcheck.hooks.rehearsal import begin; begin(); "
+RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
+    part = Part(scene="as-it-is", folder=str(tmp_path), ranks=1, batches=4, names_cuda=True)
+    told = {VARIABLE: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}
+    script = str(PROGRAMS / "rehearse" / "on_a_gpu.py")
+    ran = subprocess.run(
+        [sys.executable, "-c", BEGIN + RUN, script, f"{tmp_path}/store"],
+        env={**os.environ, **told},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    assert json.loads(ran.stdout) == {
+        "devices": ["cpu"],
+        "backend": "gloo",
+        "length": 4,
+        "passes": [4, 4, 1],
+    }
+    notes = "".join(path.read_text() for path in tmp_path.glob("*.jsonl"))
+    assert "gloo in place of nccl" in notes
+    assert "SyncBatchNorm is BatchNorm" in notes
 
 
 EVERY = [

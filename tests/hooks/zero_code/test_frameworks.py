@@ -1,4 +1,4 @@
-"""Fabric and Hugging Face's Trainer, by scripts that never heard of us."""
+"""Loops, saves and Trainers of scripts that never heard of us."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hooks.zero_code.injecting import (
     PACKAGE,
+    as_rank,
     as_script,
     carried_journals,
     page_of,
@@ -21,7 +22,6 @@ from lightning_hangcheck.rundir import read_journal
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = pytest.mark.real
 STEPS = 2
 SAID = {
     "unaware_fabric.py": [
@@ -53,6 +53,7 @@ SAID = {
 }
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
     "name",
     [pytest.param("unaware_fabric.py", marks=WHEN_ASKED_FOR), "unaware_huggingface.py"],
@@ -73,6 +74,7 @@ def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
     assert [entry["kind"] for entry in entries].count("saved") == 1
 
 
+@pytest.mark.real
 @WHEN_ASKED_FOR
 def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     tmp_path: Path,
@@ -89,6 +91,7 @@ def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     assert (resumed["step"], resumed["lacks"]) == (2, ["optimizer state"])
 
 
+@pytest.mark.real
 def test_a_lightning_trainers_callbacks_stay_as_the_user_made_them(tmp_path: Path) -> None:
     """Ours is called beside them: the page has the steps that it tells."""
     script = "unaware_callbacks.py"
@@ -99,3 +102,74 @@ def test_a_lightning_trainers_callbacks_stay_as_the_user_made_them(tmp_path: Pat
     assert json.loads(watched[1])["empty"]
     beat = page_of(tmp_path)
     assert (beat.step, beat.epoch, beat.phase) == (2, 1, "teardown")
+
+
+LOOP_STEPS = 4
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("loop", "step", "least_beats"),
+    [
+        ("plain", LOOP_STEPS, LOOP_STEPS),
+        ("adversaries", LOOP_STEPS, LOOP_STEPS),
+        # the first step of the next optimizer joins the last of the one before
+        ("stages", LOOP_STEPS - 1, LOOP_STEPS),
+        # a script that beats itself has its own beats and our steps
+        ("by_hand", LOOP_STEPS, LOOP_STEPS),
+    ],
+)
+def test_a_loop_has_steps_and_beats(loop: str, step: int, least_beats: int, tmp_path: Path) -> None:
+    watched, python_path = as_script(tmp_path)
+    code, _, errors = run_program("stepping.py", tmp_path, {**watched, "LOOP": loop}, python_path)
+    assert code == 0, errors
+    beat = page_of(tmp_path)
+    assert beat.step == step
+    assert beat.beats >= least_beats
+    assert loop == "adversaries" or beat.beats == LOOP_STEPS
+
+
+LACKING = (
+    "the checkpoints saved so far hold no optimizer state (its moments start at zero) and no "
+    "scheduler (the learning rate starts anew) and no step or epoch (the loop starts at its first)"
+)
+
+
+def saved(tmp_path: Path, how: str) -> tuple[str, list[dict[str, object]]]:
+    """What the program said, and the lines of its journal."""
+    watched, python_path = as_rank(tmp_path)
+    ours = {**watched, "SAVES": how}
+    code, _, errors = run_program("saving_plainly.py", tmp_path, ours, python_path)
+    assert code == 0, errors
+    assert "is no longer watched" not in errors
+    (journal,) = carried_journals(tmp_path)
+    return errors, list(read_journal(journal)[0])
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_weights_alone_are_said_once_at_the_second_step_that_saves(tmp_path: Path) -> None:
+    errors, entries = saved(tmp_path, "weights")
+    (line,) = re.findall(r"the checkpoints saved so far .*", errors)
+    assert line == f"{LACKING}: save optimizer.state_dict() and the step, too"
+    kinds = [one["kind"] for one in entries if one["kind"] in ("saved", "saves_lack")]
+    assert kinds == ["saved", "saved", "saved", "saves_lack", "saved"]
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_parts_in_files_of_their_own_are_not_missed(tmp_path: Path) -> None:
+    errors, entries = saved(tmp_path, "apart")
+    assert "saved so far" not in errors
+    assert [one["kind"] for one in entries].count("saved") == 8
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_a_sharded_checkpoint_is_a_save_and_counts_once(tmp_path: Path) -> None:
+    _, entries = saved(tmp_path, "sharded")
+    assert [(one["kind"], one["step"]) for one in entries if one["kind"] == "saved"] == [
+        ("saved", 1),
+        ("saved", 2),
+    ]
