@@ -22,12 +22,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.generating import token_beat
 from lightning_hangcheck.hooks.zero_code.start import passed
-from lightning_hangcheck.hooks.zero_code.wrapping import (
-    Call,
-    in_section,
-    inside,
-    wrap,
-)
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, inside, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several

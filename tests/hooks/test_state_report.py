@@ -87,7 +87,7 @@ def test_with_torch_it_tells_of_devices_backends_and_the_group() -> None:
 
 def test_a_torch_that_refuses_to_answer_is_said_and_costs_nothing_else() -> None:
     (line,), _ = _said(
-        "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\nhc.report_state('x')",
+        "import sys, types\nsys.modules['torch'] = types.ModuleType('torch')\nhc.report_state('x')"
     )
     assert "; CUDA: unknown (AttributeError(" in line
     assert "; process group: not initialized; " in line

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 SCORES = "name,score\na,0.5\n"
 WRONG = {
     "again": ("StepOutOfTurn", "again: step 1 came again (on rank 0)"),
-    "apart": (
-        "StepOutOfTurn",
-        "step 4 came after step 1, and steps 2-3 are left out (on rank 1)",
-    ),
+    "apart": ("StepOutOfTurn", "step 4 came after step 1, and steps 2-3 are left out (on rank 1)"),
     "failing": ("MeetingFailed", "'failing at step 2' after"),
     "lost": ("MeetingFailed", "step_2.csv is not there"),
     "late": ("MeetingFailed", "did not finish 'late at step 0' within 2 s"),
@@ -77,10 +74,7 @@ def test_a_step_out_of_turn_is_refused(steps: tuple[int | str, ...], words: str)
     for step in before:
         with alone(step, str(steps), every=every):
             pass
-    with (
-        pytest.raises(StepOutOfTurn, match=words),
-        alone(last, str(steps), every=every),
-    ):
+    with pytest.raises(StepOutOfTurn, match=words), alone(last, str(steps), every=every):
         pytest.fail("its body ran")
 
 

@@ -66,11 +66,7 @@ def test_a_trap_is_named(source: Source, given: dict[str, Any], trap: str) -> No
         (CACHED, {"device_map": {"": 0}, "ranks": 4}, "in each of"),
         (Source("cache"), {}, "asks the hub"),
         # the hub may have it
-        (
-            Source("cache", offline=False),
-            OF_CONFIG,
-            "generation_config.json",
-        ),
+        (Source("cache", offline=False), OF_CONFIG, "generation_config.json"),
         (Source(has_generation_config=True), OF_CONFIG, "GenerationConfig"),
     ],
 )

@@ -55,8 +55,7 @@ SAID = {
 
 @pytest.mark.real
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param("unaware_fabric.py", marks=WHEN_ASKED_FOR), "unaware_huggingface.py"],
+    "name", [pytest.param("unaware_fabric.py", marks=WHEN_ASKED_FOR), "unaware_huggingface.py"]
 )
 def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
     watched = run_program(name, tmp_path, *as_script(tmp_path))

@@ -127,9 +127,7 @@ def test_methods_stay_methods(watched: Callable[..., Seen]) -> None:
     assert copy.deepcopy({"call": user.method})["call"](3) == 8
 
 
-def test_the_very_exception_comes_out_and_the_watcher_sees_it(
-    watched: Callable[..., Seen],
-) -> None:
+def test_the_very_exception_comes_out_and_the_watcher_sees_it(watched: Callable[..., Seen]) -> None:
     seen = watched(HERE, "doubled")
     with pytest.raises(ValueError, match="-1") as raised:
         doubled(-1)
