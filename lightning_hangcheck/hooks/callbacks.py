@@ -17,6 +17,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
+from lightning_hangcheck.hooks.zero_code.start import FAMILIES
 from lightning_hangcheck.hooks.zero_code.wrapping import guard_hooks, switch_off
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session
 
-LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 BETWEEN_NS = 50_000_000
 """Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
 FIRST_STEPS = 3
@@ -44,10 +44,10 @@ STATES = {"suspect": 1, "hang": 2, "dead": 3}
 
 def lightning_packages() -> tuple[ModuleType, ...]:
     """Return the packages of Lightning that are imported, maybe both, else import one."""
-    imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
+    imported = tuple(filter(None, map(sys.modules.get, FAMILIES["LIGHTNING"])))
     if imported:
         return imported
-    for name in LIGHTNING:
+    for name in FAMILIES["LIGHTNING"]:
         if find_spec(name.partition(".")[0]) is not None:
             return (importlib.import_module(name),)
     raise BadUsage("Lightning is not installed", "pip install lightning")

@@ -44,6 +44,7 @@ EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
+SLOW_SAVE_S = 4.0
 AT_CALL = 3
 """The call of a kind at which a scene begins: by then the ranks have met in a step."""
 RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
@@ -592,7 +593,7 @@ def save(rehearsal: Rehearsal, call: Call) -> Foreign:
             if rehearsal.plays("save-fails"):
                 raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
             if rehearsal.calls["save"] == 1:
-                time.sleep(rehearsal.part.slow_s)
+                time.sleep(SLOW_SAVE_S)
     return call.go()
 
 

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from wandb.sdk.wandb_run import Run
 
 Result = TypeVar("Result")
-MEETING, MADE = "wandb run", "wandb run creation"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
@@ -111,18 +110,14 @@ def guarded_wandb_logger(
         sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
         log.once(sentence, sentence)
 
-    def meet() -> bool:
-        """Whether all came in time; else the run is made without them, if at all."""
-        try:
-            join_rendezvous(MEETING, init_limit, peers=peers)
-        except MeetingFailed as error:
-            go_on(error)
-            return False
-        return True
-
-    all_came = meet()
+    all_came = True
+    try:
+        join_rendezvous("wandb run", init_limit, peers=peers)
+    except MeetingFailed as error:  # the run is made without them, if at all
+        go_on(error)
+        all_came = False
     patience = init_limit + (0.0 if on_failure == "raise" else SUBSTITUTE_LIMIT) + GRACE
-    point = RendezvousPoint.next(peers, MADE, patience)
+    point = RendezvousPoint.next(peers, "wandb run creation", patience)
     if peers.index:
         told: dict[str, str] = {}
         point.arrive(b"")

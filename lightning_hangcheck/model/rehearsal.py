@@ -52,7 +52,6 @@ class Part(Struct, frozen=True, kw_only=True):
         uneven: Keys of loaders of which nothing makes sure that all ranks get as many batches.
         by_output: No loss function is known, so outputs of modules are made non-finite.
         names_cuda: The program's source names cuda, so what it puts there must stay on the CPU.
-        slow_s: Seconds that a slow save takes longer.
     """
 
     scene: SceneName
@@ -62,7 +61,6 @@ class Part(Struct, frozen=True, kw_only=True):
     uneven: tuple[str, ...] = ()
     by_output: bool = False
     names_cuda: bool = False
-    slow_s: float = 4.0
 
 
 class Note(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
     Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
     Function: TypeAlias = Callable[..., Any]
-    AnyFunctionWrapper = wrapt.FunctionWrapper[..., Any]
-    AnyMethodWrapper = wrapt.BoundFunctionWrapper[..., Any]
-else:  # generic only in its stubs
-    AnyFunctionWrapper, AnyMethodWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
 
 Guest = TypeVar("Guest")
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
@@ -179,7 +175,7 @@ class _Pickled:
         return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)  # type: ignore[attr-defined]
 
 
-class _WatchedMethod(_Pickled, AnyMethodWrapper):
+class _WatchedMethod(_Pickled, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
     """A wrapped method as it is found on an object or a class."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,7 +185,7 @@ class _WatchedMethod(_Pickled, AnyMethodWrapper):
         return getattr, (owner, self.__name__)
 
 
-class WatchedFunction(_Pickled, AnyFunctionWrapper):
+class WatchedFunction(_Pickled, wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A wrapped function; it pickles by its name, as functions do."""
 
     __bound_function_wrapper__ = _WatchedMethod
