@@ -62,10 +62,7 @@ def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:
     assert [one.path for one in prepare.inputs] == [str(folder / "raw.txt")]
     assert [one.how for one in train.outputs] == ["its whole content"]
     assert train.metric == ("val_acc", 0.91)
-    assert (train.place.host, train.place.cores) == (
-        os.uname().nodename,
-        len(os.sched_getaffinity(0)),
-    )
+    assert train.place.host == os.uname().nodename
     assert train.duration_s is not None
     assert train.duration_s >= 0
     state = json.loads((folder / "hangcheck_runs" / "state.json").read_text())
