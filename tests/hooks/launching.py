@@ -25,6 +25,25 @@ OFFLINE = {
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
+def python(
+    *words: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    limit_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words and this environment until it ends."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
 class Ended(NamedTuple):
     """A job that has ended.
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from hooks.launching import python
 
 SECRET = "0123456789abcdef" * 2 + "01234567"
 LINE = re.compile(r"^\[[\d:.]+\]\[\+[\d.]+s\]\[R1/2\]\[LR1\]\[PID:\d+\] state(.*)$", re.MULTILINE)
@@ -19,15 +20,10 @@ def _said(code: str, **environment: str) -> tuple[list[str], list[str]]:
     kept = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
     ranks = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        ran = subprocess.run(
-            ["hangcheck", "run", "--run-dir", f"{folder}/run", "--", sys.executable, "-c",
-             f"import lightning_hangcheck as hc\n{code}"],
-            env={**kept, **ranks, **environment},
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=True,
-        )  # fmt: skip
+        words = ("-m", "lightning_hangcheck", "run", "--run-dir", f"{folder}/run", "--")
+        program = (sys.executable, "-c", f"import lightning_hangcheck as hc\n{code}")
+        ran = python(*words, *program, environment={**kept, **ranks, **environment})
+        assert ran.returncode == 0, ran.stderr
         journals = [path.read_text() for path in Path(folder, "run", "ranks").glob("*.jsonl")]
     assert "Traceback" not in ran.stderr
     assert SECRET not in ran.stderr

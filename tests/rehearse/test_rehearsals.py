@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 
@@ -22,25 +23,17 @@ if TYPE_CHECKING:
 TORCHRUN = ("torchrun", "--nproc_per_node=8")
 PYTHON = (sys.executable,)
 ACCELERATE = ("accelerate", "launch", "--multi_gpu", "--num_processes", "8")
-COMMAND = [sys.executable, "-m", "lightning_hangcheck", "rehearse", "--json"]
+COMMAND = ("-m", "lightning_hangcheck", "rehearse", "--json")
 BESIDE = os.path.dirname(sys.executable)  # noqa: PTH120 - where torchrun is installed
 ENVIRONMENT = {**os.environ, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"}
-LIMIT_S = 1700
 
 
 def rehearse(
     folder: Path, program: str, launcher: tuple[str, ...], *options: str
 ) -> subprocess.CompletedProcess[str]:
     script = str(PROGRAMS / "rehearse" / f"{program}.py")
-    return subprocess.run(
-        [*COMMAND, *options, "--", *launcher, script],
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=LIMIT_S,
-        check=False,
-    )
+    words = (*COMMAND, *options, "--", *launcher, script)
+    return python(*words, folder=folder, environment=ENVIRONMENT, limit_s=1700)
 
 
 def scenes(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -80,7 +73,7 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
     """The session's own fixture fails where a process is left behind."""
     script = str(PROGRAMS / "rehearse" / "ddp_skips_nan.py")
     process = subprocess.Popen(
-        [*COMMAND, "--run-dir", "run", "--", *TORCHRUN, script],
+        [sys.executable, *COMMAND, "--run-dir", "run", "--", *TORCHRUN, script],
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -105,14 +98,8 @@ def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     part = Part(scene="as-it-is", folder=str(tmp_path), ranks=1, batches=4, names_cuda=True)
     told = {VARIABLE: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}
     script = str(PROGRAMS / "rehearse" / "on_a_gpu.py")
-    ran = subprocess.run(
-        [sys.executable, "-c", BEGIN + RUN, script, f"{tmp_path}/store"],
-        env={**os.environ, **told},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
+    words = ("-c", BEGIN + RUN, script, f"{tmp_path}/store")
+    ran = python(*words, environment={**os.environ, **told}, limit_s=240)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {
         "devices": ["cpu"],

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import python, start_job
+from processes import PROGRAMS
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+PROGRAM = str(PROGRAMS / "phases.py")
 
 
 @pytest.fixture
@@ -24,31 +28,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, *words],
-        cwd=folder,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-
-
-def python(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = start(folder, *words, **environment)
-    out, err = program.communicate(timeout=120)
-    return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    ours = {**os.environ, "HANGCHECK_CONSOLE": "off", **environment}
+    return python(*words, folder=folder, environment=ours)
 
 
 def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return python(folder, str(PROGRAM), *arguments, **environment)
+    return run(folder, PROGRAM, *arguments, **environment)
 
 
 def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Run a few lines whose phases are all there is to them."""
-    return python(folder, "-c", f"import os, lightning_hangcheck as hc\n{code}", **environment)
+    return run(folder, "-c", f"import os, lightning_hangcheck as hc\n{code}", **environment)
 
 
 def history(folder: Path) -> PhaseHistory:
@@ -131,7 +122,7 @@ def test_what_must_not_run_twice_raises(folder: Path) -> None:
 
 
 def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:
-    program = start(folder, str(PROGRAM), "rerun", "0.4", "wait")
+    program = start_job(folder, "phases.py", "rerun", "0.4", "wait", environment={})
     assert program.stdout is not None
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
@@ -151,7 +142,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
         f"sys.argv[1:] = ['rerun', '0.9']; runpy.run_path({str(PROGRAM)!r})"
     )
-    done = python(folder, "-c", code)
+    done = run(folder, "-c", code)
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
     assert history(folder).phases[0].name == "prepare"
     assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
@@ -160,7 +151,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
 def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) -> None:
     ran(folder, "reuse", "0.9")
     torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0")
-    done = python(folder, *torchrun, str(PROGRAM), "reuse", "0.9")
+    done = run(folder, *torchrun, PROGRAM, "reuse", "0.9")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("prepare False") == 2
     phases = history(folder).phases

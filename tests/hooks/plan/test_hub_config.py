@@ -7,12 +7,11 @@ import http.server
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import python
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.plan import fetch_config
@@ -79,14 +78,9 @@ def silent_server() -> Iterator[str]:
 def fetch(endpoint: str, folder: Path, **environment: str) -> str:
     """What a process of its own gets: the hub's library reads its environment when imported."""
     ours = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "HF_HUB_OFFLINE": "0"}
-    said = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **ours, "NO_PROXY": "127.0.0.1", **environment},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
+    ours |= {"NO_PROXY": "127.0.0.1", **environment}
+    said = python("-c", PROGRAM, environment={**os.environ, **ours})
+    assert said.returncode == 0, said.stderr
     return said.stdout.removesuffix("\n")
 
 

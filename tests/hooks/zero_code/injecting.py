@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
+from hooks.launching import python
 from processes import PROGRAMS
 
 from lightning_hangcheck.hooks.zero_code.start import injected
@@ -27,20 +26,9 @@ PACKAGE = str(Path(__file__).parents[3])
 
 def run_script(script: Path, environment: dict[str, str], python_path: str) -> tuple[int, str, str]:
     """Run it in its own folder; exit code, output and errors."""
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", script.name],
-        cwd=script.parent,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": python_path,
-            "OMP_NUM_THREADS": "1",
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=480,
-        check=False,
-    )
+    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
+    words = ("-W", "ignore", script.name)
+    ended = python(*words, folder=script.parent, environment={**ours, **environment}, limit_s=480)
     return ended.returncode, ended.stdout, ended.stderr
 
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import python
 from hooks.zero_code.injecting import PACKAGE, as_script
 from long_tests import WHEN_ASKED_FOR
 from processes import until
@@ -29,6 +28,8 @@ from lightning_hangcheck.session.collective_notes import (
 from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 if TYPE_CHECKING:
+    import subprocess
+
     from processes import StartProgram
 
     from lightning_hangcheck.session.session import Session
@@ -59,21 +60,13 @@ def _watched(session: Session) -> dict[str, str]:
 def _python(
     session: Session, *arguments: str, search: str = "", package: str = PACKAGE, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=session.path,
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, package)))),
-            SESSION_VARIABLE: str(session.path),
-            "SHOWN_PAGES": str(session.pages),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ours = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, package)))),
+        SESSION_VARIABLE: str(session.path),
+        "SHOWN_PAGES": str(session.pages),
+    }
+    return python(*arguments, folder=session.path, environment={**ours, **environment})
 
 
 def _shown(session: Session, **environment: str) -> dict[str, object]:
