@@ -10,9 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from processes import PROGRAMS, end
 
+from lightning_hangcheck.session.session import SessionFacts, open_session
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from lightning_hangcheck.session.session import Session
 
 LIMIT_S = 480.0
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
@@ -42,6 +46,18 @@ def python(
         timeout=limit_s,
         check=False,
     )
+
+
+def job_session(tmp_path: Path, *, launched: bool = True, root_pid: int = 0) -> Session:
+    """Open the session of a job; of a launched one, no rank takes it away while others come."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train.py",
+        started_at="2026-11-20T10:00:00Z",
+        root_pid=root_pid or os.getpid(),
+        launched=launched,
+    )
+    return open_session(tmp_path / "session", facts)
 
 
 class Ended(NamedTuple):

@@ -10,18 +10,14 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
+from hooks.launching import job_session
 from long_tests import WHEN_ASKED_FOR
 from processes import RunningProgram, is_sidecar, marked_processes, runs, until
 from watch.launched import verdict_of
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import decode
-from lightning_hangcheck.session.session import (
-    SESSION_VARIABLE,
-    SessionFacts,
-    SidecarFacts,
-    open_session,
-)
+from lightning_hangcheck.session.session import SESSION_VARIABLE, SidecarFacts
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,10 +93,7 @@ def test_none_is_started_by_a_second_rank_of_a_node_nor_beside_hangcheck_run(
 ) -> None:
     variables = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"}
     if rank == "0":
-        facts = SessionFacts(
-            run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=1, launched=True
-        )
-        variables[SESSION_VARIABLE] = str(open_session(tmp_path / "session", facts).path)
+        variables[SESSION_VARIABLE] = str(job_session(tmp_path).path)
     job = program("hooks_sidecar.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"), **variables)
     assert not sidecars_of(Path(job.first_words))
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import json_lines, start_job
+from hooks.launching import job_session, json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
 from processes import end
 
-from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,14 +30,7 @@ APART_S = 3.0
 @pytest.fixture
 def meet(tmp_path: Path) -> Iterator[Meet]:
     """Run these steps on these ranks of a job of three; return what each rank said."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="",
-        started_at="",
-        root_pid=os.getpid(),
-        launched=True,  # so that no rank takes the session away while others are still to come
-    )
-    session = open_session(tmp_path / "session", facts)
+    session = job_session(tmp_path)
     started: list[subprocess.Popen[str]] = []
 
     def start(rank: int, steps: list[list[Any]], more: dict[str, str]) -> subprocess.Popen[str]:

@@ -6,7 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-from hooks.launching import python
+from hooks.launching import job_session, python
 from processes import PROGRAMS
 
 from lightning_hangcheck.hooks.zero_code.start import injected
@@ -14,12 +14,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page import PageReader
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
-from lightning_hangcheck.session.session import (
-    SESSION_VARIABLE,
-    SessionFacts,
-    open_session,
-    read_session,
-)
+from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 PACKAGE = str(Path(__file__).parents[3])
 
@@ -42,7 +37,7 @@ def run_program(
 
 def page_of(tmp_path: Path) -> Beat:
     """What the only rank of `as_script`'s session left on its page."""
-    (page,) = (tmp_path / "shared" / "key" / "pages").iterdir()
+    (page,) = (tmp_path / "session" / "pages").iterdir()
     beat = PageReader(page).read()
     assert isinstance(beat, Beat)
     return beat
@@ -50,15 +45,7 @@ def page_of(tmp_path: Path) -> Beat:
 
 def as_script(tmp_path: Path) -> tuple[dict[str, str], str]:
     """Environment and PYTHONPATH of a process of a job that is watched."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="train.py",
-        started_at="2026-11-20T10:00:00Z",
-        root_pid=os.getpid(),
-        launched=True,
-    )
-    session = open_session(tmp_path / "shared" / "key", facts)
-    return {SESSION_VARIABLE: str(session.path)}, injected(PACKAGE)
+    return {SESSION_VARIABLE: str(job_session(tmp_path).path)}, injected(PACKAGE)
 
 
 def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
@@ -69,6 +56,6 @@ def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
 
 def carried_journals(tmp_path: Path) -> list[Path]:
     """Carry the journals of what ran in `as_script`'s session, as its sidecar would."""
-    session = read_session(tmp_path / "shared" / "key")
+    session = read_session(tmp_path / "session")
     Carrier(session.journals, lambda: prepare_run_folder(session.run_folder)).carry()
     return sorted((tmp_path / "run" / "ranks").iterdir())
