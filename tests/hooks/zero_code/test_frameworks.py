@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import (
+from hooks.launching import (
     PACKAGE,
     as_rank,
     as_script,

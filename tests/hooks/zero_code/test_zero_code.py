@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import python
-from hooks.zero_code.injecting import PACKAGE, as_script
+from hooks.launching import PACKAGE, as_script, python
 from long_tests import WHEN_ASKED_FOR
 from processes import until
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import Ended, run_job
-from hooks.zero_code.injecting import PACKAGE, as_script, run_program
+from hooks.launching import PACKAGE, Ended, as_script, run_job, run_program
 from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
