@@ -25,7 +25,8 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.launch_command import read_launch
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_end_owned, read_owned
-from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, Part, SceneName
+from lightning_hangcheck.hooks.rehearsal import GLOO, Note, NoteKind, Part, SceneName
+from lightning_hangcheck.hooks.zero_code.start import REHEARSAL
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.paragraphs import aligned, labelled
 from lightning_hangcheck.rundir import RunFolder
@@ -365,7 +366,7 @@ def play_all(
             **CPU_ENVIRONMENT,
             # its own, so that what it cost is not counted with real runs
             "HANGCHECK_LEDGER": str(notes_folder / "ledger"),
-            VARIABLE: msgspec.json.encode(part).decode(),
+            REHEARSAL: msgspec.json.encode(part).decode(),
         }
         trial = Trial(devices=ranks, workers=None, command=words)
         outcome = run_trial(trial, folder, limit_s, environment)

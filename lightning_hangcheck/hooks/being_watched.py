@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine import NoRoom, is_alive, read_process_stat, require_room
+from lightning_hangcheck.machine import (
+    NoRoom,
+    is_alive,
+    read_process_stat,
+    read_status,
+    require_room,
+)
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
@@ -215,12 +221,11 @@ def offer_stacks(session: Session | None) -> None:
     own, file = read_process_stat(pid), offer_file(session.path, pid)
     if own is None or file.exists():
         return
-    answers, taken = file.with_suffix(".txt"), 0
+    answers = file.with_suffix(".txt")
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            name, _, mask = line.partition(":")
-            if name in ("SigBlk", "SigIgn", "SigCgt"):
-                taken |= int(mask, 16)
+        status = read_status("self")
+        masks = [int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")]
+        taken = masks[0] | masks[1] | masks[2]
         free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)
         number = next(free, None)
         if number is None:
@@ -239,7 +244,7 @@ def offer_stacks(session: Session | None) -> None:
             answers=str(answers),
         )
         write_atomically(file, encode(offer))
-    except (OSError, ValueError, RuntimeError) as error:
+    except (KeyError, OSError, ValueError, RuntimeError) as error:
         log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
         return
 

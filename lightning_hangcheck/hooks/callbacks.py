@@ -260,8 +260,7 @@ class LoggedMetrics:
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
-        from lightning_hangcheck.errors import UnreadableRun
-        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
         from lightning_hangcheck.observe.run_record import WatchNotes
         from lightning_hangcheck.report.stragglers import median_step, ratio_to
 
@@ -276,15 +275,11 @@ class LoggedMetrics:
         if not means:
             return {}
         slowest = max(means, key=lambda rank: means[rank].own_s)
-        typical, verdict = median_step(tuple(means.values())), ""
-        try:
-            data = read_owned(self._watch_file, EVIDENCE_BYTES)
-            newest = decode(data, WatchNotes, str(self._watch_file)).newest
-            verdict = newest.verdict if newest is not None else ""
-        except (OSError, UnreadableRun):  # no sidecar has told anything yet
-            pass
+        typical = median_step(tuple(means.values()))
+        notes = read_fact(self._watch_file, WatchNotes, EVIDENCE_BYTES)
+        newest = notes.newest if notes is not None else None
         return {
-            "hangcheck/state": STATES.get(verdict, 0),
+            "hangcheck/state": STATES.get(newest.verdict, 0) if newest is not None else 0,
             "hangcheck/step_time": typical.seconds,
             "hangcheck/slowest_rank": slowest,
             "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),

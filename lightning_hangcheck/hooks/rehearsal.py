@@ -23,15 +23,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import open_for_append
-from lightning_hangcheck.hooks.zero_code.start import on_import
+from lightning_hangcheck.hooks.zero_code.start import REHEARSAL, on_import
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
-from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, Part
 from lightning_hangcheck.recorder.announcer import attempt, user_frame
 
 if TYPE_CHECKING:
@@ -40,6 +39,8 @@ if TYPE_CHECKING:
 Foreign: TypeAlias = Any
 """An object of a framework or of the program."""
 
+GLOO = "gloo/transport"
+"""In the text of all errors with which gloo ends a collective that ranks do not share."""
 EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
@@ -68,6 +69,64 @@ n=0
 while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
 do n=$((n+1)); sleep 0.3; done
 """
+
+
+SceneName = Literal[
+    "as-it-is", "fewer-samples", "no-samples", "smaller-last-batch", "unusable-batch",
+    "non-finite-loss", "save-fails", "save-slow", "early-stop", "sigterm", "no-workers",
+    "one-worker",
+]  # fmt: skip
+NoteKind = Literal[
+    "group",  # the rank joined a process group; text: its size
+    "loader",  # a DataLoader was used first; key, text: how its samples get to the ranks
+    "workers",  # a DataLoader was made; text: its number of workers
+    "collate",  # its own collate function makes something of a batch without samples
+    "loss",  # a loss of torch.nn.functional that training steps on
+    "forward",  # a module's output that training steps on
+    "save",  # a checkpoint was saved
+    "step",  # an optimizer stepped; text: who answers SIGTERM
+    "changed",  # something was replaced so that it runs on CPUs
+    "provoked",  # the scene took place
+    "raised",  # the rank ends with an exception
+    "left",  # the rank ends otherwise, or leaves its process group
+]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank is told.
+
+    Attributes:
+        folder: For its notes.
+        batches: Most batches of a DataLoader's pass.
+        uneven: Keys of loaders of which nothing makes sure that all ranks get as many batches.
+        by_output: No loss function is known, so outputs of modules are made non-finite.
+        names_cuda: The program's source names cuda, so what it puts there must stay on the CPU.
+    """
+
+    scene: SceneName
+    folder: str
+    ranks: int
+    batches: int
+    uneven: tuple[str, ...] = ()
+    by_output: bool = False
+    names_cuda: bool = False
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a rank's notes.
+
+    Attributes:
+        key: Which loader; of what was raised, the program's line.
+        shared: The loader gives every rank as many batches, by its sampler.
+        mark: Stands for the loader's data; empty where nothing tells.
+    """
+
+    kind: NoteKind
+    rank: int
+    text: str = ""
+    key: str = ""
+    shared: bool = False
+    mark: str = ""
 
 
 class Rehearsal:
@@ -651,7 +710,7 @@ CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
 def begin() -> None:
     """Take part in the rehearsal that the environment names; nothing of ours raises."""
     try:
-        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[REHEARSAL], type=Part))
     except (KeyError, msgspec.MsgspecError) as error:
         log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
         return

@@ -38,12 +38,12 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from lightning.pytorch.loggers import WandbLogger
     from wandb.sdk.wandb_run import Run
 
 Result = TypeVar("Result")
+WAITING = "a line about wandb"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
@@ -173,7 +173,7 @@ def _make(
     waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
     goes_on = None if on_failure == "raise" else init_limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-    with section, _said(waiting, init_limit):
+    with section, later(notice_after(init_limit), WAITING, log.once, waiting, waiting):
         logger = _creating(init_limit, work)
     _bound_finish(logger.experiment, finish_limit)
     return logger
@@ -214,11 +214,6 @@ def _creating(limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
             "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
             "on_failure='offline')",
         ) from error
-
-
-def _said(sentence: str, limit: float) -> AbstractContextManager[None]:
-    """Say a sentence once if the body takes longer than a few seconds."""
-    return later(notice_after(limit), "a line about wandb", log.once, sentence, sentence)
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:
@@ -264,7 +259,7 @@ def _bound_finish(run: Run, limit: float) -> None:
             return
         is_over = True
         try:
-            with shown(), _said(waiting, limit):
+            with shown(), later(notice_after(limit), WAITING, log.once, waiting, waiting):
                 bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(

@@ -15,7 +15,8 @@ from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 
-from lightning_hangcheck.model.rehearsal import VARIABLE, Part
+from lightning_hangcheck.hooks.rehearsal import Part
+from lightning_hangcheck.hooks.zero_code.start import REHEARSAL
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,7 +97,7 @@ RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
 @pytest.mark.real
 def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     part = Part(scene="as-it-is", folder=str(tmp_path), ranks=1, batches=4, names_cuda=True)
-    told = {VARIABLE: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}
+    told = {REHEARSAL: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}
     script = str(PROGRAMS / "rehearse" / "on_a_gpu.py")
     words = ("-c", BEGIN + RUN, script, f"{tmp_path}/store")
     ran = python(*words, environment={**os.environ, **told}, limit_s=240)

@@ -10,8 +10,8 @@ import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 from msgspec.structs import replace
 
+from lightning_hangcheck.hooks.rehearsal import Note
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.rehearsal import Note
 from lightning_hangcheck.rehearse import (
     SCENES,
     CannotRehearse,
