@@ -262,7 +262,7 @@ class LoggedMetrics:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
         from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
         from lightning_hangcheck.observe.run_record import WatchNotes
-        from lightning_hangcheck.report.stragglers import median_step, ratio_to
+        from lightning_hangcheck.report.stragglers import compared
 
         self._pages.find_new()
         # of two processes that were one rank after each other the newer page counts
@@ -271,18 +271,16 @@ class LoggedMetrics:
         told = {rank: times for rank, times in sums.items() if times is not None}
         before, self._before = self._before, told
         since = {rank: times.since(before[rank]) for rank, times in told.items() if rank in before}
-        means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
-        if not means:
+        found = compared({rank: made for rank, made in since.items() if made.steps > 0})
+        if found is None:
             return {}
-        slowest = max(means, key=lambda rank: means[rank].own_s)
-        typical = median_step(tuple(means.values()))
         notes = read_fact(self._watch_file, WatchNotes, EVIDENCE_BYTES)
         newest = notes.newest if notes is not None else None
         return {
             "hangcheck/state": STATES.get(newest.verdict, 0) if newest is not None else 0,
-            "hangcheck/step_time": typical.seconds,
-            "hangcheck/slowest_rank": slowest,
-            "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
+            "hangcheck/step_time": found.typical.seconds,
+            "hangcheck/slowest_rank": found.ranks[0].rank,
+            "hangcheck/straggler_ratio": found.ranks[0].ratio,
         }
 
 
