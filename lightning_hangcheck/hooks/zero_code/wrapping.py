@@ -83,8 +83,10 @@ def wrap(
     *,
     before: Before | None = None,
     after: Callable[[Call], object] | None = None,
-) -> bool:
+) -> None:
     """Watch a function of a module, or a method; what a watcher raises is never seen by the caller.
+
+    Another version of the framework may not have it.
 
     Args:
         owner: The module, class or object.
@@ -93,13 +95,10 @@ def wrap(
         before: For a tenth of the cost, called before each call: gets the frame that calls, and
             the arguments.
         after: As cheap, called when a call has returned.
-
-    Returns:
-        Whether there is such a function; another version of the framework may not have it.
     """
     plain = getattr(owner, name, None)
     if not callable(plain):
-        return False
+        return
     works = True
 
     def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
@@ -141,7 +140,6 @@ def wrap(
         around_it = sys.modules.get(package)
         if around_it is not None and vars(around_it).get(name) is plain:
             setattr(around_it, name, ours)
-    return True
 
 
 def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
