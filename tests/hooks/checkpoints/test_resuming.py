@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from lightning_hangcheck.hooks.checkpoints import of_huggingface, of_lightning, parts_held
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 STATE = '{"global_step": 40, "epoch": 1.5, "log_history": [{"loss": 1.0}]}'
 EVERYTHING = ("model.safetensors", "optimizer.pt", "scheduler.pt")

@@ -60,7 +60,7 @@ SAID = {
 def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
     watched = run_program(name, tmp_path, *as_script(tmp_path))
     assert watched[0] == 0, watched[2]
-    assert watched[1].splitlines()[-1] == "ended as written"
+    assert watched[1].splitlines()[-1] == f"{STEPS} steps"
     lines = re.findall(r"\] (?:About to call (.+)\.\.\.|(CHECKPOINT .+))", watched[2])
     assert list(dict.fromkeys(call or checkpoint for call, checkpoint in lines)) == SAID[name]
     assert watched[2].count("Trainer constructor returned") <= 1
@@ -78,9 +78,11 @@ def test_a_framework_is_seen_to_its_end(name: str, tmp_path: Path) -> None:
 def test_what_hugging_faces_trainer_goes_on_from_is_said_with_what_is_missing(
     tmp_path: Path,
 ) -> None:
-    code, out, errors = run_program("resuming_huggingface.py", tmp_path, *as_script(tmp_path))
+    watched, python_path = as_script(tmp_path)
+    ours = {**watched, "RESUMES": "1"}
+    code, out, errors = run_program("unaware_huggingface.py", tmp_path, ours, python_path)
     assert code == 0, errors
-    assert out.splitlines()[-1] == "4"
+    assert out.splitlines()[-1] == "4 steps"
     (line,) = re.findall(r"training goes on from .*", errors)
     told = f"{tmp_path}/out/checkpoint-2: step 2, epoch 1, written "
     assert line.startswith(f"training goes on from {told}"), line
