@@ -166,12 +166,9 @@ class Facts:
 
 
 class Scene(Struct, frozen=True):
-    """One scene.
+    """One scene; ``missing`` says why it cannot take place with a program, in a clause.
 
-    Attributes:
-        title: For people.
-        remedy: What to do where it hangs; empty where only the verdict knows.
-        missing: Why it cannot take place with a program, in a clause; empty where it can.
+    ``remedy`` is what to do where it hangs; empty where only the verdict knows.
     """
 
     name: SceneName
@@ -269,14 +266,10 @@ NO_BATCHES = "let it read its batches from a DataLoader, or give it an option th
 
 
 class Played(Struct, frozen=True, kw_only=True):
-    """What came of one scene.
+    """What came of one scene; there is no verdict of one that gloo ended.
 
-    Attributes:
-        why: Of a scene that did not pass: what is known of it, in a sentence.
-        remedy: Of one that hung, what to do about this scene.
-        seconds: Until it ended.
-        verdict: Of one that hung until `hangcheck run` ended it; None where gloo did.
-        run_folder: As a reader should type it; empty where nothing was run.
+    ``why`` is what is known of one that did not pass, in a sentence. The run folder is written as a
+    reader should type it.
     """
 
     scene: SceneName
@@ -290,11 +283,7 @@ class Played(Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(Struct, frozen=True, kw_only=True):
-    """A whole rehearsal.
-
-    Attributes:
-        changed: What was replaced so that the command runs on CPUs.
-    """
+    """A whole rehearsal; ``changed`` is what was replaced so that the command runs on CPUs."""
 
     command: str
     ranks: int
@@ -320,17 +309,9 @@ def play_all(
     shown: Callable[[Path], str],
     say: Callable[[str], None],
 ) -> Rehearsed:
-    """Play the command as it is, then the scenes in turn; what it does not have is skipped.
+    """Play the command as it is, then the wanted scenes in turn, all where none is named.
 
-    Args:
-        command: As the user types it.
-        ranks: CPU ranks to run it on.
-        batches: Most of a pass over a DataLoader.
-        wanted: Names of scenes; all where there is none.
-        root: Each scene has a run folder beside it.
-        limit_s: For each scene.
-        shown: Writes a path as a reader should type it.
-        say: Told what is played.
+    What the command does not have is skipped. Each scene has a run folder beside ``root``.
 
     Raises:
         CannotRehearse: The command does not run on CPU ranks, or nothing of it can be reached.

@@ -93,11 +93,9 @@ NoteKind = Literal[
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank is told.
+    """What a rank is told; its notes go to ``folder``, and ``batches`` are most of a pass.
 
     Attributes:
-        folder: For its notes.
-        batches: Most batches of a DataLoader's pass.
         uneven: Keys of loaders of which nothing makes sure that all ranks get as many batches.
         by_output: No loss function is known, so outputs of modules are made non-finite.
         names_cuda: The program's source names cuda, so what it puts there must stay on the CPU.
