@@ -223,9 +223,9 @@ def offer_stacks(session: Session | None) -> None:
         return
     answers = file.with_suffix(".txt")
     try:
-        status = read_status("self")
-        masks = [int(status[name], 16) for name in ("SigBlk", "SigIgn", "SigCgt")]
-        taken = masks[0] | masks[1] | masks[2]
+        status, taken = read_status("self"), 0
+        for name in ("SigBlk", "SigIgn", "SigCgt"):
+            taken |= int(status.get(name, "0"), 16)
         free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)
         number = next(free, None)
         if number is None:
@@ -244,7 +244,7 @@ def offer_stacks(session: Session | None) -> None:
             answers=str(answers),
         )
         write_atomically(file, encode(offer))
-    except (KeyError, OSError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
         return
 
