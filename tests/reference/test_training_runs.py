@@ -18,19 +18,11 @@ ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "train_reference.py"
 LINE = re.compile(r"\[PID:(\d+)\] CHECKPOINT (\d+): (.*)$", re.MULTILINE)
 CHECKPOINTS = [
-    "Script started",
-    "Args parsed",
-    "Logs directory ready",
-    "Tokenizer loaded",
-    "Model created",
-    "LLMModule ready",
-    "DataModule ready",
-    "Accelerator configured",
-    "WandbLogger ready (prime suspect)",
-    "MemoryLoggingCallback ready",
-    "Trainer ready (prime suspect)",
-    "Training finished",
-]
+    "Script started", "Args parsed", "Logs directory ready", "Tokenizer loaded", "Model created",
+    "LLMModule ready", "DataModule ready", "Accelerator configured",
+    "WandbLogger ready (prime suspect)", "MemoryLoggingCallback ready",
+    "Trainer ready (prime suspect)", "Training finished",
+]  # fmt: skip
 ALL_TWELVE = list(enumerate(CHECKPOINTS, start=1))
 SECRET = "0123456789abcdef" * 2 + "01234567"
 STRATEGY = "ddp_find_unused_parameters_true"

@@ -70,6 +70,9 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     changed = ran(folder, "reuse", "0.9")
     assert "prepare True" in changed.stdout
     assert "raw.txt has changed (known by its whole content)" in changed.stderr
+    refused = ran(folder, "error", "0.9")
+    assert refused.returncode == 1
+    assert "PhaseDone: phase prepare is done since" in refused.stderr
 
 
 PIPELINE = """
@@ -112,13 +115,6 @@ def test_work_that_wants_to_be_asked_about_is_neither_made_stale_nor_overwritten
     assert "phase train: " in said
     assert "reuse  what it made (fidelity 0.9)" in said
     assert pipeline("third", "0.8", HANGCHECK_IF_DONE="rerun")[:3] == (0, "third", "0.8")
-
-
-def test_what_must_not_run_twice_raises(folder: Path) -> None:
-    ran(folder, "rerun", "0.9")
-    refused = ran(folder, "error", "0.9")
-    assert refused.returncode == 1
-    assert "PhaseDone: phase prepare is done since" in refused.stderr
 
 
 def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:

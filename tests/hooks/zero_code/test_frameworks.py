@@ -25,32 +25,18 @@ if TYPE_CHECKING:
 STEPS = 2
 SAID = {
     "unaware_fabric.py": [
-        "CHECKPOINT 1: Script started",
-        "Fabric constructor",
-        "CHECKPOINT 8: Accelerator configured",
-        "Fabric.launch",
-        "Fabric.setup",
-        "DataLoader constructor",
-        "Fabric.setup_dataloaders",
-        "first batch of a DataLoader",
-        "Fabric.barrier",
-        "Fabric.save of a checkpoint",
-        "Fabric.load of a checkpoint",
+        "CHECKPOINT 1: Script started", "Fabric constructor",
+        "CHECKPOINT 8: Accelerator configured", "Fabric.launch", "Fabric.setup",
+        "DataLoader constructor", "Fabric.setup_dataloaders", "first batch of a DataLoader",
+        "Fabric.barrier", "Fabric.save of a checkpoint", "Fabric.load of a checkpoint",
     ],
     "unaware_huggingface.py": [
-        "CHECKPOINT 1: Script started",
-        "Trainer constructor",
-        "Accelerator constructor",
-        "CHECKPOINT 8: Accelerator configured",
-        "CHECKPOINT 11: Trainer ready (prime suspect)",
-        "Trainer.train",
-        "DataLoader constructor",
-        "first batch of a DataLoader",
-        "Trainer.save_checkpoint",
-        "CHECKPOINT 12: Training finished",
-        "Trainer.evaluate",
+        "CHECKPOINT 1: Script started", "Trainer constructor", "Accelerator constructor",
+        "CHECKPOINT 8: Accelerator configured", "CHECKPOINT 11: Trainer ready (prime suspect)",
+        "Trainer.train", "DataLoader constructor", "first batch of a DataLoader",
+        "Trainer.save_checkpoint", "CHECKPOINT 12: Training finished", "Trainer.evaluate",
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.real
