@@ -56,7 +56,7 @@ OF_CONFIG = {"loader": "GenerationConfig"}
         (NOWHERE, {}, "there is no folder ./modles/llama", True),
         (HERE, {}, "GenerationConfig.from_model_config", True),
         (Source(), OF_CONFIG, "GenerationConfig.from_model_config(model.config)", True),
-        (Source("cache", offline=False), OF_CONFIG, "from_model_config", False),  # a hub may have it
+        (Source("cache", offline=False), OF_CONFIG, "from_model_config", False),  # the hub may
         (Source(has_generation_config=True), OF_CONFIG, "from_model_config", False),
     ],
 )  # fmt: skip
