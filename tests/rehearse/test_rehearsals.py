@@ -32,8 +32,9 @@ ENVIRONMENT = {**os.environ, "PATH": f"{BESIDE}{os.pathsep}{os.environ['PATH']}"
 def rehearse(
     folder: Path, program: str, launcher: tuple[str, ...], *options: str
 ) -> subprocess.CompletedProcess[str]:
-    script = str(PROGRAMS / "rehearse" / f"{program}.py")
-    words = (*COMMAND, *options, "--", *launcher, script)
+    name, *arguments = program.split()
+    script = str(PROGRAMS / "rehearse" / f"{name}.py")
+    words = (*COMMAND, *options, "--", *launcher, script, *arguments)
     return python(*words, folder=folder, environment=ENVIRONMENT, limit_s=1700)
 
 
@@ -52,11 +53,11 @@ def is_found(ran: subprocess.CompletedProcess[str], scene: str) -> None:
 @pytest.mark.real
 @pytest.mark.timeout(900)
 def test_a_program_that_skips_a_batch_on_one_rank_is_found(tmp_path: Path) -> None:
-    ran = rehearse(tmp_path, "ddp_skips_nan", TORCHRUN, "--scene", "non-finite-loss")
+    ran = rehearse(tmp_path, "ddp skips_nan", TORCHRUN, "--scene", "non-finite-loss")
     is_found(ran, "non-finite-loss")
     verdict = scenes(ran)["non-finite-loss"]["verdict"]
     assert verdict["verdict"] in ("hang", "dead")
-    assert "ddp_skips_nan.py" in verdict["summary"]
+    assert "ddp.py" in verdict["summary"]
 
 
 @WHEN_ASKED_FOR
@@ -72,9 +73,9 @@ def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> None:
     """The session's own fixture fails where a process is left behind."""
-    script = str(PROGRAMS / "rehearse" / "ddp_skips_nan.py")
+    script = str(PROGRAMS / "rehearse" / "ddp.py")
     process = subprocess.Popen(
-        [sys.executable, *COMMAND, "--run-dir", "run", "--", *TORCHRUN, script],
+        [sys.executable, *COMMAND, "--run-dir", "run", "--", *TORCHRUN, script, "skips_nan"],
         cwd=tmp_path,
         env=ENVIRONMENT,
         stdout=subprocess.PIPE,
@@ -114,25 +115,25 @@ def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
 
 
 EVERY = [
-    ("ddp_uneven_shards", "fewer-samples", TORCHRUN),
-    ("ddp_validates_where_samples_are", "no-samples", TORCHRUN),
-    ("ddp_counts_full_batches", "smaller-last-batch", TORCHRUN),
-    ("ddp_skips_none", "unusable-batch", TORCHRUN),
-    ("ddp_save_fails_before_barrier", "save-fails", TORCHRUN),
-    ("ddp_looks_for_saved", "save-slow", TORCHRUN),
-    ("ddp_own_patience", "early-stop", TORCHRUN),
-    ("ddp_leaves_on_sigterm", "sigterm", TORCHRUN),
+    ("ddp uneven_shards", "fewer-samples", TORCHRUN),
+    ("ddp validates_where_samples_are", "no-samples", TORCHRUN),
+    ("ddp counts_full_batches", "smaller-last-batch", TORCHRUN),
+    ("ddp skips_none", "unusable-batch", TORCHRUN),
+    ("ddp save_fails_before_barrier", "save-fails", TORCHRUN),
+    ("ddp looks_for_saved", "save-slow", TORCHRUN),
+    ("ddp own_patience", "early-stop", TORCHRUN),
+    ("ddp leaves_on_sigterm", "sigterm", TORCHRUN),
     ("lightning_skips_nan", "non-finite-loss", PYTHON),
     ("lightning_stops_alone", "early-stop", PYTHON),
     ("accelerate_uneven_batches", "fewer-samples", ACCELERATE),
     ("transformers_stops_alone", "early-stop", TORCHRUN),
     # robust: whatever the scene, they are not accused
-    ("robust_ddp", None, TORCHRUN),
-    ("robust_ddp_join", None, PYTHON),
-    ("robust_ddp_agrees", None, TORCHRUN),
-    ("robust_ddp_save", None, TORCHRUN),
-    ("robust_ddp_stream", None, TORCHRUN),
-    ("robust_ddp_endless", None, TORCHRUN),
+    ("ddp robust_plain", None, TORCHRUN),
+    ("ddp robust_join", None, PYTHON),
+    ("ddp robust_agrees", None, TORCHRUN),
+    ("ddp robust_save", None, TORCHRUN),
+    ("ddp robust_stream", None, TORCHRUN),
+    ("ddp robust_endless", None, TORCHRUN),
     ("robust_lightning", None, PYTHON),
     ("robust_accelerate", None, ACCELERATE),
     ("robust_transformers", None, TORCHRUN),
