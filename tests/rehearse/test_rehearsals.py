@@ -123,10 +123,10 @@ EVERY = [
     ("ddp looks_for_saved", "save-slow", TORCHRUN),
     ("ddp own_patience", "early-stop", TORCHRUN),
     ("ddp leaves_on_sigterm", "sigterm", TORCHRUN),
-    ("lightning_skips_nan", "non-finite-loss", PYTHON),
-    ("lightning_stops_alone", "early-stop", PYTHON),
-    ("accelerate_uneven_batches", "fewer-samples", ACCELERATE),
-    ("transformers_stops_alone", "early-stop", TORCHRUN),
+    ("lightning_jobs SkipsNan", "non-finite-loss", PYTHON),
+    ("lightning_jobs StopsAlone", "early-stop", PYTHON),
+    ("accelerate_jobs uneven_batches", "fewer-samples", ACCELERATE),
+    ("transformers_jobs stops_alone", "early-stop", TORCHRUN),
     # robust: whatever the scene, they are not accused
     ("ddp robust_plain", None, TORCHRUN),
     ("ddp robust_join", None, PYTHON),
@@ -134,9 +134,9 @@ EVERY = [
     ("ddp robust_save", None, TORCHRUN),
     ("ddp robust_stream", None, TORCHRUN),
     ("ddp robust_endless", None, TORCHRUN),
-    ("robust_lightning", None, PYTHON),
-    ("robust_accelerate", None, ACCELERATE),
-    ("robust_transformers", None, TORCHRUN),
+    ("lightning_jobs Robust", None, PYTHON),
+    ("accelerate_jobs robust", None, ACCELERATE),
+    ("transformers_jobs robust", None, TORCHRUN),
 ]
 
 
