@@ -19,9 +19,7 @@ from lightning_hangcheck.cli.options import (
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.launch.run import refuse_unstartable
-from lightning_hangcheck.rehearse import text
-from lightning_hangcheck.rehearse.runner import play_all
-from lightning_hangcheck.rehearse.scenes import NAMES
+from lightning_hangcheck.rehearse import NAMES, play_all, render, to_json
 from lightning_hangcheck.rundir import name_run_folder
 
 EPILOG = """\b
@@ -82,5 +80,5 @@ def rehearse(
         shown=as_typed,
         say=say,
     )
-    click.echo(text.to_json(rehearsed) if as_json else text.render(rehearsed), nl=False)
+    click.echo(to_json(rehearsed) if as_json else render(rehearsed), nl=False)
     return HANG if rehearsed.hung else 0

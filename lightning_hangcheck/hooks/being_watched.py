@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck import log
 from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine import NoRoom, is_alive, read_process_stat, require_room
+from lightning_hangcheck.machine import (
+    NoRoom,
+    is_alive,
+    read_process_stat,
+    read_status,
+    require_room,
+)
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
@@ -215,12 +221,11 @@ def offer_stacks(session: Session | None) -> None:
     own, file = read_process_stat(pid), offer_file(session.path, pid)
     if own is None or file.exists():
         return
-    answers, taken = file.with_suffix(".txt"), 0
+    answers = file.with_suffix(".txt")
     try:
-        for line in Path("/proc/self/status").read_text().splitlines():
-            name, _, mask = line.partition(":")
-            if name in ("SigBlk", "SigIgn", "SigCgt"):
-                taken |= int(mask, 16)
+        status, taken = read_status("self"), 0
+        for name in ("SigBlk", "SigIgn", "SigCgt"):
+            taken |= int(status.get(name, "0"), 16)
         free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)
         number = next(free, None)
         if number is None:

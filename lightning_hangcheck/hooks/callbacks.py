@@ -17,6 +17,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
+from lightning_hangcheck.hooks.zero_code.start import FAMILIES
 from lightning_hangcheck.hooks.zero_code.wrapping import guard_hooks, switch_off
 from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.recorder.lifecycle import current
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session
 
-LIGHTNING = ("lightning.pytorch", "pytorch_lightning")
 BETWEEN_NS = 50_000_000
 """Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
 FIRST_STEPS = 3
@@ -44,10 +44,10 @@ STATES = {"suspect": 1, "hang": 2, "dead": 3}
 
 def lightning_packages() -> tuple[ModuleType, ...]:
     """Return the packages of Lightning that are imported, maybe both, else import one."""
-    imported = tuple(filter(None, map(sys.modules.get, LIGHTNING)))
+    imported = tuple(filter(None, map(sys.modules.get, FAMILIES["LIGHTNING"])))
     if imported:
         return imported
-    for name in LIGHTNING:
+    for name in FAMILIES["LIGHTNING"]:
         if find_spec(name.partition(".")[0]) is not None:
             return (importlib.import_module(name),)
     raise BadUsage("Lightning is not installed", "pip install lightning")
@@ -260,10 +260,9 @@ class LoggedMetrics:
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
-        from lightning_hangcheck.errors import UnreadableRun
-        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+        from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
         from lightning_hangcheck.observe.run_record import WatchNotes
-        from lightning_hangcheck.report.stragglers import median_step, ratio_to
+        from lightning_hangcheck.report.stragglers import compared
 
         self._pages.find_new()
         # of two processes that were one rank after each other the newer page counts
@@ -272,22 +271,16 @@ class LoggedMetrics:
         told = {rank: times for rank, times in sums.items() if times is not None}
         before, self._before = self._before, told
         since = {rank: times.since(before[rank]) for rank, times in told.items() if rank in before}
-        means = {rank: made.a_step() for rank, made in since.items() if made.steps > 0}
-        if not means:
+        found = compared({rank: made for rank, made in since.items() if made.steps > 0})
+        if found is None:
             return {}
-        slowest = max(means, key=lambda rank: means[rank].own_s)
-        typical, verdict = median_step(tuple(means.values())), ""
-        try:
-            data = read_owned(self._watch_file, EVIDENCE_BYTES)
-            newest = decode(data, WatchNotes, str(self._watch_file)).newest
-            verdict = newest.verdict if newest is not None else ""
-        except (OSError, UnreadableRun):  # no sidecar has told anything yet
-            pass
+        notes = read_fact(self._watch_file, WatchNotes, EVIDENCE_BYTES)
+        newest = notes.newest if notes is not None else None
         return {
-            "hangcheck/state": STATES.get(verdict, 0),
-            "hangcheck/step_time": typical.seconds,
-            "hangcheck/slowest_rank": slowest,
-            "hangcheck/straggler_ratio": ratio_to(typical, means[slowest]),
+            "hangcheck/state": STATES.get(newest.verdict, 0) if newest is not None else 0,
+            "hangcheck/step_time": found.typical.seconds,
+            "hangcheck/slowest_rank": found.ranks[0].rank,
+            "hangcheck/straggler_ratio": found.ranks[0].ratio,
         }
 
 

@@ -22,12 +22,7 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.generating import token_beat
 from lightning_hangcheck.hooks.zero_code.start import passed
-from lightning_hangcheck.hooks.zero_code.wrapping import (
-    Call,
-    in_section,
-    inside,
-    wrap,
-)
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, inside, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several
@@ -186,7 +181,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
             return Source("hub", offline)
         root = Path(cached).parent
     folder, variant = root / (named.get("subfolder") or ""), named.get("variant")
-    sizes: dict[Path, int] = {}
+    files: list[Path] = []
     held: dict[str, str] = {}
     # in the order of preference of transformers' from_pretrained
     for stem, ending in (("model", "safetensors"), ("pytorch_model", "bin")):
@@ -194,14 +189,13 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
         single = folder / f"{stem}{middle}.{ending}"
         index = folder / f"{stem}.{ending}.index{middle}.json"
         if single.exists():
-            sizes = {single: single.stat().st_size}
+            files = [single]
         elif index.exists():
             held = msgspec.json.decode(index.read_bytes())["weight_map"]
-            sizes = {
-                folder / one: (folder / one).stat().st_size for one in sorted({*held.values()})
-            }
-        if sizes:
+            files = [folder / file for file in sorted({*held.values()})]
+        if files:
             break
+    sizes = {file: file.stat().st_size for file in files}
     configured = (folder / "generation_config.json").exists()
     return Source("cache" if cached else "folder", offline, folder, sizes, held, configured)
 

@@ -366,11 +366,7 @@ def _look_around(identity: Identity) -> ledger_file.Place:
             return None
         return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
 
-    stat, processor = read_process_stat(os.getpid()), ""
-    with suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
-        named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-        processor = next(named, "")
+    stat = read_process_stat(os.getpid())
     commit = git("rev-parse", "HEAD")
     tracked = ("status", "--porcelain", "--untracked-files=no")
     changes = git(*tracked) if commit is not None else None
@@ -379,8 +375,6 @@ def _look_around(identity: Identity) -> ledger_file.Place:
         pid=os.getpid(),
         started_ticks=stat.started_ticks if stat is not None else 0,
         ranks=identity.world_size or 1,
-        cpu=processor,
-        cores=len(os.sched_getaffinity(0)),
         gpus=gpu_names(GPU_LIMIT_S),
         commit=commit or "",
         dirty=None if changes is None else bool(changes),

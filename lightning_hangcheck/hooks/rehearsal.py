@@ -23,14 +23,14 @@ from contextlib import suppress
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import msgspec
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.zero_code.start import on_import
+from lightning_hangcheck.files.safe import open_for_append
+from lightning_hangcheck.hooks.zero_code.start import REHEARSAL, on_import
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
-from lightning_hangcheck.model.rehearsal import GLOO, VARIABLE, Note, NoteKind, Part
 from lightning_hangcheck.recorder.announcer import attempt, user_frame
 
 if TYPE_CHECKING:
@@ -39,10 +39,13 @@ if TYPE_CHECKING:
 Foreign: TypeAlias = Any
 """An object of a framework or of the program."""
 
+GLOO = "gloo/transport"
+"""In the text of all errors with which gloo ends a collective that ranks do not share."""
 EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
+SLOW_SAVE_S = 4.0
 AT_CALL = 3
 """The call of a kind at which a scene begins: by then the ranks have met in a step."""
 RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
@@ -58,12 +61,70 @@ CUDA_CALLS = (
     "empty_cache", "init", "ipc_collect", "reset_max_memory_allocated", "reset_peak_memory_stats",
     "set_device", "synchronize",
 )  # fmt: skip
+OF_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"}
+"""Arguments of a DataLoader that it refuses, or that mean nothing, without any."""
 NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
 KEEPER = """
 n=0
 while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
 do n=$((n+1)); sleep 0.3; done
 """
+
+
+SceneName = Literal[
+    "as-it-is", "fewer-samples", "no-samples", "smaller-last-batch", "unusable-batch",
+    "non-finite-loss", "save-fails", "save-slow", "early-stop", "sigterm", "no-workers",
+    "one-worker",
+]  # fmt: skip
+NoteKind = Literal[
+    "group",  # the rank joined a process group; text: its size
+    "loader",  # a DataLoader was used first; key, text: how its samples get to the ranks
+    "workers",  # a DataLoader was made; text: its number of workers
+    "collate",  # its own collate function makes something of a batch without samples
+    "loss",  # a loss of torch.nn.functional that training steps on
+    "forward",  # a module's output that training steps on
+    "save",  # a checkpoint was saved
+    "step",  # an optimizer stepped; text: who answers SIGTERM
+    "changed",  # something was replaced so that it runs on CPUs
+    "provoked",  # the scene took place
+    "raised",  # the rank ends with an exception
+    "left",  # the rank ends otherwise, or leaves its process group
+]
+
+
+class Part(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank is told; its notes go to ``folder``, and ``batches`` are most of a pass.
+
+    Attributes:
+        uneven: Keys of loaders of which nothing makes sure that all ranks get as many batches.
+        by_output: No loss function is known, so outputs of modules are made non-finite.
+        names_cuda: The program's source names cuda, so what it puts there must stay on the CPU.
+    """
+
+    scene: SceneName
+    folder: str
+    ranks: int
+    batches: int
+    uneven: tuple[str, ...] = ()
+    by_output: bool = False
+    names_cuda: bool = False
+
+
+class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A line of a rank's notes.
+
+    Attributes:
+        key: Which loader; of what was raised, the program's line.
+        shared: The loader gives every rank as many batches, by its sampler.
+        mark: Stands for the loader's data; empty where nothing tells.
+    """
+
+    kind: NoteKind
+    rank: int
+    text: str = ""
+    key: str = ""
+    shared: bool = False
+    mark: str = ""
 
 
 class Rehearsal:
@@ -102,10 +163,6 @@ class Rehearsal:
             self.calls[what] += 1
             return self.calls[what] == AT_CALL
 
-    def provoke(self) -> None:
-        """Note that the scene takes place."""
-        self.note("provoked", self.part.scene)
-
     def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
         """Write a note, each once a process."""
         about = (kind, more.get("key", text))
@@ -114,12 +171,8 @@ class Rehearsal:
         self._noted.add(about)
         note = Note(kind=kind, rank=self.rank, text=text[:300], **more)
         path = Path(self.part.folder) / f"{os.getpid()}.jsonl"
-        with suppress(OSError):
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-            try:
-                os.write(file, msgspec.json.encode(note) + b"\n")
-            finally:
-                os.close(file)
+        with suppress(OSError), os.fdopen(open_for_append(path), "ab", buffering=0) as file:
+            file.write(msgspec.json.encode(note) + b"\n")
 
     def mark_end(self) -> Path:
         """Show the other ranks that this one is at its end; return the folder of all marks."""
@@ -139,7 +192,6 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
     before = sys.excepthook
 
     def wait_for_others(limit_s: float) -> None:
-        """Wait until all ranks are at their end, so that each can still say how it came to it."""
         folder, until = rehearsal.mark_end(), time.monotonic() + limit_s
         while time.monotonic() < until and len(list(folder.glob("left-*"))) < rehearsal.part.ranks:
             time.sleep(0.05)
@@ -174,9 +226,8 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     for one in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
         with suppress(OSError):  # the descriptor with which they were listed
             sockets += [one] if stat.S_ISSOCK(os.fstat(one).st_mode) else []
-    given = (str(os.getppid()), str(folder), str(rehearsal.part.ranks))
     rehearsal.keeper = subprocess.Popen(
-        ["sh", "-c", KEEPER, "sh", *given],
+        ["sh", "-c", KEEPER, "sh", str(os.getppid()), str(folder), str(rehearsal.part.ranks)],
         env={"PATH": os.environ.get("PATH", os.defpath)},
         pass_fds=sockets,
         stdin=subprocess.DEVNULL,
@@ -240,7 +291,7 @@ def settle_arguments(rehearsal: Rehearsal, call: Call) -> None:
     given, batches = call.instance, rehearsal.part.batches
     new: dict[str, Foreign] = {"use_cpu": True, "fp16": False, "ddp_backend": "gloo"}
     new |= {"num_train_epochs": min(float(given.num_train_epochs), EPOCHS)}
-    new |= {"dataloader_pin_memory": False}
+    new["dataloader_pin_memory"] = False
     if given.max_steps > 0:
         new["max_steps"] = min(given.max_steps, EPOCHS * batches)
     for name in ("save_steps", "eval_steps", "logging_steps"):
@@ -372,7 +423,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         if rehearsal.is_odd_one and _key(instance.dataset, instance.sampler) in part.uneven:
             smaller = rehearsal.plays("smaller-last-batch") and not instance.drop_last
             if smaller or rehearsal.plays("fewer-samples", "no-samples"):
-                rehearsal.provoke()
+                rehearsal.note("provoked")
         return Few(sampler, limit, smaller=smaller)
 
     def few(instance: Foreign) -> Foreign:
@@ -423,12 +474,11 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
             return call.go()
         rehearsal.note("workers", str(named.get("num_workers", 0)))
         if rehearsal.plays("no-workers", "one-worker"):
-            rehearsal.provoke()
+            rehearsal.note("provoked")
             named["num_workers"] = int(rehearsal.plays("one-worker"))
         if not named.get("num_workers"):
-            of_workers = ("prefetch_factor", "persistent_workers", "multiprocessing_context")
-            for name in (*of_workers, "timeout"):
-                named.pop(name, None)
+            for name in OF_WORKERS & named.keys():
+                del named[name]
         return call.function(**named)
 
     loader._index_sampler = property(few)  # noqa: SLF001 - as above
@@ -521,7 +571,7 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
         elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
             rest = of_nothing(collate, data)
             if rest is not nothing:
-                rehearsal.provoke()
+                rehearsal.note("provoked")
                 return rest
         return batch
 
@@ -541,12 +591,9 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Make losses of one rank non-finite, or such that this rank alone wants to stop."""
-    if (
-        rehearsal.plays("as-it-is", "non-finite-loss", "early-stop")
-        and not rehearsal.part.by_output
-    ):
-        for name in LOSSES:
-            replace(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
+    spoils = rehearsal.plays("as-it-is", "non-finite-loss", "early-stop")
+    for name in LOSSES if spoils and not rehearsal.part.by_output else ():
+        replace(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
 
 
 def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -569,10 +616,10 @@ def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
     if not rehearsal.is_odd_one:
         return result
     if rehearsal.plays("non-finite-loss") and trains and rehearsal.comes_to(kind):
-        rehearsal.provoke()
+        rehearsal.note("provoked")
         return result * float("nan")
     if rehearsal.plays("early-stop"):
-        rehearsal.provoke()
+        rehearsal.note("provoked")
         rehearsal.comes_to("train" if trains else "eval")
         if not trains:  # as if it got worse with each evaluation
             return result * 10.0 * rehearsal.calls["eval"]
@@ -585,7 +632,7 @@ def stop(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
     result = call.go()
     if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
-        rehearsal.provoke()
+        rehearsal.note("provoked")
         return True, "rehearsed"
     return result
 
@@ -598,12 +645,12 @@ def save(rehearsal: Rehearsal, call: Call) -> Foreign:
         if rehearsal.plays("as-it-is"):
             rehearsal.note("save")
         if rehearsal.rank == 0 and rehearsal.plays("save-fails", "save-slow"):
-            rehearsal.provoke()
+            rehearsal.note("provoked")
             rehearsal.calls["save"] += 1
             if rehearsal.plays("save-fails"):
                 raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
             if rehearsal.calls["save"] == 1:
-                time.sleep(rehearsal.part.slow_s)
+                time.sleep(SLOW_SAVE_S)
     return call.go()
 
 
@@ -617,19 +664,16 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
             return ""
         parts = getattr(handler, "signal_handlers", None) or [handler]
         owners = {str(getattr(part, "__module__", "") or type(part).__module__) for part in parts}
-        owners = {
-            owner for owner in owners if not owner.startswith(("lightning_hangcheck", "signal"))
-        }
-        of_lightning = ("lightning.", "pytorch_lightning.")
-        if owners and all(owner.startswith(of_lightning) for owner in owners):
-            return "Lightning"
-        return "program" if owners else ""
+        foreign = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
+        if any(not one.startswith(("lightning.", "pytorch_lightning.")) for one in foreign):
+            return "program"
+        return "Lightning" if foreign else ""
 
     def after(*_: Foreign) -> None:
         if rehearsal.plays("as-it-is"):
             rehearsal.note("step", who_answers())
         if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
-            rehearsal.provoke()
+            rehearsal.note("provoked")
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)
@@ -664,7 +708,7 @@ CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
 def begin() -> None:
     """Take part in the rehearsal that the environment names; nothing of ours raises."""
     try:
-        rehearsal = Rehearsal(msgspec.json.decode(os.environ[VARIABLE], type=Part))
+        rehearsal = Rehearsal(msgspec.json.decode(os.environ[REHEARSAL], type=Part))
     except (KeyError, msgspec.MsgspecError) as error:
         log.once("rehearsal", f"this rank takes no part in the rehearsal ({error})")
         return

@@ -38,13 +38,12 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from lightning.pytorch.loggers import WandbLogger
     from wandb.sdk.wandb_run import Run
 
 Result = TypeVar("Result")
-MEETING, MADE = "wandb run", "wandb run creation"
+WAITING = "a line about wandb"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
@@ -111,18 +110,14 @@ def guarded_wandb_logger(
         sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
         log.once(sentence, sentence)
 
-    def meet() -> bool:
-        """Whether all came in time; else the run is made without them, if at all."""
-        try:
-            join_rendezvous(MEETING, init_limit, peers=peers)
-        except MeetingFailed as error:
-            go_on(error)
-            return False
-        return True
-
-    all_came = meet()
+    all_came = True
+    try:
+        join_rendezvous("wandb run", init_limit, peers=peers)
+    except MeetingFailed as error:  # the run is made without them, if at all
+        go_on(error)
+        all_came = False
     patience = init_limit + (0.0 if on_failure == "raise" else SUBSTITUTE_LIMIT) + GRACE
-    point = RendezvousPoint.next(peers, MADE, patience)
+    point = RendezvousPoint.next(peers, "wandb run creation", patience)
     if peers.index:
         told: dict[str, str] = {}
         point.arrive(b"")
@@ -178,7 +173,7 @@ def _make(
     waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
     goes_on = None if on_failure == "raise" else init_limit
     section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-    with section, _said(waiting, init_limit):
+    with section, later(notice_after(init_limit), WAITING, log.once, waiting, waiting):
         logger = _creating(init_limit, work)
     _bound_finish(logger.experiment, finish_limit)
     return logger
@@ -219,11 +214,6 @@ def _creating(limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
             "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
             "on_failure='offline')",
         ) from error
-
-
-def _said(sentence: str, limit: float) -> AbstractContextManager[None]:
-    """Say a sentence once if the body takes longer than a few seconds."""
-    return later(notice_after(limit), "a line about wandb", log.once, sentence, sentence)
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:
@@ -269,7 +259,7 @@ def _bound_finish(run: Run, limit: float) -> None:
             return
         is_over = True
         try:
-            with shown(), _said(waiting, limit):
+            with shown(), later(notice_after(limit), WAITING, log.once, waiting, waiting):
                 bounded(limit, partial(plain, exit_code))
         except NoAnswer:
             log.once(

@@ -152,8 +152,6 @@ class Place(Struct, frozen=True, kw_only=True):
     pid: int
     started_ticks: int = 0
     ranks: int = 1
-    cpu: str = ""
-    cores: int = 0
     gpus: tuple[str, ...] = ()
     commit: str = ""
     dirty: bool | None = None

@@ -21,7 +21,7 @@ PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
     {"alerts.py", "attach", "cli", "doctor", "files", "hooks", "isolation", "judge", "launch"}
     | {"ledger", "lint", "live_view", "look", "model", "nodes", "observe", "planning"}
-    | {"postmortem", "recorder", "rehearse", "report", "session", "smoke", "text", "watch"}
+    | {"postmortem", "recorder", "rehearse.py", "report", "session", "smoke.py", "text", "watch"}
     | {"__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "machine.py"}
     | {"rundir.py", "settings.py", "time_limit.py", "transformers.py", "version.py"}
 )

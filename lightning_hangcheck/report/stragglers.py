@@ -11,7 +11,7 @@ from lightning_hangcheck.report.paragraphs import INDENT, LABEL_WIDTH
 from lightning_hangcheck.text.shown import seconds_in_words as words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from lightning_hangcheck.model.case import Case, RankView
 
@@ -69,13 +69,14 @@ def compared(
     if not sums:
         return None
     means = {rank: times.a_step() for rank, times in sums.items()}
-    typical = median_step(tuple(means.values()))
+    # of two ranks the one with less
+    typical = sorted(means.values(), key=lambda mean: mean.own_s)[(len(means) - 1) // 2]
     ranks = [
         RankSteps(
             rank=rank,
             steps=sums[rank].steps,
             mean=mean,
-            ratio=ratio_to(typical, mean),
+            ratio=mean.own_s / typical.own_s if typical.own_s > 0 else 1.0,
             trend=(trends or {}).get(rank),
         )
         for rank, mean in sorted(means.items(), key=lambda item: -item[1].own_s)
@@ -87,16 +88,6 @@ def slower_part(mean: StepTimes, typical: StepTimes) -> str:
     """Say in which part of its own work a rank's step is longer than the typical one."""
     longer = (mean.loader_s - typical.loader_s, mean.forward_s - typical.forward_s)
     return PARTS[longer.index(max(longer))]
-
-
-def median_step(means: Sequence[StepTimes]) -> StepTimes:
-    """Return the step of the median rank by own work; of two ranks the one with less."""
-    return sorted(means, key=lambda times: times.own_s)[(len(means) - 1) // 2]
-
-
-def ratio_to(typical: StepTimes, mean: StepTimes) -> float:
-    """Say how many times as much work of its own a rank has as the median rank."""
-    return mean.own_s / typical.own_s if typical.own_s > 0 else 1.0
 
 
 def stragglers_lines(found: Stragglers | None) -> list[str]:

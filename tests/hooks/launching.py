@@ -4,16 +4,32 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from processes import PROGRAMS, end
 
+from lightning_hangcheck.hooks.zero_code.start import injected
+from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.session.run_folders import Carrier
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    SessionFacts,
+    open_session,
+    read_session,
+)
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
+    from lightning_hangcheck.session.session import Session
+
+PACKAGE = str(Path(__file__).parents[2])
 LIMIT_S = 480.0
 LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK")
 OFFLINE = {
@@ -23,6 +39,37 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
+
+
+def python(
+    *words: str,
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    limit_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words and this environment until it ends."""
+    return subprocess.run(
+        [sys.executable, *words],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
+def job_session(tmp_path: Path, *, launched: bool = True, root_pid: int = 0) -> Session:
+    """Open the session of a job; of a launched one, no rank takes it away while others come."""
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train.py",
+        started_at="2026-11-20T10:00:00Z",
+        root_pid=root_pid or os.getpid(),
+        launched=launched,
+    )
+    return open_session(tmp_path / "session", facts)
 
 
 class Ended(NamedTuple):
@@ -83,3 +130,47 @@ def json_lines(output: str) -> Iterator[dict[str, Any]]:
     for line in output.splitlines():
         if line.startswith("{"):
             yield json.loads(line)
+
+
+def run_script(script: Path, environment: dict[str, str], python_path: str) -> tuple[int, str, str]:
+    """Run it in its own folder; exit code, output and errors."""
+    ours = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
+    words = ("-W", "ignore", script.name)
+    ended = python(
+        *words, folder=script.parent, environment={**ours, **environment}, limit_s=LIMIT_S
+    )
+    return ended.returncode, ended.stdout, ended.stderr
+
+
+def run_program(
+    name: str, tmp_path: Path, environment: dict[str, str], python_path: str
+) -> tuple[int, str, str]:
+    """The same with a copy of one of tests/programs."""
+    shutil.copy(PROGRAMS / name, tmp_path)
+    return run_script(tmp_path / name, environment, python_path)
+
+
+def page_of(tmp_path: Path) -> Beat:
+    """What the only rank of `as_script`'s session left on its page."""
+    (page,) = (tmp_path / "session" / "pages").iterdir()
+    beat = PageReader(page).read()
+    assert isinstance(beat, Beat)
+    return beat
+
+
+def as_script(tmp_path: Path) -> tuple[dict[str, str], str]:
+    """Environment and PYTHONPATH of a process of a job that is watched."""
+    return {SESSION_VARIABLE: str(job_session(tmp_path).path)}, injected(PACKAGE)
+
+
+def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
+    """The same, of the only rank of that job."""
+    watched, python_path = as_script(tmp_path)
+    return {**watched, "RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}, python_path
+
+
+def carried_journals(tmp_path: Path) -> list[Path]:
+    """Carry the journals of what ran in `as_script`'s session, as its sidecar would."""
+    session = read_session(tmp_path / "session")
+    Carrier(session.journals, lambda: prepare_run_folder(session.run_folder)).carry()
+    return sorted((tmp_path / "run" / "ranks").iterdir())

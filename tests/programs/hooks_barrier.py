@@ -4,7 +4,6 @@ Started by torchrun, or plainly: then it starts two ranks as torch.multiprocessi
 them only by arguments who they are. Argument: a folder.
 """
 
-import json
 import os
 import signal
 import sys
@@ -14,13 +13,10 @@ import gloo
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from saying import say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-
-
-def say(event, **words):
-    os.write(1, (json.dumps({"event": event, "pid": os.getpid(), **words}) + "\n").encode())
 
 
 def prepare_data():

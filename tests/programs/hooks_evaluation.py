@@ -9,18 +9,14 @@ import sys
 from pathlib import Path
 
 import gloo
-import hooks_model
 import torch
 import torch.distributed as dist
+from saying import say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import HangcheckError
 
 RANK = int(os.environ["RANK"])
-
-
-def say(event, **words):
-    hooks_model.say(event, rank=RANK, **words)
 
 
 def step_of(how, count):
@@ -52,8 +48,8 @@ def train(how):
                 simulate(how, evaluation)
         if how == "well":
             there = Path(how, f"step_{asked}.csv").exists()
-            say(f"after {asked}", needed=evaluation.needed, there=there)
-    say("sum", total=total.item())
+            say(f"after {asked}", RANK, needed=evaluation.needed, there=there)
+    say("sum", RANK, total=total.item())
 
 
 signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -65,7 +61,7 @@ for way in sys.argv[1:]:
     try:
         train(way)
     except HangcheckError as error:
-        say(f"failed {way}", kind=type(error).__name__, error=str(error))
+        say(f"failed {way}", RANK, kind=type(error).__name__, error=str(error))
         if way == "late" and RANK == 1:
             os.kill(pids[0], signal.SIGUSR1)
     hc.barrier(f"end of {way}", 240.0)

@@ -1,16 +1,13 @@
 """Plain calls of ``generate`` that are watched: what the page shows at each token."""
 
-import json
-import os
 import threading
 
 import torch
+from saying import page, say
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria
 from transformers.generation import utils
 
 from lightning_hangcheck.hooks.generating import instrument_generation
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page import PageReader
 
 SIZE = {"n_layer": 1, "n_head": 1, "n_embd": 8, "vocab_size": 16, "n_positions": 64}
 PROMPT = torch.tensor([[3, 4, 5]])
@@ -23,14 +20,8 @@ class Look(StoppingCriteria):
         self.pages = []
 
     def __call__(self, input_ids, scores, **_):
-        reader = PageReader(current().session.pages / f"{os.getpid()}.page")
-        self.pages.append(reader.read())
-        reader.close()
+        self.pages.append(page())
         return torch.zeros(len(input_ids), dtype=torch.bool)
-
-
-def say(event, **words):
-    os.write(1, (json.dumps({"event": event, "rank": 0, **words}) + "\n").encode())
 
 
 def generate(**named):
@@ -40,10 +31,10 @@ def generate(**named):
 def seen(event):
     look = Look()
     generate(stopping_criteria=[look])
-    times = [page.last_beat_ns for page in look.pages]
+    times = [beat.last_beat_ns for beat in look.pages]
     say(
         event,
-        phases=sorted({str(page.phase) for page in look.pages}),
+        phases=sorted({str(beat.phase) for beat in look.pages}),
         moves=[times[place] > times[place - 1] for place in range(1, len(times))],
         sections=[section.name for section in look.pages[0].sections],
         beats=look.pages[-1].beats,

@@ -4,7 +4,8 @@ import os
 import socket
 import sys
 
-from hooks_model import loaded, say
+from hooks_model import loaded
+from saying import say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed

@@ -1,12 +1,10 @@
 """A tiny model and data, and a callback that reads its rank's page behind each hook."""
 
 import importlib
-import json
 import os
 import sys
 
-from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page import PageReader
+from saying import page, say
 
 package = importlib.import_module(os.environ.get("PACKAGE", "lightning.pytorch"))
 torch = importlib.import_module("torch")
@@ -19,11 +17,6 @@ SPIED = [
     "on_test_batch_start", "on_predict_start", "on_predict_batch_start", "on_save_checkpoint",
     "teardown",
 ]  # fmt: skip
-
-
-def say(event, **words):
-    """Print a line in one piece: ranks share the pipe."""
-    os.write(1, (json.dumps({"event": event, "pid": os.getpid(), **words}) + "\n").encode())
 
 
 class Tiny(package.LightningModule):
@@ -53,15 +46,6 @@ class Tiny(package.LightningModule):
 
 def loader():
     return torch.utils.data.DataLoader(torch.zeros(8, 4), batch_size=2)
-
-
-def page():
-    """What this rank's page shows now."""
-    reader = PageReader(current().session.pages / f"{os.getpid()}.page")
-    try:
-        return reader.read()
-    finally:
-        reader.close()
 
 
 class Spy(package.Callback):

@@ -1,37 +1,24 @@
 """A tiny real model: saved in shards, loaded and generating through hc.transformers and without."""
 
-import json
 import os
 import sys
 from pathlib import Path
 
 import torch
 import transformers
+from saying import page, say
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.loading import try_generation
-from lightning_hangcheck.hooks.models import look_at_model
+from lightning_hangcheck.hooks.models import look_at_model, offloaded_so_far
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page import PageReader
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
 PROMPTS = ["w1 w2 w3", "w4 w5"]
 LIMITS = hc.transformers.Limits(max_new_tokens=6, max_length=5)
-
-
-def say(event, **words):
-    os.write(1, (json.dumps({"event": event, "rank": 0, **words}) + "\n").encode())
-
-
-def page():
-    reader = PageReader(current().session.pages / f"{os.getpid()}.page")
-    try:
-        return reader.read()
-    finally:
-        reader.close()
 
 
 def save_model(folder):
@@ -184,7 +171,7 @@ def walk_into_traps(tokenizer):
         offload_state_dict=True,
     )
     made = hc.transformers.generate(model, tokenizer, "w1", max_new_tokens=2)
-    say("traps", warnings=made.report.warnings)
+    say("traps", warnings=made.report.warnings, offloaded=list(offloaded_so_far))
 
 
 def try_what_cannot_generate(model):
@@ -232,4 +219,3 @@ if sys.argv[1:] != ["briefly"]:
     try_what_cannot_generate(model)
     fail_as_without_us()
     break_our_own_part()
-say("done")

@@ -6,7 +6,7 @@ import sys
 import time
 import urllib.request
 
-from hooks_model import say
+from saying import say
 
 import lightning_hangcheck as hc
 

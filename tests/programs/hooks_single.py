@@ -1,10 +1,10 @@
 """One process that goes through all four stages with HangCheck, then through what may go wrong."""
 
 import copy
-import json
 from multiprocessing.reduction import ForkingPickler
 
-from hooks_model import Spy, Tiny, loader, package, page, say, trainer
+from hooks_model import Spy, Tiny, loader, package, trainer
+from saying import page, say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.hooks.callbacks import HangCheck
@@ -12,7 +12,6 @@ from lightning_hangcheck.hooks.callbacks import HangCheck
 check, spy = HangCheck(), Spy()
 say(
     "kind",
-    rank=0,
     callback=isinstance(check, package.Callback),
     hangcheck=isinstance(check, HangCheck),
     state_key=check.state_key,
@@ -35,38 +34,37 @@ running = trainer(callbacks=[check, spy], max_epochs=2, limit_train_batches=2, l
 for stage, data in stages.items():
     spy.seen.clear()
     getattr(running, stage)(model, **data)
-    say(stage, rank=0, seen=spy.seen, beats=page().beats)
+    say(stage, seen=spy.seen, beats=page().beats)
     if stage == "fit":
         fitted, phase = page().save, page().phase
         running.save_checkpoint("end.ckpt")
         kept = page().save
-        say("saved", rank=0, fitted=fitted.number, step=fitted.step, again=kept.number, at=kept.at)
-        say("phases", rank=0, before=phase, after=page().phase)
+        say("saved", fitted=fitted.number, step=fitted.step, again=kept.number, at=kept.at)
+        say("phases", before=phase, after=page().phase)
 
 onward = trainer(callbacks=HangCheck(), max_epochs=3, limit_train_batches=2, logger=False)
 onward.fit(Tiny(), loader(), ckpt_path="end.ckpt")
 onward.validate(Tiny(), loader(), ckpt_path="end.ckpt")
-say("resumed", rank=0, step=onward.global_step, saves=page().save.number)
+say("resumed", step=onward.global_step, saves=page().save.number)
 
 bare = trainer(callbacks=check, max_steps=1, logger=False, enable_checkpointing=False)
 bare.fit(Tiny(), loader())
-say("alone", rank=0, step=page().step)
+say("alone", step=page().step)
 
 
 broken, second, spy = HangCheck(), HangCheck(), Spy()
 options = {"max_steps": 2, "logger": False, "enable_checkpointing": False}
 broken.on_train_batch_start("no trainer", None, None, 0)
 trainer(callbacks=[broken, second, spy], **options).fit(Tiny(), loader())
-say("broken", rank=0, seen=spy.seen)
+say("broken", seen=spy.seen)
 
 first, spy = HangCheck(), Spy()
 trainer(callbacks=[spy, first, HangCheck()], **options).fit(Tiny(), loader())
-say("twice", rank=0, step=page().step, phases=sorted({row[1] for row in spy.seen}))
+say("twice", step=page().step, phases=sorted({row[1] for row in spy.seen}))
 
 try:
     trainer(callbacks=[HangCheck(), Spy()], **options).fit(Tiny(fail_at=0), loader())
 except RuntimeError as error:
-    say("left", rank=0, error=str(error))
+    say("left", error=str(error))
 trainer(callbacks=HangCheck(), **options).fit(Tiny(), loader())
-say("went on", rank=0, ending=page().ending, last_words=page().last_words)
-say("done", rank=0, page=json.loads(json.dumps(page().phase)))
+say("went on", ending=page().ending, last_words=page().last_words)

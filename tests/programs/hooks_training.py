@@ -10,7 +10,8 @@ from pathlib import Path
 
 import gloo
 import hooks_model
-from hooks_model import Spy, Tiny, loaded, loader, package, page, say, trainer
+from hooks_model import Spy, Tiny, loaded, loader, package, trainer
+from saying import page, say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.recorder.lifecycle import current

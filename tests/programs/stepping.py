@@ -1,12 +1,8 @@
-"""Plain loops that never heard of us, but for one; each stays for who looks.
+"""Plain loops that never heard of us, but for one; LOOP in its environment is the loop's name."""
 
-``stepping.py LOOP``: the loop's name. It announces itself after its steps and waits for a line.
-"""
-
-import sys
+import os
 
 import torch
-from announcing import announce
 
 loader = torch.utils.data.DataLoader(torch.ones(8, 4), batch_size=2)
 
@@ -52,6 +48,4 @@ def by_hand():
         optimizer.step()
 
 
-globals()[sys.argv[1]]()
-announce()
-sys.stdin.readline()
+globals()[os.environ["LOOP"]]()

@@ -4,50 +4,38 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import python
 from watch.launched import LONGEST_RUN_S
+
+if TYPE_CHECKING:
+    import subprocess
 
 ROOT = Path(__file__).parent.parent.parent
 SCRIPT = ROOT / "scripts" / "train_reference.py"
 LINE = re.compile(r"\[PID:(\d+)\] CHECKPOINT (\d+): (.*)$", re.MULTILINE)
 CHECKPOINTS = [
-    "Script started",
-    "Args parsed",
-    "Logs directory ready",
-    "Tokenizer loaded",
-    "Model created",
-    "LLMModule ready",
-    "DataModule ready",
-    "Accelerator configured",
-    "WandbLogger ready (prime suspect)",
-    "MemoryLoggingCallback ready",
-    "Trainer ready (prime suspect)",
-    "Training finished",
-]
+    "Script started", "Args parsed", "Logs directory ready", "Tokenizer loaded", "Model created",
+    "LLMModule ready", "DataModule ready", "Accelerator configured",
+    "WandbLogger ready (prime suspect)", "MemoryLoggingCallback ready",
+    "Trainer ready (prime suspect)", "Training finished",
+]  # fmt: skip
 ALL_TWELVE = list(enumerate(CHECKPOINTS, start=1))
 SECRET = "0123456789abcdef" * 2 + "01234567"
 STRATEGY = "ddp_find_unused_parameters_true"
-TORCHRUN = ["-m", "torch.distributed.run", "--nproc_per_node=2"]
+TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
 def _train(
-    folder: Path, *words: str, launcher: list[str] | None = None
+    folder: Path, *words: str, launcher: tuple[str, ...] = ()
 ) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(launcher or []), str(SCRIPT), "--batch_size", "4", *words]
     environment = {name: os.environ[name] for name in os.environ if not name.startswith("WANDB")}
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env={**environment, "WANDB_API_KEY": SECRET, "PYTHONWARNINGS": "ignore"},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_RUN_S,
-        check=False,
-    )
+    environment |= {"WANDB_API_KEY": SECRET, "PYTHONWARNINGS": "ignore"}
+    command = (*launcher, str(SCRIPT), "--batch_size", "4", *words)
+    return python(*command, folder=folder, environment=environment, limit_s=LONGEST_RUN_S)
 
 
 def _checkpoints(run: subprocess.CompletedProcess[str]) -> list[list[tuple[int, str]]]:

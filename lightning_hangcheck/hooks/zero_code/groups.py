@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from pathlib import Path
     from types import FrameType, ModuleType
 
+    from lightning_hangcheck.hooks.zero_code.wrapping import Before
+
     Told = tuple[int | None, int | None, int | None]
     """Rank, world size and the store's port; None where nothing says it."""
-    Finder = Callable[[tuple[Any, ...], Mapping[str, Any]], Any]
 
 Notes = TypeVar("Notes")
 PACKAGE = "torch.distributed"
@@ -144,9 +145,8 @@ def watch_children() -> None:
 
     Which ones, who starts them says: torch.multiprocessing.spawn and start_processes number their
     children, and with them Lightning's ``ddp_spawn`` and ``ddp_notebook``; a script that starts its
-    own mostly hands each its ``rank``. A child that ends before it has joined is known by that.
-    multiprocessing calls ``_bootstrap`` in each child, however that was started (Python 3.8 to
-    3.15), and from there ``run``, once the child knows itself to be one.
+    own mostly hands each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, however
+    that was started (Python 3.8 to 3.15), and from there ``run``, once it knows itself to be one.
     """
 
     @contextmanager
@@ -188,58 +188,58 @@ def number_of(process: BaseProcess) -> int | None:
 
 def instrument_calls(module: ModuleType) -> None:
     """Note the caller of each collective before it is entered, with root, reduction and group."""
-    for name in COLLECTIVES:
-        if not hasattr(module, name):
-            continue
-        root, reduction = _rank_finder(module, name, "src", "dst"), _finder(module, name, "op")
-        group = _finder(module, name, "group")
 
-        def note(
-            caller: FrameType,
-            arguments: tuple[Any, ...],
-            named: Mapping[str, Any],
-            root: Finder = root,
-            reduction: Finder = reduction,
-            group: Finder = group,
-        ) -> None:
+    def noting(name: str) -> Before:
+        find = _finder(module, name)
+        parameters = inspect.signature(getattr(module, name)).parameters
+        end = next((one for one in ("src", "dst") if one in parameters), None)
+
+        def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
             noter = _notes(os.getpid(), CallNoter, "calls of collectives are not noted")
             if noter is not None:
-                number, kind = root(arguments, named), reduction(arguments, named)
-                given = "" if number is None else f"root {number}"
-                within = getattr(group(arguments, named), "group_name", "")
-                noter.note(caller, given, getattr(kind, "name", ""), within)
+                number = None if end is None else _rank_at(module, find, end, given)
+                kind = find("op", *given)
+                root = "" if number is None else f"root {number}"
+                within = getattr(find("group", *given), "group_name", "")
+                noter.note(caller, root, getattr(kind, "name", ""), within)
 
-        wrap(module, name, before=note)
+        return note
+
+    for name in COLLECTIVES:
+        if hasattr(module, name):
+            wrap(module, name, before=noting(name))
 
 
-def _finder(module: ModuleType, function: str, *names: str) -> Finder:
-    """Return what finds an argument in a call without binding it, which costs 10 us."""
+def _finder(module: ModuleType, function: str) -> Callable[..., Any]:
+    """Return what finds an argument of a call by name, without binding it, which costs 10 us."""
     parameters = inspect.signature(getattr(module, function)).parameters
-    for place, (name, parameter) in enumerate(parameters.items()):
-        if name in names:
-            usual = None if parameter.default is parameter.empty else parameter.default
-            return lambda arguments, named: (
-                arguments[place] if place < len(arguments) else named.get(name, usual)
-            )
-    return lambda _arguments, _named: None
+    places = {name: place for place, name in enumerate(parameters)}
+    usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
 
-
-def _rank_finder(module: ModuleType, function: str, *ends: str) -> Finder:
-    """Return what finds the global rank at an end of a call, also where its group numbers it.
-
-    Above torch 2.5 the rank may be given as ``group_src`` or ``group_dst``, as torch itself does.
-    """
-    rank, group = _finder(module, function, *ends), _finder(module, function, "group")
-    member = _finder(module, function, *(f"group_{end}" for end in ends))
-
-    def find(arguments: tuple[Any, ...], named: Mapping[str, Any]) -> int | None:
-        found, of_group = rank(arguments, named), group(arguments, named)
-        if found is None and (found := member(arguments, named)) is not None:
-            world = of_group is None or of_group is module.group.WORLD
-            found = found if world else module.get_global_rank(of_group, found)
-        return None if found is None else int(found)
+    def find(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        if places.get(name, len(arguments)) < len(arguments):
+            return arguments[places[name]]
+        return named.get(name, usual.get(name))
 
     return find
+
+
+def _rank_at(
+    module: ModuleType,
+    find: Callable[..., Any],
+    end: str,
+    given: tuple[Any, ...],
+) -> int | None:
+    """Return the global rank at an end of a call, also where its group numbers it.
+
+    Above torch 2.5 it may be given as ``group_src`` or ``group_dst``, as torch itself does.
+    """
+    rank = find(end, *given)
+    if rank is not None or (member := find(f"group_{end}", *given)) is None:
+        return rank  # type: ignore[no-any-return]
+    group = find("group", *given)
+    world = group is None or group is module.group.WORLD
+    return int(member if world else module.get_global_rank(group, member))
 
 
 def instrument_notes(module: ModuleType) -> None:
@@ -267,12 +267,12 @@ def instrument_notes(module: ModuleType) -> None:
         return
 
     def count(name: str, end: str, post: Callable[[MessageCounter, int], None]) -> None:
-        peer_of = _rank_finder(module, name, end)
+        find = _finder(module, name)
 
         def note_message(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
             counter = _notes(os.getpid(), _counter_of, "messages between ranks are not counted")
             if counter is not None:
-                peer = peer_of(*given)
+                peer = _rank_at(module, find, end, given)
                 if peer is not None and peer >= 0:  # else the message may come from any
                     post(counter, peer)
 

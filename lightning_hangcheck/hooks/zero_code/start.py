@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.hooks.being_watched import be_watched
-from lightning_hangcheck.model.rehearsal import VARIABLE as REHEARSAL
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
@@ -24,6 +23,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
+REHEARSAL = "HANGCHECK_REHEARSAL"
+"""Environment variable with a `rehearsal.Part` as JSON: its presence makes a run a rehearsal."""
 INJECT_FOLDER = Path(__file__).parent / "inject"
 LARGEST_SCRIPT = 1_000_000  # bytes that are looked at
 Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]

@@ -38,10 +38,6 @@ if TYPE_CHECKING:
     Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
     Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
     Function: TypeAlias = Callable[..., Any]
-    AnyFunctionWrapper = wrapt.FunctionWrapper[..., Any]
-    AnyMethodWrapper = wrapt.BoundFunctionWrapper[..., Any]
-else:  # generic only in its stubs
-    AnyFunctionWrapper, AnyMethodWrapper = wrapt.FunctionWrapper, wrapt.BoundFunctionWrapper
 
 Guest = TypeVar("Guest")
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
@@ -87,8 +83,10 @@ def wrap(
     *,
     before: Before | None = None,
     after: Callable[[Call], object] | None = None,
-) -> bool:
+) -> None:
     """Watch a function of a module, or a method; what a watcher raises is never seen by the caller.
+
+    Another version of the framework may not have it.
 
     Args:
         owner: The module, class or object.
@@ -97,13 +95,10 @@ def wrap(
         before: For a tenth of the cost, called before each call: gets the frame that calls, and
             the arguments.
         after: As cheap, called when a call has returned.
-
-    Returns:
-        Whether there is such a function; another version of the framework may not have it.
     """
     plain = getattr(owner, name, None)
     if not callable(plain):
-        return False
+        return
     works = True
 
     def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
@@ -145,7 +140,6 @@ def wrap(
         around_it = sys.modules.get(package)
         if around_it is not None and vars(around_it).get(name) is plain:
             setattr(around_it, name, ours)
-    return True
 
 
 def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
@@ -179,7 +173,7 @@ class _Pickled:
         return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)  # type: ignore[attr-defined]
 
 
-class _WatchedMethod(_Pickled, AnyMethodWrapper):
+class _WatchedMethod(_Pickled, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
     """A wrapped method as it is found on an object or a class."""
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -189,7 +183,7 @@ class _WatchedMethod(_Pickled, AnyMethodWrapper):
         return getattr, (owner, self.__name__)
 
 
-class WatchedFunction(_Pickled, AnyFunctionWrapper):
+class WatchedFunction(_Pickled, wrapt.FunctionWrapper):  # type: ignore[type-arg]
     """A wrapped function; it pickles by its name, as functions do."""
 
     __bound_function_wrapper__ = _WatchedMethod

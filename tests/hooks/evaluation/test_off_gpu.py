@@ -65,16 +65,15 @@ def test_on_the_cpu_nothing_moves_and_that_is_said() -> None:
     assert said == ["nothing is on a GPU that could be moved off it"]
 
 
-def test_what_is_shared_out_over_ranks_is_refused_before_anything_moves() -> None:
+def test_what_cannot_be_moved_is_refused() -> None:
     model, _ = trained()
     next(model.parameters()).ds_id = 0  # as DeepSpeed marks what it has shared out
-    with pytest.raises(BadUsage, match="shared out over the ranks"), kept_off_gpu([model], print):
-        pass
-
-
-def test_what_is_neither_model_nor_optimizer_is_refused() -> None:
-    with pytest.raises(BadUsage, match="neither a model nor an optimizer"):
-        kept_off_gpu([SimpleNamespace()], print).__enter__()
+    for held, why in (
+        (model, "shared out over the ranks"),
+        (SimpleNamespace(), "neither a model nor an optimizer"),
+    ):
+        with pytest.raises(BadUsage, match=why):
+            kept_off_gpu([held], print).__enter__()
 
 
 @needs_gpu

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from hooks.launching import python, start_job
+from processes import PROGRAMS
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 
-PROGRAM = Path(__file__).parents[2] / "programs" / "phases.py"
+if TYPE_CHECKING:
+    import subprocess
+    from pathlib import Path
+
+PROGRAM = str(PROGRAMS / "phases.py")
 
 
 @pytest.fixture
@@ -24,22 +28,18 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def start(folder: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments],
-        cwd=folder,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    ours = {**os.environ, "HANGCHECK_CONSOLE": "off", **environment}
+    return python(*words, folder=folder, environment=ours)
 
 
 def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    program = start(folder, *arguments, **environment)
-    out, err = program.communicate(timeout=120)
-    return subprocess.CompletedProcess(program.args, program.returncode, out, err)
+    return run(folder, PROGRAM, *arguments, **environment)
+
+
+def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a few lines whose phases are all there is to them."""
+    return run(folder, "-c", f"import os, lightning_hangcheck as hc\n{code}", **environment)
 
 
 def history(folder: Path) -> PhaseHistory:
@@ -53,10 +53,7 @@ def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:
     assert [one.path for one in prepare.inputs] == [str(folder / "raw.txt")]
     assert [one.how for one in train.outputs] == ["its whole content"]
     assert train.metric == ("val_acc", 0.91)
-    assert (train.place.host, train.place.cores) == (
-        os.uname().nodename,
-        len(os.sched_getaffinity(0)),
-    )
+    assert train.place.host == os.uname().nodename
     assert train.duration_s is not None
     assert train.duration_s >= 0
     state = json.loads((folder / "hangcheck_runs" / "state.json").read_text())
@@ -73,6 +70,9 @@ def test_what_is_done_is_reused_until_its_input_changes(folder: Path) -> None:
     changed = ran(folder, "reuse", "0.9")
     assert "prepare True" in changed.stdout
     assert "raw.txt has changed (known by its whole content)" in changed.stderr
+    refused = ran(folder, "error", "0.9")
+    assert refused.returncode == 1
+    assert "PhaseDone: phase prepare is done since" in refused.stderr
 
 
 PIPELINE = """
@@ -117,15 +117,8 @@ def test_work_that_wants_to_be_asked_about_is_neither_made_stale_nor_overwritten
     assert pipeline("third", "0.8", HANGCHECK_IF_DONE="rerun")[:3] == (0, "third", "0.8")
 
 
-def test_what_must_not_run_twice_raises(folder: Path) -> None:
-    ran(folder, "rerun", "0.9")
-    refused = ran(folder, "error", "0.9")
-    assert refused.returncode == 1
-    assert "PhaseDone: phase prepare is done since" in refused.stderr
-
-
 def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:
-    program = start(folder, "rerun", "0.4", "wait")
+    program = start_job(folder, "phases.py", "rerun", "0.4", "wait", environment={})
     assert program.stdout is not None
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
@@ -145,11 +138,7 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
         "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
         f"sys.argv[1:] = ['rerun', '0.9']; runpy.run_path({str(PROGRAM)!r})"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
-    )  # fmt: skip
+    done = run(folder, "-c", code)
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
     assert history(folder).phases[0].name == "prepare"
     assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
@@ -157,15 +146,8 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
 
 def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) -> None:
     ran(folder, "reuse", "0.9")
-    launch = [
-        "-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0",
-        str(PROGRAM), "reuse", "0.9",
-    ]  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, *launch],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off"},
-    )  # fmt: skip
+    torchrun = ("-m", "torch.distributed.run", "--nproc_per_node=2", "--master_port=0")
+    done = run(folder, *torchrun, PROGRAM, "reuse", "0.9")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("prepare False") == 2
     phases = history(folder).phases
@@ -193,15 +175,6 @@ def test_a_metric_that_is_no_number_is_left_out(
         phase.metric("steps", 10**400)
         phase.metric("acc", 1)
     assert history(tmp_path).phases[0].metrics == {"acc": 1.0}
-
-
-def in_folder(folder: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run a few lines whose phases are all there is to them."""
-    return subprocess.run(
-        [sys.executable, "-c", f"import os, lightning_hangcheck as hc\n{code}"],
-        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
-        env={**os.environ, "HANGCHECK_CONSOLE": "off", **environment}, stdin=subprocess.DEVNULL,
-    )  # fmt: skip
 
 
 FOUR_PHASES = """

@@ -100,14 +100,12 @@ def test_a_configuration_that_transformers_cannot_build_is_planned_by_formula(
     assert any("transformers cannot build it" in note for note in plan.notes)
 
 
-def test_what_was_not_said_is_assumed_aloud(tmp_path: Path) -> None:
+def test_planning_says_nothing_by_itself_and_notes_what_it_assumed(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """accelerate would warn that the GPUs planned for are not in this machine."""
     plan = plan_memory(str(save_config("llama", tmp_path, dtype="bfloat16")), BIG)
+    assert capfd.readouterr() == ("", "")
     assert (plan.use.dtype, plan.use.context) == ("bfloat16", 2048)
     assert plan.notes[0] == "weights in bfloat16: says config.json"
     assert plan.notes[1].startswith("a context of 2048 tokens")
-
-
-def test_planning_says_nothing_by_itself(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """accelerate would warn that the GPUs planned for are not in this machine."""
-    plan_memory(str(save_config("llama", tmp_path)), BIG)
-    assert capfd.readouterr() == ("", "")

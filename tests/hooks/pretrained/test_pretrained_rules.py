@@ -20,6 +20,7 @@ from lightning_hangcheck.hooks.loading import (
 from lightning_hangcheck.hooks.models import (
     GpuMemory,
     doubtful_flags,
+    offloaded_places,
     set_on_model,
     set_on_tokenizer,
 )
@@ -42,39 +43,37 @@ OF_CONFIG = {"loader": "GenerationConfig"}
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "trap"),
+    ("source", "given", "trap", "named"),
     [
-        (CACHED, {"offload_state_dict": True}, "ignored from transformers 4.57 on"),
-        (CACHED, {"device_map": "auto", "offload_folder": "x"}, "meta device"),
-        (CACHED, {"device_map": {"": "disk"}}, "meta device"),
-        (CACHED, {"device_map": "auto", "ranks": 4}, "device_map='auto' in each of 4 ranks"),
-        (CACHED, {}, "local_files_only=True"),
-        (NOWHERE, {}, "there is no folder ./modles/llama"),
-        (HERE, {}, "GenerationConfig.from_model_config"),
-        (Source(), OF_CONFIG, "GenerationConfig.from_model_config(model.config)"),
+        (CACHED, {"offload_state_dict": True}, "ignored from transformers 4.57 on", True),
+        (CACHED, {"device_map": "auto", "offload_folder": "x"}, "meta device", True),
+        (CACHED, {"device_map": {"": "disk"}}, "meta device", True),
+        (CACHED, {"offload_folder": "x"}, "meta device", False),
+        (CACHED, {"device_map": "auto", "ranks": 4}, "device_map='auto' in each of 4 ranks", True),
+        (CACHED, {"device_map": {"": 0}, "ranks": 4}, "in each of", False),
+        (CACHED, {}, "local_files_only=True", True),
+        (Source("cache"), {}, "asks the hub", False),
+        (NOWHERE, {}, "there is no folder ./modles/llama", True),
+        (HERE, {}, "GenerationConfig.from_model_config", True),
+        (Source(), OF_CONFIG, "GenerationConfig.from_model_config(model.config)", True),
+        (Source("cache", offline=False), OF_CONFIG, "from_model_config", False),  # the hub may
+        (Source(has_generation_config=True), OF_CONFIG, "from_model_config", False),
     ],
-)
-def test_a_trap_is_named(source: Source, given: dict[str, Any], trap: str) -> None:
-    assert trap in traps(source, given)
+)  # fmt: skip
+def test_a_trap_is_named_and_what_is_none_is_not(
+    source: Source, given: dict[str, Any], trap: str, named: bool
+) -> None:
+    assert (trap in traps(source, given)) == named
 
 
 @pytest.mark.parametrize(
-    ("source", "given", "trap"),
-    [
-        (CACHED, {"offload_folder": "x"}, "meta device"),
-        (CACHED, {"device_map": {"": 0}, "ranks": 4}, "in each of"),
-        (Source("cache"), {}, "asks the hub"),
-        # the hub may have it
-        (
-            Source("cache", offline=False),
-            OF_CONFIG,
-            "generation_config.json",
-        ),
-        (Source(has_generation_config=True), OF_CONFIG, "GenerationConfig"),
-    ],
+    ("device_map", "places"),
+    [({"": "cpu"}, []), ({"a": 0, "b": "cpu"}, ["cpu"]), ({"a": "cpu", "b": "disk"}, ["disk"])],
 )
-def test_what_is_no_trap_is_not_named(source: Source, given: dict[str, Any], trap: str) -> None:
-    assert trap not in traps(source, given)
+def test_the_cpu_counts_as_offloaded_only_beside_a_gpu(
+    device_map: dict[str, Any], places: list[str]
+) -> None:
+    assert offloaded_places(SimpleNamespace(hf_device_map=device_map)) == places
 
 
 def test_a_rate_is_measured_on_a_sample(tmp_path: Path) -> None:
@@ -108,23 +107,16 @@ def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
         ({"max_length": 9, "max_new_tokens": 9}, "max_length is ignored"),
         ({"min_new_tokens": 9, "max_new_tokens": 5}, "is above max_new_tokens=5"),
         ({"num_return_sequences": 3, "num_beams": 2}, "num_return_sequences=3 is refused"),
+        ({}, ""),
+        ({"temperature": 0.2, "do_sample": True, "num_return_sequences": 3}, ""),
+        ({"temperature": 1.0, "top_k": 50}, ""),
+        ({"num_beams": 4, "early_stopping": True, "num_return_sequences": 4}, ""),
     ],
 )
 def test_a_flag_that_contradicts_another_is_named(flags: dict[str, Any], words: str) -> None:
-    assert words in "\n".join(doubtful_flags(flags))
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        {},
-        {"temperature": 0.2, "do_sample": True, "num_return_sequences": 3},
-        {"temperature": 1.0, "top_k": 50},
-        {"num_beams": 4, "early_stopping": True, "num_return_sequences": 4},
-    ],
-)
-def test_flags_that_fit_are_not_spoken_of(flags: dict[str, Any]) -> None:
-    assert doubtful_flags(flags) == []
+    doubts = "\n".join(doubtful_flags(flags))
+    assert words in doubts
+    assert bool(words) == bool(doubts)
 
 
 def test_a_report_tells_a_time_past_a_minute_in_minutes_too_and_how_full_a_gpu_is() -> None:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import json_lines, start_job
+from hooks.launching import job_session, json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
 from processes import end
 
-from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
+from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
     import subprocess
@@ -31,14 +30,7 @@ APART_S = 3.0
 @pytest.fixture
 def meet(tmp_path: Path) -> Iterator[Meet]:
     """Run these steps on these ranks of a job of three; return what each rank said."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="",
-        started_at="",
-        root_pid=os.getpid(),
-        launched=True,  # so that no rank takes the session away while others are still to come
-    )
-    session = open_session(tmp_path / "session", facts)
+    session = job_session(tmp_path)
     started: list[subprocess.Popen[str]] = []
 
     def start(rank: int, steps: list[list[Any]], more: dict[str, str]) -> subprocess.Popen[str]:
@@ -63,13 +55,28 @@ def meet(tmp_path: Path) -> Iterator[Meet]:
         end(job)
 
 
-def test_every_rank_gets_what_each_rank_brought_any_number_of_times(meet: Meet) -> None:
-    said = meet([["meet", "a/b c", LONG_S], ["meet", "a/b c", LONG_S]])
+def test_ranks_meet_any_number_of_times_or_all_fail_as_the_first_does(meet: Meet) -> None:
+    """Every rank gets what each brought; rank 0 goes first; its failure is everybody's."""
+    said = meet(
+        [
+            *[["meet", "a/b c", LONG_S]] * 2,
+            ["first", "tokenizer", LONG_S, 0.3],
+            ["first", "cache", LONG_S, 0.1, True],
+            ["first", "tokenizer", LONG_S, "fail"],
+        ]
+    )
 
     everything = {"0": "from 0", "1": "from 1", "2": "from 2"}
-    assert {rank: [line["result"] for line in lines] for rank, lines in said.items()} == {
-        rank: [everything, everything] for rank in range(3)
-    }
+    for lines in said.values():
+        assert [line["result"] for line in lines[:2]] == [everything, everything]
+    for step in (2, 3):
+        results = {rank: lines[step]["result"] for rank, lines in said.items()}
+        assert results[0]["ended"] <= min(results[1]["began"], results[2]["began"])
+    (failure,) = {lines[4]["failed"] for lines in said.values()}
+    told = r"rank 0 failed in 'tokenizer' after \d+\.\d s: ValueError: no such tokenizer"
+    assert re.search(told, failure), failure
+    assert "verysecretvalue" not in failure
+    assert said[0][4]["cause"].startswith("ValueError")
 
 
 def test_absent_ranks_are_named_in_the_same_words_on_all_that_came(meet: Meet) -> None:
@@ -88,26 +95,6 @@ def test_rank_zero_that_does_not_come_is_named_by_the_others(meet: Meet) -> None
     assert "rank 0 of 3 did not come to 'here' within 0.5 s" in said[1][0]["failed"]
     assert "rank 0 of 3 did not come" in said[2][0]["failed"]
     assert late[0][0]["failed"] in (said[1][0]["failed"], said[2][0]["failed"])
-
-
-def test_rank_zero_goes_first_and_the_others_after_it(meet: Meet) -> None:
-    said = meet([["first", "tokenizer", LONG_S, 0.3], ["first", "cache", LONG_S, 0.1, True]])
-
-    for step in (0, 1):
-        results = {rank: lines[step]["result"] for rank, lines in said.items()}
-        assert results[0]["ended"] <= min(results[1]["began"], results[2]["began"])
-
-
-def test_failure_of_rank_zero_is_the_same_error_on_every_rank(meet: Meet) -> None:
-    said = meet([["first", "tokenizer", LONG_S, "fail"]])
-
-    failures = {lines[0]["failed"] for lines in said.values()}
-    assert len(failures) == 1
-    (failure,) = failures
-    told = r"rank 0 failed in 'tokenizer' after \d+\.\d s: ValueError: no such tokenizer"
-    assert re.search(told, failure), failure
-    assert "verysecretvalue" not in failure
-    assert said[0][0]["cause"].startswith("ValueError")
 
 
 @WHEN_ASKED_FOR
@@ -153,27 +140,19 @@ def test_place_that_cannot_be_written_is_said_with_the_way_out(meet: Meet, tmp_p
 def test_folder_is_there_on_every_rank_or_all_say_who_does_not_see_it(
     meet: Meet, tmp_path: Path
 ) -> None:
+    (tmp_path / "file").touch()
     steps = [
         ["directory", "a/b", LONG_S],
         ["directory", "a/b", LONG_S],
         ["directory", "c", APART_S, 2],
+        ["directory", f"{tmp_path}/file/a", LONG_S],
     ]
     said = meet(steps)
 
     assert (tmp_path / "a/b").is_dir()
     for lines in said.values():
         assert [line.get("result") for line in lines[:2]] == ["a/b", "a/b"]
-        assert lines[2]["failed"] == said[0][2]["failed"]
+        assert [line["failed"] for line in lines[2:]] == [one["failed"] for one in said[0][2:]]
     assert "rank 2 did not see" in said[0][2]["failed"]
     assert "within 3 s, though rank 0 made it" in said[0][2]["failed"]
-
-
-def test_folder_that_rank_zero_cannot_make_is_the_same_error_on_every_rank(
-    meet: Meet, tmp_path: Path
-) -> None:
-    (tmp_path / "file").touch()
-    said = meet([["directory", "file/a", LONG_S]])
-
-    failures = {lines[0]["failed"] for lines in said.values()}
-    assert len(failures) == 1
-    assert "rank 0 could not make" in failures.pop()
+    assert "rank 0 could not make" in said[0][3]["failed"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import json_lines, start_job
-from long_tests import WHEN_ASKED_FOR
-from processes import end, until
+from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import Start
@@ -17,7 +14,6 @@ from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     Join = Callable[..., Future[str]]
 
@@ -80,26 +76,3 @@ def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: J
     assert join(memory, 0).result(60) == late.result(60)
     with pytest.raises(MeetingFailed, match=r"rank 1 of 2 did not come to 'data' within 0\.5 s"):
         join(memory, 0, 0.5).result(60)
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_round_that_agents_count_differently_meets_in_torchs_store(tmp_path: Path) -> None:
-    """torchrun's agents do not count a change of nodes: in one round ranks have other counts."""
-    rounds = [
-        [[0, 0, [["first", 0.0]]], [1, 0, [["first"], ["leave"]]]],
-        [[1, 1, [["first"]]], [0, 0, [["first", 0.3], ["first", 0.0]]]],
-        [[0, 0, [["first", 0.2]]], [1, 1, [["first"]]]],
-    ]
-    job = start_job(tmp_path, "starts_at_one_store.py", json.dumps(rounds), environment={})
-    try:
-        told = list(json_lines(job.communicate(timeout=120)[0]))
-    finally:
-        end(job)
-    assert not [line for line in told if "failed" in line]
-    for number in range(3):
-        first, other = (
-            next(one for one in told if (one["round"], one["rank"]) == (number, rank))
-            for rank in (0, 1)
-        )
-        assert first["ended"] <= other["began"]

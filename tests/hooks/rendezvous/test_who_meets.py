@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
+from hooks.launching import job_session
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
@@ -24,7 +25,7 @@ from lightning_hangcheck.hooks.wandb_guard import bounded
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.recorder.page import PageWriter
-from lightning_hangcheck.session.session import Session, SessionFacts, open_session
+from lightning_hangcheck.session.session import Session
 from lightning_hangcheck.session.whose import start_key
 from lightning_hangcheck.settings import Settings
 
@@ -53,8 +54,7 @@ def key(environment: dict[str, str]) -> str:
 def recorder(tmp_path: Path) -> Recorder:
     """A recorder that has a session and records nothing."""
     idle = Recorder({})
-    facts = SessionFacts(run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=1)
-    idle.session = open_session(tmp_path / "session", facts)
+    idle.session = job_session(tmp_path, launched=False, root_pid=1)
     return idle
 
 
@@ -137,14 +137,7 @@ def test_ranks_of_one_node_meet_on_that_node(
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """The session of a job that consists of what this process starts."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="",
-        started_at="",
-        root_pid=os.getppid(),
-        launched=True,
-    )
-    return open_session(tmp_path / "session", facts)
+    return job_session(tmp_path, root_pid=os.getppid())
 
 
 def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(

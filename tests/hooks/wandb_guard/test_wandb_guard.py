@@ -1,13 +1,13 @@
-"""The guard under each way to launch, and with a rank 0 whose logger fails or is late."""
+"""The guard under each way to launch, with a rank 0 that fails or is late, and at a run's end."""
 
 from __future__ import annotations
 
 import re
+import struct
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
-from hooks.wandb_guard.wandb_run_file import logged
 from hooks.wandb_guard.wandb_server import Manner, WandbServer
 from long_tests import WHEN_ASKED_FOR
 
@@ -19,6 +19,45 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     Serve = Callable[[Manner], Mapping[str, str]]
+
+BLOCK, HEADER = 32_768, struct.Struct("<IHB")  # LevelDB's log format: checksum, length, kind
+FILE_HEADER = 7
+FULL, LAST = 1, 4
+
+
+def logged(file: Path, key: str) -> list[str]:
+    """The values of a metric, as JSON, in the order in which they were logged."""
+    return [
+        item.value_json
+        for record in _records(file)
+        if record.WhichOneof("record_type") == "history"
+        for item in record.history.item
+        if key in (item.key, *item.nested_key)
+    ]
+
+
+def exit_code(file: Path) -> int:
+    """What wandb was told of the program's end; a run without that counts as crashed."""
+    (record,) = (one for one in _records(file) if one.WhichOneof("record_type") == "exit")
+    return int(record.exit.exit_code)
+
+
+def _records(file: Path) -> Iterator[Any]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, collected = file.read_bytes(), FILE_HEADER, b""
+    while place + HEADER.size <= len(data):
+        left = BLOCK - place % BLOCK
+        if left < HEADER.size:
+            place += left
+            continue
+        _, length, kind = HEADER.unpack_from(data, place)
+        collected += data[place + HEADER.size : place + HEADER.size + length]
+        place += HEADER.size + length
+        if kind in (FULL, LAST):
+            yield Record.FromString(collected)
+            collected = b""
+
 
 STEPS = 2
 IN_TRAINING = {"trainer_init", "dataloading", "training_step"}
@@ -93,15 +132,6 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_switched_off_guard_gives_a_plain_logger(tmp_path: Path) -> None:
-    environment = {**OFFLINE, "HANGCHECK_DISABLE": "1"}
-    job = run_job(tmp_path, "hooks_training.py", "auto", "1", environment=environment)
-
-    assert job.of("made")["0"]["version"] is None
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 
@@ -139,3 +169,34 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
 def test_options_that_cannot_be_used_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(BadUsage, match=sentence):
         guarded_wandb_logger(project="demo", **options)
+
+
+SLOW_S = 0.6
+LEFT_WITHIN_S = 60.0
+"""Our limit is 4 s; wandb alone waits for as long as the server is mute."""
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+@pytest.mark.parametrize("how", ["by itself", "at exit"])
+def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
+    """The server first answers slowly, which must not be cut short."""
+    server = WandbServer("answers", delay=SLOW_S)
+    try:
+        job = run_job(tmp_path, "hooks_run_finish.py", how, environment=server.environment)
+    finally:
+        server.close()
+
+    assert job.code == 3, job.errors
+    said = {line["event"]: line for line in job.said}
+    assert said["made"]["seconds"] > 2 * SLOW_S
+    assert said["made"]["offline"] is False
+    assert job.errors.count("wandb run creation returned") == 1
+    assert "left" in said, "its end waits for no server that is mute"
+    if how == "by itself":
+        assert said["finished"]["seconds"] < LEFT_WITHIN_S
+        assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
+    (folder,) = (tmp_path / "wandb").glob("run-*")
+    (file,) = folder.glob("*.wandb")
+    assert exit_code(file) == 3
+    assert logged(file, "loss") == ["0", "1", "2", "3", "4"]

@@ -24,15 +24,11 @@ class WandbServer:
     Args:
         manner: How it treats connections.
         delay: Seconds before each answer.
-
-    Attributes:
-        alerts: Requests to alert somebody, and who was allowed to ask.
     """
 
     def __init__(self, manner: Manner, delay: float = 0.0) -> None:
         self.manner: str = manner
         self.delay = delay
-        self.alerts: list[tuple[str | None, dict[str, Any]]] = []
         self.closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self._server.daemon_threads = True
@@ -96,8 +92,6 @@ class _Handler(BaseHTTPRequestHandler):
             owner.closing.wait()
             return
         asked = json.loads(body) if self.path.endswith("graphql") else {}
-        if "notifyScriptableRunAlert" in asked.get("query", ""):
-            owner.alerts.append((self.headers.get("Authorization"), asked))
         self._answer({"data": _data(asked.get("variables") or {})})
 
     def _body(self) -> bytes:
@@ -123,6 +117,5 @@ def _data(variables: Mapping[str, Any]) -> dict[str, Any]:
         "serverInfo": {"features": [], "cliVersionInfo": {"max_cli_version": "99.0.0"}},
         "upsertBucket": {"bucket": {**run, "config": "{}", "project": project}, "inserted": True},
         "model": {"bucket": None},
-        "notifyScriptableRunAlert": {"success": variables.get("title") != "refused"},
         "createRunFiles": {"runID": "r", "uploadHeaders": [], "files": []},
     }

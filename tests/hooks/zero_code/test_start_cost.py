@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from injecting import PACKAGE, as_rank, as_script, run_script
+from hooks.launching import PACKAGE, as_rank, as_script, run_script
 
 if TYPE_CHECKING:
     from pathlib import Path

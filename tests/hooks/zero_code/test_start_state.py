@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.zero_code.injecting import as_rank, carried_journals, run_script
+from hooks.launching import as_rank, carried_journals, run_script
 from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.rundir import read_journal

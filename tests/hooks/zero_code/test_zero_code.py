@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import PACKAGE, as_script
+from hooks.launching import PACKAGE, as_script, python
 from long_tests import WHEN_ASKED_FOR
 from processes import until
 
@@ -29,6 +27,8 @@ from lightning_hangcheck.session.collective_notes import (
 from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 if TYPE_CHECKING:
+    import subprocess
+
     from processes import StartProgram
 
     from lightning_hangcheck.session.session import Session
@@ -50,27 +50,26 @@ def session(tmp_path: Path) -> Session:
     return read_session(Path(as_script(tmp_path)[0][SESSION_VARIABLE]))
 
 
+def _watched(session: Session) -> dict[str, str]:
+    """What makes a program a rank of this session."""
+    python_path = injected(os.environ.get("PYTHONPATH"))
+    return {"PYTHONPATH": python_path, SESSION_VARIABLE: str(session.path), **RANK}
+
+
 def _python(
-    session: Session, *arguments: str, search: str = "", **environment: str
+    session: Session, *arguments: str, search: str = "", package: str = PACKAGE, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, PACKAGE)))),
-            SESSION_VARIABLE: str(session.path),
-            "SHOWN_PAGES": str(session.pages),
-            **environment,
-        },
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    ours = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": injected(os.pathsep.join(filter(None, (search, package)))),
+        SESSION_VARIABLE: str(session.path),
+        "SHOWN_PAGES": str(session.pages),
+    }
+    return python(*arguments, folder=session.path, environment={**ours, **environment})
 
 
-def _shown(session: Session, *arguments: str, **environment: str) -> dict[str, object]:
-    ended = _python(session, *(arguments or ("-c", SHOWN)), **environment)
+def _shown(session: Session, **environment: str) -> dict[str, object]:
+    ended = _python(session, "-c", SHOWN, **environment)
     assert (ended.returncode, ended.stderr) == (0, "")
     shown: dict[str, object] = json.loads(ended.stdout)
     return shown
@@ -177,21 +176,9 @@ def test_the_users_own_sitecustomize_still_runs(session: Session, tmp_path: Path
     assert ended.stdout.strip() == str(tmp_path / "sitecustomize.py")
 
 
-def test_python_without_this_package_runs_as_ever(session: Session, tmp_path: Path) -> None:
-    ended = subprocess.run(
-        [sys.executable, "-S", "-c", "import sitecustomize; print('fine')"],
-        env={
-            "PATH": os.environ["PATH"],
-            "PYTHONPATH": str(INJECT_FOLDER),
-            SESSION_VARIABLE: str(session.path),
-            **RANK,
-        },
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+def test_python_without_this_package_runs_as_ever(session: Session) -> None:
+    imports = "import sitecustomize; print('fine')"
+    ended = _python(session, "-S", "-c", imports, package="", **RANK)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "fine\n", "")
 
 
@@ -199,14 +186,7 @@ def test_python_without_this_package_runs_as_ever(session: Session, tmp_path: Pa
 def test_the_pulse_starts_torchs_server_and_ends_the_startup(
     session: Session, program: StartProgram, tmp_path: Path
 ) -> None:
-    running = program(
-        "flight_recorded.py",
-        str(tmp_path / "other"),
-        "3",
-        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
-        **{SESSION_VARIABLE: str(session.path)},
-        **RANK,
-    )
+    running = program("flight_recorded.py", str(tmp_path / "other"), "3", **_watched(session))
     reader = PageReader(session.pages / f"{running.pid}.page")
 
     def joined() -> bool:
@@ -222,30 +202,17 @@ def test_the_pulse_starts_torchs_server_and_ends_the_startup(
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
-def test_a_rank_with_torchs_server_ends_as_without(session: Session, tmp_path: Path) -> None:
+def test_a_rank_with_torchs_server_ends_as_without(
+    session: Session, program: StartProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     """The server is silent, answers to the end, and holds no exit up."""
-    program = Path(__file__).parents[2] / "programs" / "flight_recorded.py"
-    socket_path = str(tmp_path / "torch" / "socket")
-    reader, writer = os.pipe()
-    ended = subprocess.run(
-        [sys.executable, "-W", "ignore", str(program), socket_path, "5", "leave"],
-        env={
-            **os.environ,
-            "HANGCHECK_TEST_ANNOUNCE": str(writer),
-            "PYTHONPATH": injected(os.environ.get("PYTHONPATH")),
-            SESSION_VARIABLE: str(session.path),
-            **RANK,
-        },
-        pass_fds=(writer,),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    os.close(writer)
-    assert os.read(reader, 100) == b"started\n"
-    os.close(reader)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "done\n", "")
+    words = (str(tmp_path / "torch" / "socket"), "5", "leave")
+    quiet = {**_watched(session), "PYTHONWARNINGS": "ignore"}
+    running = program("flight_recorded.py", *words, **quiet)
+    assert running.first_words == "started"
+    output, _ = running.process.communicate(timeout=120)
+    assert (running.process.returncode, output) == (0, "done\n")
+    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.real
@@ -255,12 +222,8 @@ def test_groups_messages_and_collectives_are_noted(session: Session, program: St
     A collective with where it was called, root and reduction; a place that is called from again is
     noted once.
     """
-    running = program(
-        "calling_collectives.py",
-        PYTHONPATH=injected(os.environ.get("PYTHONPATH")),
-        **{SESSION_VARIABLE: str(session.path)},
-        **{**RANK, "RANK": "0", "LOCAL_RANK": "0"},
-    )
+    first = {**_watched(session), "RANK": "0", "LOCAL_RANK": "0"}
+    running = program("calling_collectives.py", **first)
     server = session.torch_servers / str(running.pid)
     assert noted_groups(server) == {"0": (0, 1), "1": (0, 1)}
     received, sent = -2, 2  # each rank plus one

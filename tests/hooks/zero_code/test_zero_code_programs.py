@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.zero_code.injecting import PACKAGE, as_rank, as_script, run_script
+from hooks.launching import PACKAGE, as_rank, as_script, run_script
 from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:

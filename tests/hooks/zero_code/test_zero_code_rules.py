@@ -54,6 +54,12 @@ def _child(target: Any, *arguments: object, **named: object) -> BaseProcess:
     return multiprocessing.Process(target=target, args=arguments, kwargs=named)
 
 
+class _Trainer(multiprocessing.Process):
+    """Of one's own class, which may carry its rank."""
+
+    rank = 2
+
+
 @pytest.mark.parametrize(
     ("process", "number"),
     [
@@ -66,19 +72,13 @@ def _child(target: Any, *arguments: object, **named: object) -> BaseProcess:
         (_child(_read, "file", 1), None),
         (_child(print, 1), None),
         (_child(None), None),
+        (_Trainer(), 2),
     ],
 )
 def test_a_childs_number_is_what_its_target_takes_as_its_rank(
     process: BaseProcess, number: int | None
 ) -> None:
     assert number_of(process) == number
-
-
-def test_a_process_of_ones_own_class_may_carry_its_rank() -> None:
-    class Trainer(multiprocessing.Process):
-        rank = 2
-
-    assert number_of(Trainer()) == 2
 
 
 def test_torch_numbers_the_children_that_it_spawns() -> None:
@@ -96,16 +96,12 @@ class Difficult:
         raise RuntimeError(name)
 
 
-@pytest.mark.parametrize("what", [{"model": 1}, OrderedDict(weight=1), Stateful()])
-def test_a_state_in_a_file_is_a_checkpoint(what: Any, tmp_path: Path) -> None:
+def test_a_state_in_a_file_is_a_checkpoint_and_data_are_none(tmp_path: Path) -> None:
     with (tmp_path / "last.pt").open("wb") as file:
-        assert [is_checkpoint(what, where) for where in ("a.pt", Path("a.pt"), file)] == [True] * 3
-    assert not is_checkpoint(what, io.BytesIO())
-
-
-@pytest.mark.parametrize("what", [1, [1], None, pytest.param(Difficult(), id="raises")])
-def test_data_in_a_file_is_no_checkpoint(what: Any) -> None:
-    assert not is_checkpoint(what, "samples.pt")
+        for state in ({"model": 1}, OrderedDict(weight=1), Stateful()):
+            assert all(is_checkpoint(state, where) for where in ("a.pt", Path("a.pt"), file))
+            assert not is_checkpoint(state, io.BytesIO())
+    assert not any(is_checkpoint(data, "samples.pt") for data in (1, [1], None, Difficult()))
 
 
 def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from hooks.zero_code.injecting import as_rank, run_script
+from hooks.launching import as_rank, run_script
 
 if TYPE_CHECKING:
     from pathlib import Path

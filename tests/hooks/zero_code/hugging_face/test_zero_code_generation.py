@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import Ended, run_job
-from hooks.zero_code.injecting import PACKAGE, as_script, run_script
+from hooks.launching import PACKAGE, Ended, as_script, run_job, run_program
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,9 +17,8 @@ OFFLINE = {"HF_HUB_OFFLINE": "1"}
 
 def printed(folder: Path, environment: dict[str, str], python_path: str) -> tuple[str, str]:
     """The last line of its output, and all of its errors."""
-    script = folder / "unaware_generating.py"
-    shutil.copy(PROGRAMS / script.name, script)
-    code, output, errors = run_script(script, {**environment, **OFFLINE}, python_path)
+    ours = {**environment, **OFFLINE}
+    code, output, errors = run_program("unaware_generating.py", folder, ours, python_path)
     assert code == 0, errors
     return output.splitlines()[-1], errors
 

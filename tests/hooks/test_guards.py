@@ -1,4 +1,4 @@
-"""A lock names its holder to whoever waits, and is free as soon as its holder ends."""
+"""A barrier names who is missing, and a lock who holds it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import json_lines, start_job
+from hooks.launching import OFFLINE, TORCHRUN, Ended, json_lines, run_job, start_job
+from long_tests import WHEN_ASKED_FOR
 from processes import end, until
 
 import lightning_hangcheck as hc
@@ -19,6 +20,40 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from processes import StartProgram
+
+
+def check(job: Ended, place: str) -> dict[int, Any]:
+    """The rank that stands was missed, and all met at the end; return what was said of it."""
+    assert job.code == 0, job.errors
+    missing = job.of("after data")
+    assert missing[0]["failed"] == missing[1]["failed"]
+    assert "rank 1 of 2 did not come to 'after data' within 2 s" in missing[0]["failed"]
+    assert f"rank 0 waited at {place}" in missing[0]["failed"]
+    assert [said["failed"] for said in job.of("end").values()] == [None, None]
+    assert [said["total"] for said in job.of("sum").values()] == [2.0, 2.0]
+    return missing
+
+
+@pytest.mark.real
+def test_missing_rank_is_named_with_its_stack_and_the_group_stays_usable(tmp_path: Path) -> None:
+    job = run_job(
+        tmp_path, "hooks_barrier.py", str(tmp_path), launcher=TORCHRUN, environment=OFFLINE
+    )
+
+    assert [said["failed"] for said in job.of("before").values()] == [None, None]
+    missing = check(job, "folder ")
+    assert f"rank 1: pid {missing[1]['pid']}, main thread:" in missing[0]["failed"]
+    assert "prepare_data (" in missing[0]["failed"]
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_spawned_ranks_without_a_launcher_meet_in_the_store_of_their_group(tmp_path: Path) -> None:
+    job = run_job(tmp_path, "hooks_barrier.py", str(tmp_path), environment=OFFLINE)
+
+    missing = check(job, "the process group's store")
+    assert "rank 1: no stack: the ranks have no session in common" in missing[0]["failed"]
+
 
 LIMIT_S = 240.0
 
@@ -150,7 +185,14 @@ def _has_ended(pid: int) -> bool:
     return stat is None or stat.state == "Z"
 
 
-@pytest.mark.parametrize("guard", [hc.barrier, hc.make_directory])
-def test_limit_that_is_none_is_refused(guard: Callable[..., object]) -> None:
+@pytest.mark.parametrize(
+    "guard",
+    [
+        lambda limit: hc.barrier("here", limit),
+        lambda limit: hc.make_directory("here", limit),
+        lambda limit: hc.rank_zero_evaluation(0, limit).__enter__(),
+    ],
+)
+def test_limit_that_is_none_is_refused(guard: Callable[[float], object]) -> None:
     with pytest.raises(BadUsage, match="timeout=0 is no positive number"):
-        guard("here", timeout=0)
+        guard(0)

@@ -1,19 +1,26 @@
-"""accelerate as its manual has it: even batches, gather_for_metrics, a trigger to stop."""
+"""accelerate: one that a scene parts, and one that none does.
 
+Argument: ``uneven_batches``, which gathers losses at every batch with even_batches=False, so that
+one rank may have a batch more, mended by even_batches=True or join_uneven_inputs; or ``robust``: as
+the manual has it, even batches, gather_for_metrics, a trigger to stop.
+"""
+
+import sys
 import tempfile
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DataLoaderConfiguration
 from parts import loss_of, samples
 from torch import nn
 from torch.utils.data import DataLoader
 
-accelerator = Accelerator()
+robust = sys.argv[1] == "robust"
+accelerator = Accelerator(dataloader_config=DataLoaderConfiguration(even_batches=robust))
 model = nn.Linear(8, 2)
 model, optimizer, loader, validation = accelerator.prepare(
     model,
     torch.optim.SGD(model.parameters(), lr=0.1),
-    DataLoader(samples(), batch_size=8, shuffle=True),
+    DataLoader(samples(), batch_size=8, shuffle=robust),
     DataLoader(samples(60), batch_size=8),
 )
 folder = tempfile.mkdtemp()
@@ -23,10 +30,15 @@ for _ in range(2):
         loss = loss_of(model(x), y)
         accelerator.backward(loss)
         optimizer.step()
+        if not robust:
+            accelerator.gather(loss.detach())
+            continue
         if loss.item() < 1e-4:
             accelerator.set_trigger()
         if accelerator.check_trigger():
             break
+    if not robust:
+        continue
     with torch.no_grad():
         for x, y in validation:
             accelerator.gather_for_metrics((model(x), y))

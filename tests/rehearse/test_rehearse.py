@@ -1,0 +1,233 @@
+"""What is started in place of the user's command, which scenes it can be in, what came of each."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from cases import IN_BARRIER, IN_LOAD, job, rank
+from msgspec.structs import replace
+
+from lightning_hangcheck.hooks.rehearsal import Note
+from lightning_hangcheck.judge import judge
+from lightning_hangcheck.rehearse import (
+    SCENES,
+    CannotRehearse,
+    Facts,
+    Played,
+    Rehearsed,
+    judge_scene,
+    on_cpu_ranks,
+    render,
+    to_json,
+)
+from lightning_hangcheck.smoke import Outcome, Trial
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from lightning_hangcheck.model.slugs import VerdictKind
+    from lightning_hangcheck.smoke import Result
+
+OURS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
+
+
+@pytest.mark.parametrize(
+    ("command", "program"),
+    [
+        ("torchrun --nproc_per_node=8 --nnodes=4 --rdzv-id 7 gone.py --lr 1", "gone.py --lr 1"),
+        ("python -m torch.distributed.run --nproc-per-node 8 gone.py", "gone.py"),
+        ("torchrun --nproc_per_node=8 -m package.train --lr 1", "-m package.train --lr 1"),
+        ("accelerate launch --multi_gpu --num_processes 8 gone.py --lr 1", "gone.py --lr 1"),
+        ("python -u gone.py --lr 1", "gone.py --lr 1"),
+        ("python -m package.train --lr 1", "-m package.train --lr 1"),
+    ],
+)
+def test_torchrun_starts_as_many_ranks_as_wanted(command: str, program: str) -> None:
+    assert on_cpu_ranks(command.split(), 2)[0] == (*OURS, *program.split())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import lightning as L\n",
+        "from pytorch_lightning import Trainer\n",
+        "from helper import run\n",
+        "import torch.multiprocessing as mp\nmp.spawn(run, nprocs=2)\n",
+    ],
+)
+def test_a_script_that_starts_its_ranks_is_left_to_it(text: str, tmp_path: Path) -> None:
+    """Whether it names cuda is told from its files, too."""
+    script = tmp_path / "train.py"
+    script.write_text(text)
+    (tmp_path / "helper.py").write_text("from lightning.pytorch import Trainer\nx = 'cuda:0'")
+    command = ("python", str(script), "--devices", "8")
+    assert on_cpu_ranks(command, 2) == (command, "helper" in text)
+
+
+@pytest.mark.parametrize(
+    "command", ["srun python train.py", "bash train.sh", "python -c pass", "python", "torchrun"]
+)
+def test_what_cannot_be_rehearsed_is_said_with_the_way_out(command: str) -> None:
+    with pytest.raises(CannotRehearse, match=r"^cannot be rehearsed: .*hangcheck rehearse -- "):
+        on_cpu_ranks(command.split(), 2)
+
+
+def _loader(rank: int, mark: str, *, key: str = "Data", shared: bool = False) -> Note:
+    return Note(kind="loader", rank=rank, key=key, mark=mark, shared=shared)
+
+
+def _missing(name: str, facts: Facts) -> str:
+    return next(scene for scene in SCENES if scene.name == name).missing(facts)
+
+
+@pytest.mark.parametrize(
+    ("loaders", "uneven"),
+    [
+        ([_loader(0, "a"), _loader(1, "b")], ("Data",)),
+        ([_loader(0, "a"), _loader(1, "a")], ()),
+        ([_loader(0, "a", shared=True), _loader(1, "b", shared=True)], ()),
+        ([_loader(0, "a", key="Data of 3"), _loader(1, "a", key="Data of 4")], ("Data of 4",)),
+        ([_loader(1, "b")], ()),
+        ([], ()),
+    ],
+)
+def test_a_loader_may_be_uneven_where_ranks_read_different_data_and_nothing_evens_it(
+    loaders: list[Note], uneven: tuple[str, ...]
+) -> None:
+    facts = Facts(loaders, ranks=2)
+    assert facts.uneven == uneven
+    for name in ("fewer-samples", "no-samples", "smaller-last-batch"):
+        assert bool(_missing(name, facts)) != bool(uneven)
+
+
+@pytest.mark.parametrize(
+    ("note", "scene", "why"),
+    [
+        (Note(kind="step", rank=1), "sigterm", "nothing of the program"),
+        (Note(kind="step", rank=1, text="Lightning"), "sigterm", "only Lightning"),
+        (Note(kind="step", rank=1, text="program"), "sigterm", ""),
+        (Note(kind="workers", rank=0, text="0"), "no-workers", "it has no workers"),
+        (Note(kind="workers", rank=0, text="1"), "one-worker", "it has 1 worker"),
+        (Note(kind="workers", rank=0, text="2"), "one-worker", ""),
+    ],
+)
+def test_what_a_program_has_already_or_does_not_have_is_skipped(
+    note: Note, scene: str, why: str
+) -> None:
+    missing = _missing(scene, Facts([note], ranks=2))
+    assert missing.startswith(why)
+    assert bool(missing) == bool(why)
+    nothing = Facts([Note(kind="group", rank=0, text="2")], ranks=2)
+    assert nothing.world == 2
+    assert [scene.name for scene in SCENES if not scene.missing(nothing)] == ["as-it-is"]
+
+
+CUT_OFF = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer"
+VERDICT = judge(job(rank(0, IN_BARRIER, silent=400.0), rank(1, IN_LOAD, silent=400.0)))
+
+
+def _judged(
+    result: Result, *notes: Note, folder: str = "gone/run", kind: VerdictKind = "hang"
+) -> tuple[str, str]:
+    outcome = Outcome(
+        trial=Trial(devices=2, workers=None, command=("train.py",)),
+        result=result,
+        seconds=1.0,
+        where="" if result == "passed" else "rank 1 is stuck",
+        verdict=replace(VERDICT, verdict=kind, culprits=(1,)),
+        run_folder=folder,
+    )
+    return judge_scene(outcome, notes, ranks=2)
+
+
+def _raised(number: int, text: str = "ValueError: empty") -> Note:
+    return Note(kind="raised", rank=number, text=text, key=f"step (train.py:{number})")
+
+
+LEFT = Note(kind="left", rank=1)
+
+
+@pytest.mark.parametrize(
+    ("result", "notes", "judged"),
+    [
+        ("passed", [], ("passed", "")),
+        ("hang", [], ("hung", "rank 1 is stuck")),
+        ("late", [], ("unclear", "rank 1 is stuck")),
+        ("failed", [], ("crashed-on-one", "rank 1 is stuck")),
+        ("failed", [_raised(0), _raised(1)], ("crashed-alike", "ValueError: empty step (train.py")),
+        ("failed", [_raised(0), _raised(1, "KeyError: 'x'")], ("crashed-on-one", "ValueError")),
+        ("failed", [_raised(0)], ("crashed-on-one", "ValueError")),
+        # gloo ended it: NCCL would hang
+        ("failed", [_raised(0, CUT_OFF), LEFT],
+         ("hung", "rank 0 was in step (train.py:0), rank 1 had left")),
+        ("failed", [_raised(0, CUT_OFF), _raised(1, CUT_OFF)], ("hung", "rank 0 was in step")),
+        ("failed", [_raised(0, CUT_OFF), _raised(1)], ("crashed-on-one", "RuntimeError")),
+        ("failed", [_raised(0, CUT_OFF)], ("crashed-on-one", "RuntimeError")),
+    ],
+)  # fmt: skip
+def test_how_a_run_ended(result: Result, notes: list[Note], judged: tuple[str, str]) -> None:
+    how, why = _judged(result, *notes)
+    assert how == judged[0]
+    assert why.startswith(judged[1])
+
+
+def test_a_rank_that_an_error_ended_is_no_hang() -> None:
+    ended = _judged("hang", _raised(1), kind="dead")
+    assert ended == ("crashed-on-one", "ValueError: empty")
+    assert _judged("hang", LEFT, kind="dead")[0] == "hung"
+
+
+def test_gloo_that_ends_a_rank_for_other_sizes_is_read_from_its_output(tmp_path: Path) -> None:
+    output = tmp_path / "run.log"
+    output.write_text("what(): Received data size doesn't match expected size. Is there ...\n")
+    output.chmod(0o600)
+    assert _judged("failed", folder=f"{tmp_path}/run")[0] == "hung"
+
+
+PASSED = Played(scene="as-it-is", title="as it is", result="passed", seconds=9.1)
+SKIPPED = Played(scene="sigterm", title="one rank gets SIGTERM", result="skipped", why="no handler")
+HUNG = Played(
+    scene="save-fails",
+    title="a save of rank 0 fails",
+    remedy="broadcast whether it went well",
+    result="hung",
+    why=VERDICT.summary,
+    seconds=20.0,
+    verdict=VERDICT,
+    run_folder="hangcheck_runs/x-save-fails",
+)
+PARTED = Played(
+    scene="no-samples", title="one rank has no samples", result="hung", why="sizes differ"
+)
+
+
+@pytest.mark.parametrize(
+    ("played", "words"),
+    [
+        (
+            (PASSED, HUNG, SKIPPED),
+            ("REHEARSAL  hangs in 1 of 2 scenes: a save of rank 0 fails (2 CPU rank",
+             VERDICT.summary.split()[-1], "do       broadcast whether it went well",
+             "hangcheck report hangcheck_runs/x-save-fails"),
+        ),
+        ((PASSED, SKIPPED), ("REHEARSAL  1 scene played, none hangs", "skipped", "no handler")),
+        # gloo ended it: there is no verdict
+        (
+            (PASSED, PARTED),
+            ("REHEARSAL  hangs in 1 of 2 scenes: one rank has no samples", "where    sizes differ"),
+        ),
+    ],
+)  # fmt: skip
+def test_what_a_rehearsal_says(played: tuple[Played, ...], words: tuple[str, ...]) -> None:
+    rehearsed = Rehearsed(
+        command="torchrun train.py", ranks=2, batches=4, seconds=31.2, scenes=played
+    )
+    said = render(rehearsed)
+    assert said.startswith(words[0])
+    assert all(word in said for word in words)
+    scenes = json.loads(to_json(rehearsed))["scenes"]
+    assert [one["result"] for one in scenes] == [one.result for one in played]
+    assert HUNG not in played or scenes[1]["verdict"]["cause"] == VERDICT.cause
