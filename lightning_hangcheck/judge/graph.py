@@ -7,7 +7,7 @@ The graph is solved once, from its ends on (`solve`); how patient to be there, `
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -60,18 +60,22 @@ class Wait(NamedTuple):
     firm: bool = True
 
     @property
+    def size(self) -> int:
+        """Edges that are drawn: all, or above `MOST_FULL` one for each waiter and to each ender."""
+        waiters, enders = len(self.waiters), len(self.enders)
+        return waiters * enders if waiters * enders <= MOST_FULL else waiters + enders - 1
+
+    @property
     def edges(self) -> Iterator[Edge]:
-        """All edges; above `MOST_FULL` one for each waiter and one to each ender."""
-        waiters, enders = (
-            [f"rank:{node}" if isinstance(node, int) else node for node in nodes]
-            for nodes in (self.waiters, self.enders)
-        )
-        told = zip(waiters, self.through, strict=True)
-        if len(waiters) * len(enders) <= MOST_FULL:
-            yield from (Edge(one, other, way) for one, way in told for other in enders)
-            return
-        yield from (Edge(one, enders[0], way) for one, way in told)
-        yield from (Edge(waiters[0], ender, self.through[0]) for ender in enders[1:])
+        """The edges that are drawn."""
+        full = self.size == len(self.waiters) * len(self.enders)
+        for number, (waiter, through) in enumerate(zip(self.waiters, self.through, strict=True)):
+            ends = self.enders if full or number == 0 else self.enders[:1]
+            yield from (Edge(_name(waiter), _name(ender), through) for ender in ends)
+
+
+def _name(node: Node) -> str:
+    return f"rank:{node}" if isinstance(node, int) else node
 
 
 class WaitGraph(Struct, frozen=True, kw_only=True):
@@ -94,9 +98,25 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
     circles: dict[int, tuple[int, ...]] = {}
 
     @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Each wait between two nodes, once."""
-        return tuple(dict.fromkeys(edge for wait in self.waits for edge in wait.edges))
+    def size(self) -> int:
+        """How many edges it has."""
+        return sum(wait.size for wait in self.waits)
+
+    def edges(self, most: int) -> tuple[Edge, ...]:
+        """Return each wait between two nodes, once; of more than ``most`` one to each ender first.
+
+        For whom others wait is told before who waits.
+        """
+        every = chain.from_iterable(wait.edges for wait in self.waits)
+        if self.size <= most:
+            return tuple(dict.fromkeys(every))
+        to_each: dict[Node, Edge] = {}
+        for wait in self.waits:
+            if len(to_each) < most:
+                first, through = _name(wait.waiters[0]), wait.through[0]
+                for ender in wait.enders[:most]:
+                    to_each.setdefault(ender, Edge(first, _name(ender), through))
+        return tuple(dict.fromkeys((*to_each.values(), *islice(every, most))))[:most]
 
     def leading_to(self, ranks: Iterable[int]) -> int:
         """Count the ranks that wait for any of these, however indirectly, these included."""

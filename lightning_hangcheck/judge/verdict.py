@@ -37,7 +37,7 @@ from lightning_hangcheck.model.verdict import Gap as ToldGap
 from lightning_hangcheck.text.shown import EPOCH, format_ranks, read_utc, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.activity import Activity
     from lightning_hangcheck.judge.engine import Conclusion
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Aftermath, Case
     from lightning_hangcheck.model.evidence import GapKind
     from lightning_hangcheck.model.slugs import Certainty
-    from lightning_hangcheck.model.verdict import Edge, StackGroup, State
+    from lightning_hangcheck.model.verdict import StackGroup, State
 
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
@@ -125,7 +125,7 @@ def verdict_of(case: Case) -> Verdict:
             "phase": finding.phase,
             "confidence": round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
             "remedies": words.remedies_for(finding, job),
-            "wait_for": conclusion.graph.edges,
+            "wait_for": conclusion.graph.edges(MOST_LISTED),
             "collectives": conclusion.collectives or _collectives(conclusion),
             "certainty": finding.certainty or _certainty(conclusion, finding),
         }
@@ -150,7 +150,7 @@ def verdict_of(case: Case) -> Verdict:
         seen_in=case.seen_in,
         **explained,
     )
-    return _bounded(verdict)
+    return _bounded(verdict, conclusion.graph.size if finding is not None else 0)
 
 
 def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
@@ -352,12 +352,15 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
 # Small at any world size.
 
 
-def _bounded(verdict: Verdict) -> Verdict:
-    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap."""
+def _bounded(verdict: Verdict, edges: int) -> Verdict:
+    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap.
+
+    Of so many edges it has the first ones.
+    """
     many = verdict.world_size > MOST_LISTED
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:
-        found = _cut(verdict, most)
+        found = _cut(verdict, most, edges)
         size = len(written(found))
         if size <= MOST_BYTES or max(most.values()) == 1:
             return found
@@ -366,15 +369,15 @@ def _bounded(verdict: Verdict) -> Verdict:
         most[largest] = max(1, min(most[largest], len(getattr(found, largest))) // 2)
 
 
-def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
+def _cut(verdict: Verdict, most: dict[str, int], edges: int) -> Verdict:
     kept: dict[str, Any] = {}
     gaps: list[ToldGap] = []
     for name, limit in most.items():
         every: Sequence[Any] = getattr(verdict, name)
         if len(every) > limit:
-            chosen = CHOSEN[name](verdict, every, limit) if name in CHOSEN else every[:limit]
-            kept[name] = tuple(chosen)
-            what = f"{len(every) - limit:,} of {len(every):,} {TOLD.get(name, name)}"
+            kept[name] = tuple(_rows(verdict, limit) if name == "ranks" else every[:limit])
+        if (count := max(len(every), edges if name == "wait_for" else 0)) > limit:
+            what = f"{count - limit:,} of {count:,} {TOLD.get(name, name)}"
             who = f"; all of them: {name_ranks(every)}" if name in ("culprits", "victims") else ""
             gaps.append(ToldGap(what, None, f"{SMALL}{who}"))
 
@@ -396,19 +399,10 @@ def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
     return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
 
 
-def _edges(_: Verdict, every: Sequence[Edge], limit: int) -> Sequence[Edge]:
-    """For whom others wait is told before who waits: one edge to each, then the first of all."""
-    to_each = {edge.target: edge for edge in reversed(every)}
-    first = list(dict.fromkeys([*reversed(to_each.values()), *every[:limit]]))
-    return first[:limit]
-
-
-def _rows(verdict: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
+def _rows(verdict: Verdict, limit: int) -> Sequence[RankState]:
     """One of each group of equal stacks and the culprits before all others."""
+    every = verdict.ranks
     examples = {row.stack_group: row.rank for row in reversed(every)}.values()
     wanted = {*verdict.culprits[: limit // 2], *examples}
     kept = {row.rank for row in [*(one for one in every if one.rank in wanted), *every][:limit]}
     return [row for row in every if row.rank in kept]
-
-
-CHOSEN: dict[str, Callable[..., Sequence[Any]]] = {"wait_for": _edges, "ranks": _rows}
