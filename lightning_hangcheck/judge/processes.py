@@ -18,6 +18,7 @@ from lightning_hangcheck.judge.threads import (
     HOUSEKEEPERS,
     Moment,
     Thread,
+    feeds_queue,
     given_away,
     in_lock,
     joins,
@@ -458,7 +459,7 @@ class ProcessReading:
             for thread in newest.helpers
             if thread.state is not None
             and thread.tid not in along
-            and (thread.acts_for_user or thread.acts_for_library)
+            and thread.acts
             and {target.kind for target in thread.targets} != {"futex"}
         )
 
@@ -591,7 +592,8 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
 
     def uses(pid: int, target: WaitTarget) -> bool:
         return target.kind == "pipe" and any(
-            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
+            any(map(feeds_queue, thread.frames))
+            or any(one.name == target.name for one in thread.targets)
             for moment in newest.get(pid, ())
             for thread in moment.threads
         )

@@ -146,16 +146,6 @@ class Thread:
         in_futex = self.state.state == "S" and self.state.syscall in FUTEXES
         return self.looping or (in_library and in_futex)
 
-    @property
-    def keeps_house(self) -> bool:
-        """Whether it rests, and runs no Python: autograd's, which the interpreter knows."""
-        return (
-            self.state is not None
-            and not self.frames
-            and self.state.name.startswith(HOUSEKEEPERS)
-            and self.state.syscall in FUTEXES
-        )
-
     @cached_property
     def ticks(self) -> bool:
         """Whether it woke, went back to sleep at the same place, and so ended nobody's wait."""
@@ -201,12 +191,6 @@ class Thread:
         return bool(self.packages) and self.limited and self.for_threads and not self.ticks
 
     @property
-    def acts_for_library(self) -> bool:
-        """Whether it may bring what users of its library wait for: it does more than rest."""
-        acts = self.scheduled or not self.rests
-        return bool(self.packages) and acts and not self.ticks
-
-    @property
     def sleeps(self) -> bool:
         """Whether it waits for nothing but a time, and was not seen to do so again and again.
 
@@ -219,23 +203,23 @@ class Thread:
         )
 
     @property
-    def feeds_queue(self) -> bool:
-        """Whether it writes to other processes what this one put into a queue."""
-        return any(map(feeds_queue, self.frames))
+    def acts(self) -> bool:
+        """Whether it may bring what others wait for.
 
-    @property
-    def acts_for_user(self) -> bool:
-        """Whether it runs the user's code, or what that gave to a timer, a queue, a pool or a loop.
-
-        An event loop of Python's that is at connections runs coroutines of which no stack tells.
+        It runs the user's code, or what that gave to a timer, a queue, a pool or a loop: an event
+        loop of Python's that is at connections runs coroutines of which no stack tells. Or it is a
+        library's, and does more than rest.
         """
+        if self.packages and (self.scheduled or not self.rests) and not self.ticks:
+            return True
         in_pool = any(
             frame.file.endswith("/concurrent/futures/thread.py")
             and bare_name(frame.function) == "run"
             for frame in self.frames
         )
         in_loop = self.pythons_loop and bool(self.named)
-        return self.place is not None or self.timer or self.feeds_queue or in_pool or in_loop
+        feeds = any(map(feeds_queue, self.frames))
+        return self.place is not None or self.timer or feeds or in_pool or in_loop
 
     @cached_property
     def rests(self) -> bool:
@@ -264,11 +248,6 @@ class Thread:
     def owners(self) -> frozenset[object]:
         """Whose code it runs."""
         return frozenset(owner_of(frame.file) for frame in self.frames)
-
-    @cached_property
-    def works_in(self) -> frozenset[int]:
-        """In which of `FAMILIES` it does work for others."""
-        return _families(self.frames)
 
 
 class WaitChain(NamedTuple):
@@ -329,7 +308,13 @@ class Moment:
         return tuple(
             thread
             for thread in self.threads[1:]
-            if may_help(thread.stack) and not thread.keeps_house
+            if may_help(thread.stack)
+            and not (  # autograd's, which the interpreter knows, but runs no Python, and rests
+                thread.state is not None
+                and not thread.frames
+                and thread.state.name.startswith(HOUSEKEEPERS)
+                and thread.state.syscall in FUTEXES
+            )
         )
 
     @cached_property
@@ -370,9 +355,8 @@ class Moment:
         if the_one or stack.holds_lock:
             return the_one
         gave_to = _families(_innermost_standard(thread.frames))
-        workers = [
-            helper for helper in self.helpers if helper is not thread and gave_to & helper.works_in
-        ]
+        others = (helper for helper in self.helpers if gave_to and helper is not thread)
+        workers = [helper for helper in others if gave_to & _families(helper.frames)]
         if workers:
             return workers
         calling = next(
