@@ -38,16 +38,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 
-def test_a_mismatch_is_proven_and_so_called_early() -> None:
-    def at(seconds: float) -> str:
-        ways = (("barrier", IN_BARRIER), ("all_reduce 4", IN_ALL_REDUCE))
-        return judge(
-            job(*(flying(rank(n, way, silent=seconds), op) for n, (op, way) in enumerate(ways)))
-        ).verdict
-
-    assert [at(1.0), at(4.0), at(10.0)] == ["healthy", "suspect", "hang"]
-
-
 def test_a_rank_that_ended_well_after_fewer_steps_ran_out_of_work() -> None:
     beat = Beat(pid=101, rank=1, beats=40, step=30, ending="finished")
     left = replace(gone(1, 0), beat=beat)
@@ -167,21 +157,6 @@ def judged(*views: RankView) -> Verdict:
     return judge(job(*views))
 
 
-@pytest.mark.parametrize("steps", [3, 20])
-def test_who_walked_past_what_earlier_steps_had_is_the_culprit(steps: int) -> None:
-    saving = "a" * steps + "b"
-    verdict = judged(
-        waiting_for_save(0, saving * 3 + "aa"), stepping(1, saving * 2 + "a" * (steps + 3))
-    )
-    assert (verdict.verdict, verdict.cause) == ("hang", "rank_diverged")
-    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
-    assert "rank 1 skipped #3 and now waits in" in verdict.summary
-    assert "last agreed at #2 of group 1" in verdict.summary
-    assert "rank 1 left out what " in verdict.remedies[0].text
-    (row,) = [one for one in verdict.collectives if one.group == "1"]
-    assert (row.seq, row.ops) == (3, {"barrier": "0", "no such operation": "1"})
-
-
 def test_threads_that_enter_side_by_side_come_a_step_sooner_or_later() -> None:
     """As far as the ranks were apart before, and no farther."""
     verdict = judged(
@@ -226,14 +201,6 @@ def in_mesh(number: int, waits_in: str, row: int, column: int, everybody: int = 
         groups.append(record)
     view = rank(number, IN_ALL_REDUCE, silent=6.0)
     return replace(view, flight=FlightRecord(taken_ns=1, groups=tuple(groups)))
-
-
-def test_who_left_out_what_the_other_pairs_did_is_the_culprit() -> None:
-    """Most wait in the group of all; only one still waits in its column, and is not to blame."""
-    at_end = (in_mesh(number, "all", 12, 12 - (number == 1), 1) for number in range(3))
-    verdict = judged(*at_end, in_mesh(3, "column", 12, 12))
-    assert (verdict.verdict, verdict.culprits) == ("hang", (1,))
-    assert "all other groups of this kind did otherwise" in [*verdict.evidence][1].text
 
 
 def test_what_all_have_entered_ends_and_whoever_is_behind_in_it_goes_on() -> None:

@@ -19,7 +19,6 @@ from cases import (
     user,
     waiting_for,
     with_kernel,
-    with_threads,
 )
 from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
@@ -30,7 +29,7 @@ from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
 from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import Pace, RankView
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     GpuState,
@@ -133,21 +132,6 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
     assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].in_words
 
 
-def test_a_rank_that_waits_for_its_own_threads_does_not_wait_for_a_gpu_that_others_use() -> None:
-    """Its prefetcher has died; what is left beside it is autograd's thread, which rests."""
-    in_queue = (MAIN, user("batches", 35), Frame("Condition.wait", f"{STDLIB}/threading.py", 355))
-    autograd = ThreadStack(tid=300, name="pt_autograd_0", frames=())
-    alone = with_threads(rank(1, in_queue), autograd)
-    verdict = judge(job(WAITS, with_gpu(alone, busy_percent=100)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
-
-
-def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() -> None:
-    endless = rank(1, IN_LOAD, silent=121.0, pace=Pace(longest_pause_s=0.5, pauses=9))
-    verdict = judge(job(WAITS, with_gpu(endless, busy_percent=100)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "spinning")
-
-
 def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
     told = {
         "busy_percent": 100,
@@ -199,13 +183,6 @@ def test_a_rank_that_computes_is_none_that_waits(view: RankView) -> None:
     assert read_rank_activity(view).activity == "busy"
 
 
-def test_those_that_run_ahead_are_victims_of_the_one_that_does_not_come() -> None:
-    ahead = [on_device(spinning(number), "all_reduce", "all_reduce", first=7) for number in (0, 1)]
-    verdict = judge(job(*ahead, on_device(rank(2, IN_LOAD), first=7)))
-    assert (verdict.culprits, verdict.victims) == ((2,), (0, 1))
-    assert verdict.cause == "rank_stalled"
-
-
 def test_the_line_of_a_rank_that_is_ahead_tells_nothing_of_where_it_parted() -> None:
     """Rank 0 stands under a test of the rank, and is right; rank 2 alone has another operation."""
     ahead = [on_device(spinning(number), "all_reduce", first=7) for number in (0, 1)]
@@ -229,24 +206,14 @@ def rare(phase: Phase | None, *frames: Frame, batch: int | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("phase", "frames"),
-    [
-        ("training_step", (LOOP, STEP, USERS)),
-        ("training_step", (USERS, BACKWARD)),
-        ("validation", (LOOP, VALIDATION, USERS)),
-        (None, (USERS,)),  # beats of the script's own
-        ("generate", (USERS,)),
-    ],
-)
-def test_calls_that_come_in_every_pass_have_its_pace(
-    phase: Phase | None, frames: tuple[Frame, ...]
-) -> None:
-    assert not rare(phase, *frames)
-
-
-@pytest.mark.parametrize(
     ("phase", "frames", "place"),
     [
+        ("training_step", (LOOP, STEP, USERS), ""),
+        ("training_step", (USERS, BACKWARD), ""),
+        ("validation", (LOOP, VALIDATION, USERS), ""),
+        (None, (USERS,), ""),  # beats of the script's own
+        ("generate", (USERS,), ""),
+        ("training_step", (LOADER,), "dataloading"),
         ("dataloading", (LOOP, USERS), "training_step"),  # on_train_epoch_end
         ("training_step", (LOOP, USERS), "training_step"),  # on_train_batch_end
         ("training_step", (USERS,), "evaluate"),  # after the last step of a plain loop
@@ -255,15 +222,11 @@ def test_calls_that_come_in_every_pass_have_its_pace(
         ("training_step", (LOOP, OPTIMIZER, USERS), "optimizer_step"),  # inverts now and then
     ],
 )
-def test_what_comes_now_and_then_is_a_place_of_its_own(
-    phase: Phase, frames: tuple[Frame, ...], place: str
+def test_what_comes_now_and_then_and_not_in_every_pass_is_a_place_of_its_own(
+    phase: Phase | None, frames: tuple[Frame, ...], place: str
 ) -> None:
     assert rare(phase, *frames) == place
-
-
-def test_a_loader_has_the_pace_of_steps_only_where_a_callback_told_the_batch() -> None:
-    assert not rare("training_step", LOADER, batch=3)
-    assert rare("training_step", LOADER) == "dataloading"
+    assert not rare("training_step", LOADER, batch=3), "a callback told the batch"
 
 
 IN_FUTURE = (
@@ -318,15 +281,9 @@ def at_another_line(sample: Sample) -> Sample:
     return replace(sample, stack=replace(sample.stack, threads=(main, moved)))
 
 
-def test_a_name_that_was_not_read_this_time_is_known_from_before() -> None:
-    assert after(unnamed) == (FIFO,)
-
-
-def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
-    assert after(by_signal) == (FIFO,)
-
-
-def test_a_thread_that_went_on_keeps_nothing() -> None:
+def test_what_a_look_lacks_of_a_thread_that_has_not_moved_is_known_from_before() -> None:
+    """A name that was not read this time; the ids, where a stack came without."""
+    assert after(unnamed) == after(by_signal) == (FIFO,)
     assert after(lambda sample: at_another_line(unnamed(sample))) == ()
 
 

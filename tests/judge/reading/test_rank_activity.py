@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from cases import (
     IN_ALL_REDUCE,
-    IN_CONNECT,
-    IN_GUARD,
     IN_LOAD,
     MAIN,
     NOW_NS,
@@ -53,6 +51,7 @@ OTHER_LINE = (MAIN, user("load", 42))
 DEEPER = (*IN_LOAD, user("load", 41))
 POLLING = (*IN_LOAD, Frame("acquire", f"{SITE}/filelock/_api.py", 1))
 READ = 0
+ONE, BOTH = look(IN_LOAD, samples=1), look(IN_LOAD).samples
 AT_LOCK = waiting_for("futex", "futex", "0x7f10")
 IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
 
@@ -81,19 +80,15 @@ IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
         (look(IN_LOAD, state="t", samples=1), "unseen"),
         (look(IN_LOAD, state="t"), "stopped"),
         (look(IN_LOAD, state="Z"), "gone"),
-        (look(IN_LOAD, samples=1), "unseen"),
+        (ONE, "unseen"),
         (ProcessLook(pid=1, role="rank"), "unseen"),
+        (replace(ONE, samples=2 * ONE.samples), "unseen"),  # of the same moment
+        (replace(ONE, samples=tuple(replace(s, kernel=None) for s in BOTH)), "unseen"),
+        (replace(ONE, samples=tuple(replace(s, stack=None) for s in BOTH)), "unseen"),
     ],
 )
 def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
     assert _of_process(seen) == activity
-
-
-@pytest.mark.parametrize("part", ["kernel", "stack"])
-def test_half_a_sample_is_no_sample(part: str) -> None:
-    whole = look(IN_LOAD)
-    halves = tuple(replace(one, **{part: None}) for one in whole.samples)
-    assert _of_process(replace(whole, samples=halves)) == "unseen"
 
 
 @pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
@@ -137,11 +132,6 @@ def test_small_questions_between_sleeps_are_no_transfer(
     assert activity_of(with_kernel(seen, network_bytes=lambda one, _: one * 70_000)) == activity
 
 
-def test_two_samples_of_the_same_moment_show_nothing() -> None:
-    one = look(IN_LOAD, samples=1).samples[0]
-    assert _of_process(ProcessLook(pid=1, role="rank", samples=(one, one))) == "unseen"
-
-
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
     samples = []
@@ -172,14 +162,6 @@ def test_a_thread_of_this_package_is_no_activity() -> None:
     ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
     also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
     assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
-
-
-@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_GUARD])
-@pytest.mark.parametrize("cpu", [0.0, 1.0])
-def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
-    frames: tuple[Frame, ...], cpu: float
-) -> None:
-    assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
 
 
 def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:

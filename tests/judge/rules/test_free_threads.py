@@ -238,16 +238,27 @@ def parted(
     calls: bool | None,
     child: ProcessLook | None = None,
     nothing_new: float = 0.0,
+    steps: bool = False,
 ) -> str:
-    """What is told after 20 s where rank 1 has these threads: frames, state, when each wakes."""
+    """What is told after 20 s where rank 1 has these threads: frames, state, when each wakes.
+
+    One that steps is deeper in its code, at another line at each look.
+    """
     saves = flying(rank(0, IN_SAVE, silent=20.0), "all_reduce 1", group="1", ranks=(0, 1))
     waits = rank(1, IN_BARRIER, silent=20.0, children=[child] if child is not None else [])
     for number, (frames, state, *wakes) in enumerate(threads):
         waits = with_thread(waits, frames, *wakes, tid=300 + number, **state)
-    waits = replace(waits, nothing_new_for_s=nothing_new)
-    note = CodeNote(file=HELPER[0].file, line=HELPER[0].line, collectives_ahead=calls)
+
+    def step(number: int, states: Any, stacks: Any) -> Any:
+        inner = (*HELPER, user("Env.step", 20 + number))
+        return states, (stacks[0], replace(stacks[1], frames=inner))
+
+    waits = replace(changed_rank(waits, step) if steps else waits, nothing_new_for_s=nothing_new)
+    file, line = HELPER[0].file, HELPER[0].line
+    known = {line: calls, **dict.fromkeys(range(20, 23), False)} if steps else {line: calls}
+    notes = [CodeNote(file=file, line=at, collectives_ahead=one) for at, one in known.items()]
     case = job(saves, flying(waits, "barrier", ranks=(0, 1)))
-    return judge(replace(case, code=(note,))).verdict
+    return judge(replace(case, code=tuple(notes))).verdict
 
 
 def child(**state: Any) -> ProcessLook:
@@ -313,27 +324,9 @@ def test_one_that_goes_round_without_a_call_excuses_nobody() -> None:
     steps: Any = HELPER, {"state": "R", "waits_for": ()}
     assert parted(steps, calls=None) == "healthy"
     assert parted(steps, calls=None, nothing_new=15.0) == "healthy", "in one long call"
-    assert _stepping(calls=None, nothing_new=0.0) == "healthy"
-    assert _stepping(calls=None, nothing_new=15.0) == "hang"
-    assert _stepping(calls=True, nothing_new=15.0) == "suspect", "it may yet come to its call"
-
-
-def _stepping(*, calls: bool | None, nothing_new: float) -> str:
-    """What is told where the helper was at another line at each look."""
-    saves = flying(rank(0, IN_SAVE, silent=20.0), "all_reduce 1", group="1", ranks=(0, 1))
-    waits = with_thread(rank(1, IN_BARRIER, silent=20.0), HELPER, state="R", waits_for=())
-
-    def change(number: int, states: Any, stacks: Any) -> Any:
-        inner = (*HELPER, user("Env.step", 20 + number))
-        return states, (stacks[0], replace(stacks[1], frames=inner))
-
-    waits = replace(changed_rank(waits, change), nothing_new_for_s=nothing_new)
-    lines = [(HELPER[0].line, calls), *((20 + number, False) for number in range(3))]
-    notes = tuple(
-        CodeNote(file=HELPER[0].file, line=line, collectives_ahead=known) for line, known in lines
-    )
-    case = job(saves, flying(waits, "barrier", ranks=(0, 1)))
-    return judge(replace(case, code=notes)).verdict
+    assert parted(steps, calls=None, steps=True) == "healthy"
+    assert parted(steps, calls=None, nothing_new=15.0, steps=True) == "hang"
+    assert parted(steps, calls=True, nothing_new=15.0, steps=True) == "suspect", "it may yet call"
 
 
 def test_a_timer_that_runs_tells_more_than_the_connections_of_a_loop_nobody_asked() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from cases import (
     IN_GETITEM,
@@ -20,6 +19,7 @@ from cases import (
     rank,
     torch,
     user,
+    with_kernel,
     with_lock_owner,
     with_threads,
     worker,
@@ -51,22 +51,6 @@ def alone(*stack: Any, **fields: Any) -> RankView:
     return rank(0, *stack, silent=301.0, **fields)
 
 
-def thrashing() -> RankView:
-    view = alone(IN_LOAD)
-    own = view.processes[0]
-    samples = tuple(
-        msgspec.structs.replace(
-            one,
-            kernel=msgspec.structs.replace(
-                one.kernel, major_faults=number * 400, memory=MemoryUse(97, 100, "machine")
-            ),
-        )
-        for number, one in enumerate(own.samples)
-        if one.kernel is not None
-    )
-    return msgspec.structs.replace(view, processes=(msgspec.structs.replace(own, samples=samples),))
-
-
 STUCK: dict[Cause, RankView] = {
     "rank_stalled": alone(IN_LOAD),
     "spinning": alone(IN_LOAD, cpu=1.0),
@@ -80,7 +64,9 @@ STUCK: dict[Cause, RankView] = {
     "logger_init": alone(IN_WANDB),
     "thread_deadlock": with_threads(alone(IN_LOAD), LOCKED),
     "gil_held": with_lock_owner(alone(IN_LOAD)),
-    "memory_pressure": thrashing(),
+    "memory_pressure": with_kernel(
+        alone(IN_LOAD), major_faults=lambda n, _: 400 * n, memory=MemoryUse(97, 100, "machine")
+    ),
     "unknown": alone(),
 }
 NEVER_ALONE = {"collective_mismatch", "rank_diverged", "uneven_work", "rendezvous"}

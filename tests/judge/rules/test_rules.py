@@ -20,9 +20,8 @@ from cases import (
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
+from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, WaitTarget
-from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.slugs import phase_of_name
 from lightning_hangcheck.model.verdict import Gap as ToldGap
 
@@ -137,24 +136,6 @@ def test_two_processes_of_one_rank_are_a_gap() -> None:
     assert len(verdict.ranks) == 1
 
 
-def test_the_page_stands_in_the_table_and_the_evidence() -> None:
-    beat = Beat(
-        pid=101,
-        beats=5,
-        step=12,
-        phase="training_step",
-        checkpoint=CheckpointMark(11, "Trainer ready", "2026-11-20T10:23:30Z"),
-        sections=(OpenSection("fetch", 0),),
-    )
-    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat)))
-    row = verdict.ranks[1]
-    assert (row.step, row.phase, row.open_sections) == (12, "training_step", ("fetch",))
-    assert row.last_checkpoint is not None
-    assert row.last_checkpoint.number == 11
-    assert "last checkpoint 11 Trainer ready, step 12, inside section 'fetch'" in _facts(verdict)
-    assert verdict.phase == "training_step"
-
-
 def test_of_the_open_sections_the_main_threads_come_last() -> None:
     sections = (OpenSection("fetch", 0), OpenSection("upload", 1, in_main_thread=False))
     verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=Beat(pid=101, beats=5, sections=sections))))
@@ -202,15 +183,6 @@ def test_who_sleeps_between_tries_that_a_remote_end_refuses_waits_for_that(
     sleep = {"waits_for": (WaitTarget(call="clock_nanosleep", kind="time"),)}
     verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=beat, silent=20.0, **sleep)))
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (1,), cause)
-
-
-def test_torchs_own_waits_are_told_and_draw_no_edge() -> None:
-    record = FlightRecord(taken_ns=1, waits={"TCPStore__get": 1, "TCPStore__wait": 2})
-    verdict = judge(job(WAITS, replace(rank(1, IN_LOAD), flight=record)))
-    assert (verdict.culprits, verdict.cause) == ((1,), "rank_stalled")
-    assert [item.text for item in verdict.evidence if item.kind == "torch"] == [
-        "torch counts threads that wait: 1 in TCPStore__get, 2 in TCPStore__wait"
-    ]
 
 
 INSIDE = Frame("sleep", "/venv/lib/python3.11/site-packages/waiting.py", 3)
