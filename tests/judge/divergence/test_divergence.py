@@ -176,37 +176,21 @@ def test_where_no_earlier_step_had_it_there_nobody_is_named_for_it(early: str) -
     assert verdict.culprits != (1,)
 
 
-def in_mesh(number: int, waits_in: str, row: int, column: int, everybody: int = 0) -> RankView:
-    """One of four ranks in a mesh of pairs, with the number of its newest in each group."""
-    rows = (0, 1) if number < 2 else (2, 3)
-    columns = (0, 2) if number % 2 == 0 else (1, 3)
-    groups = []
-    for name, members, newest in (
-        ("row", rows, row),
-        ("column", columns, column),
-        ("all", (0, 1, 2, 3), everybody),
-    ):
-        ended = newest - (name == waits_in)
-        entries = tuple(
-            CollectiveEntry(seq=seq, op="all_reduce", retired=seq <= ended, created_ns=seq)
-            for seq in range(1, newest + 1)
-        )
-        record = CollectiveRecord(
-            group=f"{name} {members}",
-            ranks=members,
-            last_enqueued=newest,
-            last_completed=ended,
-            entries=entries,
-        )
-        groups.append(record)
-    view = rank(number, IN_ALL_REDUCE, silent=6.0)
-    return replace(view, flight=FlightRecord(taken_ns=1, groups=tuple(groups)))
-
-
 def test_what_all_have_entered_ends_and_whoever_is_behind_in_it_goes_on() -> None:
     """Rank 0 gets no processor: it stands in what its partner left long ago. Nobody parted."""
-    behind, ahead = in_mesh(0, "row", 9, 4), in_mesh(1, "row", 12, 4)
-    verdict = judged(behind, ahead, *(in_mesh(number, "column", 12, 5) for number in (2, 3)))
+    newest = [(9, "row", 4), (12, "row", 4), (12, "column", 5), (12, "column", 5)]
+    ranks = []
+    for number, (row, waits_in, column) in enumerate(newest):
+        view = rank(number, IN_ALL_REDUCE, silent=6.0)
+        first, second = number // 2 * 2, number % 2
+        for name, ops, members in (
+            ("row", row, (first, first + 1)),
+            ("column", column, (second, second + 2)),
+        ):
+            still, group = int(name == waits_in), f"{name} {members}"
+            view = flying(view, *["all_reduce"] * ops, group=group, open_ops=still, ranks=members)
+        ranks.append(view)
+    verdict = judged(*ranks)
     assert (verdict.verdict, verdict.culprits, verdict.cause) == ("suspect", (0,), "unknown")
 
 
