@@ -94,6 +94,7 @@ def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> No
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         ({"state": "T"}, "person"),
         ({"state": "Z"}, "nobody"),
+        ({"cpu": 1.0}, "unknown_pace"),
     ],
 )
 @pytest.mark.parametrize(
