@@ -307,9 +307,10 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
+    different = {id(history): history for history in column.values()}.values()
     from_here = [
         Counter(step.operation for number, step in history.steps.items() if number >= seq)
-        for history in {id(history): history for history in column.values()}.values()
+        for history in different
     ]
     reordered = (
         len(set(operations.values())) > 1
@@ -333,9 +334,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         due=expected in of_others,
         reordered=reordered,
         came_from=frozenset(
-            history.steps[seq - 1].called_from
-            for history in {id(history): history for history in column.values()}.values()
-            if seq - 1 in history.steps
+            history.steps[seq - 1].called_from for history in different if seq - 1 in history.steps
         ),
     )
 

@@ -87,15 +87,12 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         waiters: All other ranks in it.
         between_ranks: Whether any rank waits for another one, not only for a worker or a store;
             waits at pipes and connections alone don't count.
-        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
-            where it waits for itself.
     """
 
     waits: tuple[Wait, ...] = ()
     ends: tuple[int, ...] = ()
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
-    circles: dict[int, tuple[int, ...]] = {}
 
     @property
     def size(self) -> int:
@@ -152,7 +149,6 @@ def build_graph(
         ends=tuple(sorted(solved.ends)),
         waiters=tuple(sorted(everyone - solved.ends)),
         between_ranks=_joins_ranks([wait for wait in waits if wait.firm]),
-        circles=solved.circles,
     )
 
 
@@ -160,7 +156,14 @@ def build_graph(
 
 
 class Solution(NamedTuple):
-    """Ends and circles as in `WaitGraph`, and ranks that nobody can help on but they each other."""
+    """What waits come to.
+
+    Attributes:
+        ends: As in `WaitGraph`.
+        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
+            where it waits for itself.
+        helpless: Ranks that nobody can help on but they each other.
+    """
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
-from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
+from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.log_book import LeftFinding, LogBook
 from lightning_hangcheck.judge.operations import still_open
@@ -468,12 +468,12 @@ class _Search:
     # What all have in common.
 
     def _with_all(self, found: LeftFinding) -> LeftFinding:
-        solved = solve(((rank,), enders) for rank, enders in self.enders.items() if enders)
         board, blamed = self.board, set(found.culprits)
+        waiters = tuple(
+            rank for rank, enders in sorted(self.enders.items()) if enders and rank not in blamed
+        )
         waits = tuple(
-            Wait((rank,), enders, (f"in {board.heads[rank].short}",))
-            for rank, enders in sorted(self.enders.items())
-            if enders and rank not in blamed
+            Wait((rank,), self.enders[rank], (f"in {board.heads[rank].short}",)) for rank in waiters
         )
         states: dict[int, State] = dict.fromkeys(board.flights, "running")
         states.update(dict.fromkeys(board.heads, "waiting"))
@@ -483,15 +483,7 @@ class _Search:
         ]
         return replace(
             found,
-            graph=WaitGraph(
-                waits=waits,
-                ends=tuple(sorted(blamed or solved.ends)),
-                waiters=tuple(
-                    waiter for wait in waits for waiter in wait.waiters if isinstance(waiter, int)
-                ),
-                between_ranks=bool(waits),
-                circles=solved.circles,
-            ),
+            graph=WaitGraph(waits=waits, waiters=waiters),
             states=states,
             collectives=(*found.collectives, *rows)[:MOST_FACTS],
             evidence=(*found.evidence, *self._facts())[:MOST_FACTS],
