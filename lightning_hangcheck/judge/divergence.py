@@ -436,7 +436,7 @@ def _by_group(
     elif silent and set(silent) <= here:
         diverged, basis = silent, "messages"
     proven = helpless or not any(collective.operation.name in PAIRED for collective in waiting)
-    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    views = job.views
     crossed = all(
         (record := record_of(collective.reading, collective.group or "")) is not None
         and record.on_device
@@ -752,7 +752,7 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
-    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    views = job.views
     awaited = {
         peer
         for reading in job.waiting_in(COLLECTIVE)

@@ -344,6 +344,11 @@ class JobReading(Struct, frozen=True, kw_only=True):
         """Ranks of the job, as far as known."""
         return max(self.case.run.world_size, len(self.ranks))
 
+    @property
+    def views(self) -> dict[int, RankView]:
+        """What is known of each rank."""
+        return {rank: reading.view for rank, reading in self.ranks.items()}
+
     def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
         """Return the rank whose process could end a rank's wait; None where that is no rank's."""
         rank = self.processes.rank_of(waiter.view.host, holder)

@@ -497,7 +497,7 @@ def awaited_ranks(
     same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
-    away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
+    away, views = frozenset(outside), job.views
     known: dict[object, tuple[int, ...]] = {(): outside}
 
     def not_come(collective: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
