@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.frames import (
-    FOR_RANKS,
-    Wait,
-    find_wait,
-    functions_in,
-    users_frames,
-)
+from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait, functions_in, users_frames
 from lightning_hangcheck.judge.operations import device_wait
 from lightning_hangcheck.judge.processes import (
     BUSY_SHARE,

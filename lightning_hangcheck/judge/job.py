@@ -27,11 +27,7 @@ from lightning_hangcheck.judge.alike import (
     with_members,
 )
 from lightning_hangcheck.judge.exits import page_of, raised_at
-from lightning_hangcheck.judge.frames import (
-    Wait,
-    functions_in,
-    users_place,
-)
+from lightning_hangcheck.judge.frames import Wait, functions_in, users_place
 from lightning_hangcheck.judge.operations import (
     MESSAGES,
     asked_end,

@@ -350,10 +350,8 @@ class ProcessReading:
             for moment in (newest, earlier)
         )
         at_named = {tid for tid, _, _ in named & before_named}
-        shares, before = (
-            newest.shares_since(earlier),
-            {thread.tid: thread for thread in earlier.threads},
-        )
+        shares = newest.shares_since(earlier)
+        before = {thread.tid: thread for thread in earlier.threads}
 
         def stands_still(end: Thread) -> bool:
             old = before.get(end.tid)

@@ -36,6 +36,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lightning_hangcheck.model.code_owner import Owner
     from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
@@ -180,8 +181,7 @@ class Thread:
 
         None either of those whose threads look only after `OWN_BUSINESS`.
         """
-        owners = {owner for frame in self.frames if (owner := owner_of(frame.file)).package}
-        found = frozenset(owner.package for owner in owners)
+        found = frozenset(owner.package for owner in self.owners if owner.package)
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
         return frozenset() if own_business else found
 
@@ -245,7 +245,7 @@ class Thread:
         return tuple(target for target in named if target.kind in ("socket", "pipe"))
 
     @cached_property
-    def owners(self) -> frozenset[object]:
+    def owners(self) -> frozenset[Owner]:
         """Whose code it runs."""
         return frozenset(owner_of(frame.file) for frame in self.frames)
 
@@ -286,11 +286,7 @@ class Moment:
         """Those that run Python, the one that trains first."""
         stacks = self.sample.stack.threads if self.sample.stack is not None else ()
         states = {thread.tid: thread for thread in self.states}
-        before = (
-            {thread.tid: thread for thread in self._before.threads}
-            if self._before is not None
-            else {}
-        )
+        before = {one.tid: one for one in self._before.threads} if self._before is not None else {}
         program = program_of(functions_in(stacks[0].frames)) if stacks else ""
         return tuple(
             Thread(
@@ -391,9 +387,7 @@ class Moment:
     @property
     def awake(self) -> bool:
         """Whether a thread in which the main thread's wait ends was ready to run just then."""
-        ready = any(
-            thread.state == "R" for thread in self.states
-        )  # mostly none: following waits costs
+        ready = any(thread.state == "R" for thread in self.states)  # mostly none: following costs
         return ready and any(end.runs for end in self.ends)
 
     @cached_property
@@ -403,14 +397,12 @@ class Moment:
 
     def shares_since(self, before: Moment) -> dict[int, float]:
         """Return the cores that each thread used since an earlier moment, by its kernel id."""
-        seconds, old = (
-            self.seconds_since(before),
-            {thread.tid: thread.cpu_s for thread in before.states},
-        )
+        seconds = self.seconds_since(before)
+        old = {thread.tid: thread.cpu_s for thread in before.states if seconds > 0}
         return {
             thread.tid: max(0.0, thread.cpu_s - old[thread.tid]) / seconds
             for thread in self.states
-            if thread.tid in old and seconds > 0
+            if thread.tid in old
         }
 
     @property

@@ -146,8 +146,7 @@ def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+    ("seconds", "told"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
 @pytest.mark.parametrize("children", [(), (cropping(),)])
 def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
@@ -157,8 +156,7 @@ def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pa
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(59.0, "healthy"), (61.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+    ("seconds", "told"), [(59.0, "healthy"), (61.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
 def test_on_a_crowded_machine_a_livelock_takes_as_much_of_the_processor_to_know(
     seconds: float, told: str

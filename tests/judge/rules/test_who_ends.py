@@ -99,10 +99,7 @@ def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> No
 )
 @pytest.mark.parametrize(
     "waits",
-    [
-        waiting_for("process", "wait4", "700", 700),
-        waiting_for("pipe", "read", "pipe:[8]", 700),
-    ],
+    [waiting_for("process", "wait4", "700", 700), waiting_for("pipe", "read", "pipe:[8]", 700)],
 )
 def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
     waits: dict[str, Any], of_child: dict[str, Any], who: str
