@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank, with_kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -279,13 +279,7 @@ def asking(host: str, **fields: Any) -> RankView:
 
 
 def with_connection(view: RankView, own: str, remote: str) -> RankView:
-    (look,) = view.processes
-    samples = [
-        replace(one, kernel=replace(one.kernel, connections=(Connection(own, remote),)))
-        for one in look.samples
-        if one.kernel is not None
-    ]
-    return replace(view, processes=(replace(look, samples=tuple(samples)),))
+    return with_kernel(view, connections=(Connection(own, remote),))
 
 
 def connected(*views: RankView) -> Case:

@@ -10,12 +10,11 @@ from cases import (
     IN_LOAD,
     MAIN,
     NOW_NS,
-    SECOND,
     STDLIB,
     beside,
+    changed_rank,
     job,
     rank,
-    sample,
     user,
     waiting_for,
     with_kernel,
@@ -29,12 +28,12 @@ from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
 from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     GpuState,
     ProcessLook,
     ProcessStack,
+    ProcessState,
     Sample,
     ThreadStack,
     ThreadState,
@@ -44,10 +43,10 @@ from lightning_hangcheck.model.evidence import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.slugs import Phase
 
 
-PID = 100
 HELPER = 300
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
 FOR_CHILD = waiting_for("process", "wait4", "700")
@@ -55,39 +54,33 @@ REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 MANY = 1_000_000
 
 
-def seen(number: int, *, main: int, helper: int | None, **state: Any) -> Sample:
-    """A look after so many seconds: each of main thread and helper moved so many bytes a second.
+def activity(*, main: int = 0, helper: int = 0, ends: bool = False, **state: Any) -> str:
+    """What a rank does whose main thread and helper move so many bytes a look.
 
-    The process moved a million a second: its count has what its children read.
+    The process moves a million a second: its count has what its children read.
+
+    Args:
+        main: Of the main thread.
+        helper: Of the other one; negative where nobody counts.
+        ends: Whether the helper is there at the first look alone.
+        state: Of the main thread.
     """
-    state = {"state": "S", **state}
-    one = sample(IN_LOAD, NOW_NS + number * SECOND, pid=PID, cpu_s=0, read_bytes=0, **state)
-    assert one.kernel is not None
-    assert one.stack is not None
-    threads = [replace(thread, moved_bytes=0) for thread in one.kernel.threads]
-    threads[0] = replace(threads[0], moved_bytes=number * main)
-    if helper is not None:
-        moved = number * helper
-        threads.append(ThreadState(tid=HELPER, state="S", cpu_s=0, moved_bytes=moved))
-    stacks = (*one.stack.threads, ThreadStack(tid=HELPER, frames=(user("monitor", 61),)))
-    kernel = replace(one.kernel, threads=tuple(threads), read_bytes=number * MANY)
-    return replace(one, kernel=kernel, stack=replace(one.stack, threads=stacks))
+    view = rank(0, IN_LOAD, bytes_s=MANY, **state)
+    view = beside(view, (user("monitor", 61),), tid=HELPER)
 
+    def moved(number: int, kernel: ProcessState) -> tuple[ThreadState, ...]:
+        each = zip(kernel.threads, (main, 0, helper), strict=True)
+        told = (replace(one, moved_bytes=number * by if helper >= 0 else None) for one, by in each)
+        return tuple(one for one in told if not (ends and number and one.tid == HELPER))
 
-def activity(*, main: int = 0, helper: int = 0, counted: bool = True, **state: Any) -> str:
-    samples = tuple(seen(number, main=main, helper=helper, **state) for number in range(3))
-    view = RankView(rank=0, processes=(ProcessLook(pid=PID, role="rank", samples=samples),))
-    if not counted:
-        view = with_kernel(
-            view,
-            threads=lambda _, one: tuple(replace(each, moved_bytes=None) for each in one.threads),
-        )
-    return read_process_activity(view.processes[0]).activity
+    return read_process_activity(with_kernel(view, threads=moved).processes[0]).activity
 
 
 @pytest.mark.parametrize(
     ("moved", "does"),
     [
+        ({"ends": True}, "moving"),  # the process counts, as where threads are not counted
+        ({"helper": -1}, "moving"),
         ({"syscall": 1}, "idle"),  # a thread runs a program every second, which reads
         ({"syscall": 35}, "idle"),
         ({"main": 5_000, "syscall": 1, **FULL_PIPE}, "moving"),
@@ -100,13 +93,6 @@ def activity(*, main: int = 0, helper: int = 0, counted: bool = True, **state: A
 )
 def test_bytes_count_of_threads_that_could_end_the_wait(moved: dict[str, Any], does: str) -> None:
     assert activity(**moved) == does
-
-
-def test_where_a_thread_has_ended_or_is_not_counted_the_process_counts() -> None:
-    gone = tuple(seen(number, main=0, helper=None if number else 0) for number in range(3))
-    look = ProcessLook(pid=PID, role="rank", samples=gone)
-    assert read_process_activity(look).activity == "moving"
-    assert activity(counted=False) == "moving"
 
 
 GIB = 1 << 30
@@ -154,18 +140,18 @@ def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
 
 
 ELSEWHERE = (MAIN, user("log_loss", 31))
-CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
 def with_main(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> RankView:
     """The rank, its main thread with the lock or without, beside other threads."""
-    (own,) = view.processes
-    samples = []
-    for one in own.samples:
-        assert one.stack is not None
-        main = replace(one.stack.threads[0], owns_gil=owns_gil)
-        samples.append(replace(one, stack=replace(one.stack, threads=(main, *others))))
-    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (replace(stacks[0], owns_gil=owns_gil), *others)
+
+    return changed_rank(view, change)
+
+
+CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import (
     IN_ALL_REDUCE,
@@ -12,6 +14,7 @@ from cases import (
     SITE,
     STDLIB,
     beside,
+    changed_rank,
     job,
     look,
     rank,
@@ -134,19 +137,13 @@ def test_small_questions_between_sleeps_are_no_transfer(
 
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
-    samples = []
-    for number, (one, frames) in enumerate(
-        zip(look(IN_LOAD, samples=len(stacks)).samples, stacks, strict=True)
-    ):
-        assert one.kernel is not None
-        assert one.stack is not None
-        cpu_s = cpu * 1.1 * number
-        threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
-        kernel = replace(one.kernel, cpu_s=cpu_s, threads=threads)
-        helper = ThreadStack(tid=9, frames=frames)
-        stack = replace(one.stack, threads=(*one.stack.threads, helper))
-        samples.append(replace(one, kernel=kernel, stack=stack))
-    return ProcessLook(pid=100, role="rank", samples=tuple(samples))
+
+    def change(number: int, states: Any, threads: Any) -> Any:
+        helper = ThreadState(tid=9, state=state, cpu_s=cpu * 1.1 * number)
+        return (*states, helper), (*threads, ThreadStack(tid=9, frames=stacks[number]))
+
+    view = changed_rank(rank(0, IN_LOAD, samples=len(stacks)), change)
+    return with_kernel(view, cpu_s=lambda number, _: cpu * 1.1 * number).processes[0]
 
 
 @pytest.mark.parametrize(
@@ -196,29 +193,14 @@ def test_a_rank_that_beat_just_now_moves() -> None:
 def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
     turns_s: int | None, states: str, cpu: float, queued: float, activity: str
 ) -> None:
-    assert _of_process(_with_turns(turns_s, states, cpu, queued)) == activity
-
-
-def _with_turns(turns_s: int | None, states: str, cpu: float, queued: float) -> ProcessLook:
-    """A rank in one line, seen twice, in these states, so many turns of a processor a second.
-
-    Args:
-        turns_s: None where the kernel does not count.
-        states: Letter by letter.
-        cpu: Its share of a processor.
-        queued: Share of its time in which it waits for one.
-    """
-    seen = [
-        look(
-            IN_LOAD,
-            state=state,
-            cpu=cpu,
-            turns=None if turns_s is None else number * 2 * turns_s,
-            queued_s=number * 1.1 * queued,
-        ).samples[number + 1]
-        for number, state in enumerate(states)
-    ]
-    return ProcessLook(pid=100, role="rank", samples=tuple(seen))
+    """In one line, seen twice, in these states: so many turns a second, None for not counted."""
+    seen = with_main(
+        rank(0, IN_LOAD, samples=2, cpu=cpu),
+        state=lambda number: states[number],
+        turns=lambda number: None if turns_s is None else number * 2 * turns_s,
+        queued_s=lambda number: number * 1.1 * queued,
+    )
+    assert activity_of(seen) == activity
 
 
 def test_a_child_that_only_holds_the_pipe_of_a_queue_excuses_nobody() -> None:
