@@ -346,7 +346,7 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
     """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
     idle = [reading for reading in job.alive if reading.activity == "idle"]
     calling = [reading.rank for reading in idle if reading.wait_kind == "call"]
-    serving = [reading.rank for reading in idle if calling and reading.serving]
+    serving = [reading.rank for reading in idle if calling and reading.own.serves_calls]
     yield from _each_for_each(job, [one for one in calling if one not in serving], serving)
     for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])

@@ -265,11 +265,6 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
 
     @property
-    def serving(self) -> bool:
-        """Whether it stands still while a thread of it is in what another rank called."""
-        return self.activity == "idle" and self.own.serves_calls
-
-    @property
     def alive(self) -> bool:
         """Whether it is seen to have a process."""
         return self.activity not in ("gone", "missing", "unheard")

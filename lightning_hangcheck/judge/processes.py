@@ -477,10 +477,8 @@ class ProcessReading:
                     )
 
 
-@remembered
-def read_process(look: ProcessLook) -> ProcessReading:
-    """Read a process, or return what was read of it."""
-    return ProcessReading(look)
+read_process = remembered(ProcessReading)
+"""Reads a process, or returns what was read of it."""
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
