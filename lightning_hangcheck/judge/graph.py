@@ -195,11 +195,12 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        themselves = {node for node in part if isinstance(node, int)}
-        of_workers = _ranks(part) - themselves
-        ranks = themselves.union(
-            rank for rank in of_workers if rank in _ranks(following.get(rank, part))
-        )
+        ranks = themselves = {node for node in part if isinstance(node, int)}
+        if len(themselves) < len(part):
+            of_workers = _ranks(part) - themselves
+            ranks = themselves.union(
+                rank for rank in of_workers if rank in _ranks(following.get(rank, part))
+            )
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)

@@ -20,7 +20,7 @@ from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.engine import conclude
 from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
 from lightning_hangcheck.judge.frames import users_place
-from lightning_hangcheck.judge.operations import groups_of, record_of, still_pending
+from lightning_hangcheck.judge.operations import record_of, still_pending
 from lightning_hangcheck.judge.threads import in_event_loop
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.codec import encode, encode_pretty
@@ -333,17 +333,11 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
         for rank, operation in told.items():
             ops.setdefault(operation, []).append(rank)
         own = (record_of(job.ranks[rank], group) for rank in told)
-        members = next((set(one.ranks) for one in own if one is not None and one.ranks), None)
-        # where no member says who they are, all ranks' records may tell
-        known: set[int] = set()
-        met: set[int] = set()
-        for rank in job.ranks.keys() & (job.ranks.keys() if members is None else members):
-            for record in groups_of(job.ranks[rank].view):
-                if record.group == group and not record.ranks:
-                    known.add(rank)
-                elif record.group == group and id(record.ranks) not in met:
-                    met.add(id(record.ranks))
-                    known.update(record.ranks)
+        known = next((set(one.ranks) for one in own if one is not None and one.ranks), set[int]())
+        # where none of them says who the members are, all ranks' records may tell
+        for rank, reading in () if known else job.ranks.items():
+            record = record_of(reading, group)
+            known.update(() if record is None else record.ranks or (rank,))
         by_op = {operation: format_ranks(ranks) for operation, ranks in ops.items()}
         rows.append(CollectiveState(group=group, ranks=format_ranks(known), seq=seq, ops=by_op))
     return tuple(rows)
