@@ -20,6 +20,7 @@ from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.engine import conclude
 from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
 from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.operations import record_of, still_pending
 from lightning_hangcheck.judge.threads import in_event_loop
 from lightning_hangcheck.judge.wording import name_ranks
@@ -150,7 +151,7 @@ def verdict_of(case: Case) -> Verdict:
         seen_in=case.seen_in,
         **explained,
     )
-    return _bounded(verdict, conclusion.graph.size if finding is not None else 0)
+    return _bounded(verdict, conclusion.graph if finding is not None else WaitGraph())
 
 
 def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
@@ -346,15 +347,12 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
 # Small at any world size.
 
 
-def _bounded(verdict: Verdict, edges: int) -> Verdict:
-    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap.
-
-    Of so many edges it has the first ones.
-    """
+def _bounded(verdict: Verdict, graph: WaitGraph) -> Verdict:
+    """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap."""
     many = verdict.world_size > MOST_LISTED
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:
-        found = _cut(verdict, most, edges)
+        found = _cut(verdict, graph, most)
         size = len(written(found))
         if size <= MOST_BYTES or max(most.values()) == 1:
             return found
@@ -363,17 +361,22 @@ def _bounded(verdict: Verdict, edges: int) -> Verdict:
         most[largest] = max(1, min(most[largest], len(getattr(found, largest))) // 2)
 
 
-def _cut(verdict: Verdict, most: dict[str, int], edges: int) -> Verdict:
+def _cut(verdict: Verdict, graph: WaitGraph, most: dict[str, int]) -> Verdict:
     kept: dict[str, Any] = {}
     gaps: list[ToldGap] = []
     for name, limit in most.items():
         every: Sequence[Any] = getattr(verdict, name)
-        if len(every) > limit:
-            kept[name] = tuple(_rows(verdict, limit) if name == "ranks" else every[:limit])
-        if (count := max(len(every), edges if name == "wait_for" else 0)) > limit:
+        count = graph.size if name == "wait_for" else len(every)
+        if count > limit:
+            kept[name] = every[:limit]
             what = f"{count - limit:,} of {count:,} {TOLD.get(name, name)}"
             who = f"; all of them: {name_ranks(every)}" if name in ("culprits", "victims") else ""
             gaps.append(ToldGap(what, None, f"{SMALL}{who}"))
+
+    if "wait_for" in kept:
+        kept["wait_for"] = graph.edges(most["wait_for"])
+    if "ranks" in kept:
+        kept["ranks"] = _rows(verdict, most["ranks"])
 
     def short(ranks: str) -> str:
         return ",".join(ranks.split(",")[:MOST_RANGES])
@@ -393,10 +396,10 @@ def _cut(verdict: Verdict, most: dict[str, int], edges: int) -> Verdict:
     return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
 
 
-def _rows(verdict: Verdict, limit: int) -> Sequence[RankState]:
+def _rows(verdict: Verdict, limit: int) -> tuple[RankState, ...]:
     """One of each group of equal stacks and the culprits before all others."""
     every = verdict.ranks
     examples = {row.stack_group: row.rank for row in reversed(every)}.values()
     wanted = {*verdict.culprits[: limit // 2], *examples}
     kept = {row.rank for row in [*(one for one in every if one.rank in wanted), *every][:limit]}
-    return [row for row in every if row.rank in kept]
+    return tuple(row for row in every if row.rank in kept)
