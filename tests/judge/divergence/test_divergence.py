@@ -108,39 +108,19 @@ def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
 NAMES = {"a": ("0", "all_reduce"), "b": ("1", "barrier")}
 
 
-def entering(view: RankView, letters: str, still_open: str, of_save: int = 0) -> RankView:
+def entering(view: RankView, letters: str, still_open: str) -> RankView:
     """Give a rank a record of two groups: ``a`` of the steps, ``b`` of saves.
 
     Args:
         view: The rank.
         letters: What it entered, oldest first.
-        still_open: Of which groups the newest has not ended.
-        of_save: Thread that entered ``b``.
+        still_open: The group whose newest has not ended.
     """
-    groups = []
     for letter, (group, op) in NAMES.items():
         at = [when for when, one in enumerate(letters, start=1) if one == letter]
-        ended = len(at) - (letter in still_open)
-        entries = tuple(
-            CollectiveEntry(
-                seq=seq,
-                op=op,
-                retired=seq <= ended,
-                created_ns=when,
-                thread=of_save * (letter == "b"),
-            )
-            for seq, when in enumerate(at, start=1)
-        )
-        groups.append(
-            CollectiveRecord(
-                group=group,
-                ranks=(0, 1, 2, 3),
-                last_enqueued=len(at),
-                last_completed=ended,
-                entries=entries,
-            )
-        )
-    return replace(view, flight=FlightRecord(taken_ns=1, groups=tuple(groups)))
+        still = int(letter == still_open)
+        view = flying(view, *[op] * len(at), group=group, open_ops=still, ranks=(0, 1, 2, 3), at=at)
+    return view
 
 
 def waiting_for_save(number: int, letters: str) -> RankView:
