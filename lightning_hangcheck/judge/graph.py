@@ -122,7 +122,13 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
             leading[wait] = [*wait.waiters]
             for ender in wait.enders:
                 leading.setdefault(ender, []).append(wait)
-        return len(_ranks(_reachable(leading, *ranks)))
+        pending: list[Hashable] = [*ranks]
+        found = set(pending)
+        for node in pending:
+            new = [one for one in leading.get(node, ()) if one not in found]
+            found.update(new)
+            pending += new
+        return len(_ranks(found))
 
 
 def build_graph(
@@ -142,13 +148,15 @@ def build_graph(
     )
     waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
+    firm = [(wait.waiters, wait.enders) for wait in waits if wait.firm]
+    surely = solved if len(firm) == len(waits) else solve(firm)
     patience.circles = solved.circles
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
         waits=waits,
         ends=tuple(sorted(solved.ends)),
         waiters=tuple(sorted(everyone - solved.ends)),
-        between_ranks=_joins_ranks([wait for wait in waits if wait.firm]),
+        between_ranks=surely.joined,
     )
 
 
@@ -163,11 +171,13 @@ class Solution(NamedTuple):
         circles: Ranks that wait for each other and for nobody else, by each of them; one alone
             where it waits for itself.
         helpless: Ranks that nobody can help on but they each other.
+        joined: Whether a rank waits for another one, directly or through files and processes.
     """
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]
     helpless: set[int]
+    joined: bool
 
 
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
@@ -187,31 +197,36 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
             starts["wait", number] = None
         for waiter in waiters:
             following.setdefault(waiter, []).extend(between)
-    solved = Solution(set(), {}, set())
+    ends, alone, circles, joined = set[int](), set[int](), dict[int, tuple[int, ...]](), False
     part_of: dict[Hashable, int] = {}
     helpless: set[int] = set()  # parts
     leads_to_thing: set[int] = set()
+    leads_to: list[list[int]] = []  # of each part two ranks at most, its own included
     last = ([node] for node in following if node not in part_of)  # for whom nobody waits
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        ranks = themselves = {node for node in part if isinstance(node, int)}
+        ranks = everyone = themselves = {node for node in part if isinstance(node, int)}
         if len(themselves) < len(part):
-            of_workers = _ranks(part) - themselves
+            everyone = _ranks(part)
             ranks = themselves.union(
-                rank for rank in of_workers if rank in _ranks(following.get(rank, part))
+                rank for rank in everyone - themselves if rank in _ranks(following.get(rank, part))
             )
+        if not joined:
+            met = everyone.union(*(leads_to[one] for one in after))
+            joined = bool(everyone) and len(met) > 1
+            leads_to.append([*met][:2])
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)
-            solved.helpless.update(ranks)
+            alone.update(ranks)
         if not after or not after.isdisjoint(leads_to_thing):
-            solved.ends.update(ranks)
+            ends.update(ranks)
             if not ranks:
                 leads_to_thing.add(number)
         if closed:
-            solved.circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
-    return solved
+            circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
+    return Solution(ends, circles, alone, joined)
 
 
 def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
@@ -247,15 +262,6 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
                     yield part
 
 
-def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
-    found, pending = set(start), list(start)
-    for node in pending:
-        new = [one for one in following.get(node, ()) if one not in found]
-        found.update(new)
-        pending += new
-    return found
-
-
 def _ranks(nodes: Iterable[Hashable]) -> set[int]:
     found = set()
     for node in nodes:
@@ -264,18 +270,6 @@ def _ranks(nodes: Iterable[Hashable]) -> set[int]:
         elif isinstance(node, str) and node.startswith("worker:"):
             found.add(int(node[len("worker:") :].partition("/")[0]))
     return found
-
-
-def _joins_ranks(waits: Sequence[Wait]) -> bool:
-    """Whether a rank waits for another one, directly or through files and processes."""
-    following: dict[Hashable, list[Hashable]] = {}
-    for wait in waits:
-        waiting, awaited = _ranks(wait.waiters), _ranks(wait.enders)
-        if waiting and awaited and len(waiting | awaited) > 1:
-            return True
-        for node in wait.waiters:
-            following.setdefault(node, []).extend(wait.enders)
-    return any(len(_ranks(_reachable(following, node))) > 1 for node in following if _ranks([node]))
 
 
 # Where the waits come from.
