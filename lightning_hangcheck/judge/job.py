@@ -542,27 +542,13 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
 
 
 def _of_thread(thread: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
-    return (
-        thread.runs,
-        thread.ticks,
-        thread.timer,
-        thread.scheduled,
-        thread.limited,
-        thread.for_ranks,
-        _of_targets(targets),
-    )
+    acts = thread.runs, thread.ticks, thread.timer, thread.scheduled
+    return (*acts, thread.limited, thread.for_ranks, _of_targets(targets))
 
 
 def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
-    return [
-        (
-            target.call,
-            target.kind,
-            "" if target.kind in ADDRESSES else target.name,
-            target.abandoned,
-        )
-        for target in targets
-    ]
+    names = ((target, "" if target.kind in ADDRESSES else target.name) for target in targets)
+    return [(target.call, target.kind, name, target.abandoned) for target, name in names]
 
 
 def _of_flight(view: RankView) -> tuple[Any, ...] | None:

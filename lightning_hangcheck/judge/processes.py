@@ -522,11 +522,8 @@ def _circle(moment: Moment) -> set[Standing] | None:
             calling = next(calls, None)
             if not all_wait or calling is None or not is_users(calling.file):
                 return None
-    return {
-        (thread.tid, thread.frames, thread.words)
-        for thread in chain.threads
-        if thread.tid is not None
-    }
+    named = (thread for thread in chain.threads if thread.tid is not None)
+    return {(thread.tid, thread.frames, thread.words) for thread in named}
 
 
 # What it waits for, and which processes could end that.
