@@ -169,14 +169,6 @@ def test_a_rank_that_computes_is_none_that_waits(view: RankView) -> None:
     assert read_rank_activity(view).activity == "busy"
 
 
-def test_the_line_of_a_rank_that_is_ahead_tells_nothing_of_where_it_parted() -> None:
-    """Rank 0 stands under a test of the rank, and is right; rank 2 alone has another operation."""
-    ahead = [on_device(spinning(number), "all_reduce", first=7) for number in (0, 1)]
-    verdict = judge(job(*ahead, on_device(spinning(2), "broadcast", first=7)))
-    assert verdict.verdict == "hang"
-    assert verdict.culprits == (2,)
-
-
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
 VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
