@@ -45,6 +45,7 @@ def flying(
     ranks: tuple[int, ...] = (),
     thread: int = 0,
     called: Sequence[CallSite] = (),
+    at: Sequence[int] = (),
 ) -> RankView:
     """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open.
 
@@ -56,6 +57,7 @@ def flying(
         ranks: Members of the group, where they are known.
         thread: That entered them, by Python's identifier.
         called: From where, one for each operation; none where nobody noted it.
+        at: When each was entered; one after the other where it does not matter.
     """
     entries = []
     sites = {site: number for number, site in enumerate(dict.fromkeys(called), start=1)}
@@ -68,7 +70,7 @@ def flying(
                 sizes=((int(size),),) if size else (),
                 dtypes=("Float",) if size else (),
                 retired=number <= len(ops) - open_ops,
-                created_ns=number,
+                created_ns=at[number - 1] if at else number,
                 thread=thread,
                 site=sites[called[number - 1]] if called else 0,
             )

@@ -12,13 +12,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.frames import (
-    FOR_RANKS,
-    Wait,
-    find_wait,
-    functions_in,
-    users_frames,
-)
+from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait, functions_in, users_frames
 from lightning_hangcheck.judge.operations import device_wait
 from lightning_hangcheck.judge.processes import (
     BUSY_SHARE,
@@ -37,7 +31,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.judge.threads import Moment, Thread
     from lightning_hangcheck.model.case import RankView
-    from lightning_hangcheck.model.evidence import ProcessLook
+    from lightning_hangcheck.model.evidence import ProcessLook, ThreadState
 
 Activity = Literal[
     "moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen", "unheard"
@@ -68,7 +62,6 @@ SHORTEST_FLOW_S = 1.0
 BUSY_PERCENT = 5
 """A GPU without work shows 0, one that draws somebody's screen up to 3."""
 NEARLY_FULL = 0.95
-NOT_TOLD = "how busy it is, is not told"
 GIB = 1 << 30
 
 
@@ -387,11 +380,7 @@ def _flow(
     if before is None or after is None:
         return 0, False
     then, now = (
-        {
-            thread.tid: thread.moved_bytes
-            for thread in each.threads
-            if thread.moved_bytes is not None
-        }
+        {one.tid: one.moved_bytes for one in each.threads if one.moved_bytes is not None}
         for each in (before, after)
     )
     if any(target.kind == "process" or target.holders for _, target in later.targets):
@@ -412,18 +401,18 @@ def _flow(
         for counts in (pairs, [network])
     )
     flowed = elsewhere + by_network
-    if _asks_again(earlier, later):
+    if not earlier.states or not later.states:
+        return flowed, flowed > MANY_BYTES
+    old, new = earlier.states[0], later.states[0]
+    if None not in network and _asks_again(old, new, by_network):
         return flowed, elsewhere > MANY_BYTES
     if flowed > MANY_BYTES or _connections_carried(earlier, later):
         return flowed, True
-    if not earlier.states or not later.states:
-        return flowed, False
-    old, new = earlier.states[0], later.states[0]
     seconds = later.seconds_since(earlier)
     span_s = max(seconds, SHORTEST_FLOW_S)
     moved = now[new.tid] - then[old.tid] if old.tid in then and new.tid in now else flowed
     if any(target.kind == "socket" for target in new.waits_for):
-        moved = moved if None in network else (network[1] or 0) - (network[0] or 0)
+        moved = moved if None in network else by_network
         carried = moved > DOWNLOAD_RATE * span_s
     else:
         carried = new.syscall in TRANSFER_CALLS and moved > TRANSFER_RATE * span_s
@@ -434,15 +423,11 @@ def _flow(
     return flowed, carried
 
 
-def _asks_again(earlier: Moment, later: Moment) -> bool:
+def _asks_again(old: ThreadState, new: ThreadState, moved: int) -> bool:
     """Whether the main thread sleeps between questions so small that they bring nothing.
 
-    What a retry moves is no progress: else none would ever be called one.
+    What a retry moves over connections is no progress: else none would ever be called one.
     """
-    before, after = earlier.kernel, later.kernel
-    if before is None or after is None or not earlier.states or not later.states:
-        return False
-    old, new = earlier.states[0], later.states[0]
     asleep = [
         bool(one.waits_for)
         and all(target.kind == "time" and target.call != "futex" for target in one.waits_for)
@@ -451,10 +436,9 @@ def _asks_again(earlier: Moment, later: Moment) -> bool:
     asking = [any(target.kind == "socket" for target in one.waits_for) for one in (old, new)]
     if not any(asleep) or not all(one or other for one, other in zip(asleep, asking, strict=True)):
         return False
-    if None in (before.network_bytes, after.network_bytes, old.turns, new.turns):
+    if old.turns is None or new.turns is None:
         return False
-    moved = (after.network_bytes or 0) - (before.network_bytes or 0)
-    return moved < QUESTION * max(1, (new.turns or 0) - (old.turns or 0))
+    return moved < QUESTION * max(1, new.turns - old.turns)
 
 
 def _connections_carried(earlier: Moment, later: Moment) -> bool:
@@ -497,7 +481,9 @@ def describe_gpus(look: ProcessLook) -> Iterator[str]:
     """Describe the GPUs of the newest sample that shows any, one sentence each."""
     for gpu in next((sample.gpus for sample in reversed(look.samples) if sample.gpus), ()):
         name, busy = f"GPU {gpu.index}", gpu.busy_percent
-        facts = [f"{name}: {busy} % busy" if busy is not None else f"{name}: {NOT_TOLD}"]
+        facts = [
+            f"{name}: {busy} % busy" if busy is not None else f"{name}: how busy it is, is not told"
+        ]
         if gpu.own_busy_percent is not None:
             facts.append(f"{gpu.own_busy_percent} % with this process")
         if gpu.memory_used_bytes is not None and gpu.memory_bytes:

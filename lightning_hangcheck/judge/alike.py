@@ -128,20 +128,15 @@ def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
 
 def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
     """Order a rank's groups not by their names alone: torch writes ``10`` before ``9``."""
-    at_rest = iter(
-        sorted(
-            (record for record in groups if record.on_device and not record.entries),
-            key=lambda record: (
-                record.description,
-                offsets_of(record),
-                len(record.group),
-                record.group,
-            ),
-        )
-    )
-    return tuple(
-        next(at_rest) if record.on_device and not record.entries else record for record in groups
-    )
+
+    def rests(record: CollectiveRecord) -> bool:
+        return record.on_device and not record.entries
+
+    def key(record: CollectiveRecord) -> tuple[Hashable, ...]:
+        return record.description, offsets_of(record), len(record.group), record.group
+
+    at_rest = iter(sorted(filter(rests, groups), key=key))
+    return tuple(next(at_rest) if rests(record) else record for record in groups)
 
 
 def offsets_of(record: CollectiveRecord) -> Offsets:

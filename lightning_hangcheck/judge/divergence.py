@@ -307,9 +307,10 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
+    different = {id(history): history for history in column.values()}.values()
     from_here = [
         Counter(step.operation for number, step in history.steps.items() if number >= seq)
-        for history in {id(history): history for history in column.values()}.values()
+        for history in different
     ]
     reordered = (
         len(set(operations.values())) > 1
@@ -333,9 +334,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         due=expected in of_others,
         reordered=reordered,
         came_from=frozenset(
-            history.steps[seq - 1].called_from
-            for history in {id(history): history for history in column.values()}.values()
-            if seq - 1 in history.steps
+            history.steps[seq - 1].called_from for history in different if seq - 1 in history.steps
         ),
     )
 
@@ -437,7 +436,7 @@ def _by_group(
     elif silent and set(silent) <= here:
         diverged, basis = silent, "messages"
     proven = helpless or not any(collective.operation.name in PAIRED for collective in waiting)
-    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    views = job.views
     crossed = all(
         (record := record_of(collective.reading, collective.group or "")) is not None
         and record.on_device
@@ -753,7 +752,7 @@ def without_message(job: JobReading) -> tuple[int, ...]:
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()
-    views = {rank: reading.view for rank, reading in job.ranks.items()}
+    views = job.views
     awaited = {
         peer
         for reading in job.waiting_in(COLLECTIVE)

@@ -43,7 +43,6 @@ EVIDENCE: dict[str, Callable[[Situation], Any]] = {
     "parted": lambda situation: situation.divergence,
     "slowness": lambda situation: situation.job.case.slowness,
     "idle": lambda situation: situation.suspects_that_are("idle"),
-    "busy": lambda situation: situation.suspects_that_are("busy"),
     "gone": lambda situation: situation.suspects_that_are("gone"),
     "unheard": lambda situation: situation.suspects_that_are("unheard"),
 }

@@ -7,7 +7,7 @@ The graph is solved once, from its ends on (`solve`); how patient to be there, `
 
 from __future__ import annotations
 
-from itertools import chain
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
@@ -60,18 +60,22 @@ class Wait(NamedTuple):
     firm: bool = True
 
     @property
+    def size(self) -> int:
+        """Edges that are drawn: all, or above `MOST_FULL` one for each waiter and to each ender."""
+        waiters, enders = len(self.waiters), len(self.enders)
+        return waiters * enders if waiters * enders <= MOST_FULL else waiters + enders - 1
+
+    @property
     def edges(self) -> Iterator[Edge]:
-        """All edges; above `MOST_FULL` one for each waiter and one to each ender."""
-        waiters, enders = (
-            [f"rank:{node}" if isinstance(node, int) else node for node in nodes]
-            for nodes in (self.waiters, self.enders)
-        )
-        told = zip(waiters, self.through, strict=True)
-        if len(waiters) * len(enders) <= MOST_FULL:
-            yield from (Edge(one, other, way) for one, way in told for other in enders)
-            return
-        yield from (Edge(one, enders[0], way) for one, way in told)
-        yield from (Edge(waiters[0], ender, self.through[0]) for ender in enders[1:])
+        """The edges that are drawn."""
+        full = self.size == len(self.waiters) * len(self.enders)
+        for number, (waiter, through) in enumerate(zip(self.waiters, self.through, strict=True)):
+            ends = self.enders if full or number == 0 else self.enders[:1]
+            yield from (Edge(_name(waiter), _name(ender), through) for ender in ends)
+
+
+def _name(node: Node) -> str:
+    return f"rank:{node}" if isinstance(node, int) else node
 
 
 class WaitGraph(Struct, frozen=True, kw_only=True):
@@ -83,20 +87,33 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         waiters: All other ranks in it.
         between_ranks: Whether any rank waits for another one, not only for a worker or a store;
             waits at pipes and connections alone don't count.
-        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
-            where it waits for itself.
     """
 
     waits: tuple[Wait, ...] = ()
     ends: tuple[int, ...] = ()
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
-    circles: dict[int, tuple[int, ...]] = {}
 
     @property
-    def edges(self) -> tuple[Edge, ...]:
-        """Each wait between two nodes, once."""
-        return tuple(dict.fromkeys(edge for wait in self.waits for edge in wait.edges))
+    def size(self) -> int:
+        """How many edges it has."""
+        return sum(wait.size for wait in self.waits)
+
+    def edges(self, most: int) -> tuple[Edge, ...]:
+        """Return each wait between two nodes, once; of more than ``most`` one to each ender first.
+
+        For whom others wait is told before who waits.
+        """
+        every = chain.from_iterable(wait.edges for wait in self.waits)
+        if self.size <= most:
+            return tuple(dict.fromkeys(every))
+        to_each: dict[Node, Edge] = {}
+        for wait in self.waits:
+            if len(to_each) < most:
+                first, through = _name(wait.waiters[0]), wait.through[0]
+                for ender in wait.enders[:most]:
+                    to_each.setdefault(ender, Edge(first, _name(ender), through))
+        return tuple(dict.fromkeys((*to_each.values(), *islice(every, most))))[:most]
 
     def leading_to(self, ranks: Iterable[int]) -> int:
         """Count the ranks that wait for any of these, however indirectly, these included."""
@@ -105,7 +122,13 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
             leading[wait] = [*wait.waiters]
             for ender in wait.enders:
                 leading.setdefault(ender, []).append(wait)
-        return len(_ranks(_reachable(leading, *ranks)))
+        pending: list[Hashable] = [*ranks]
+        found = set(pending)
+        for node in pending:
+            new = [one for one in leading.get(node, ()) if one not in found]
+            found.update(new)
+            pending += new
+        return len(_ranks(found))
 
 
 def build_graph(
@@ -125,14 +148,15 @@ def build_graph(
     )
     waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
+    firm = [(wait.waiters, wait.enders) for wait in waits if wait.firm]
+    surely = solved if len(firm) == len(waits) else solve(firm)
     patience.circles = solved.circles
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
         waits=waits,
         ends=tuple(sorted(solved.ends)),
         waiters=tuple(sorted(everyone - solved.ends)),
-        between_ranks=_joins_ranks([wait for wait in waits if wait.firm]),
-        circles=solved.circles,
+        between_ranks=surely.joined,
     )
 
 
@@ -140,11 +164,20 @@ def build_graph(
 
 
 class Solution(NamedTuple):
-    """Ends and circles as in `WaitGraph`, and ranks that nobody can help on but they each other."""
+    """What waits come to.
+
+    Attributes:
+        ends: As in `WaitGraph`.
+        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
+            where it waits for itself.
+        helpless: Ranks that nobody can help on but they each other.
+        joined: Whether a rank waits for another one, directly or through files and processes.
+    """
 
     ends: set[int]
     circles: dict[int, tuple[int, ...]]
     helpless: set[int]
+    joined: bool
 
 
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
@@ -164,30 +197,36 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
             starts["wait", number] = None
         for waiter in waiters:
             following.setdefault(waiter, []).extend(between)
-    solved = Solution(set(), {}, set())
+    ends, alone, circles, joined = set[int](), set[int](), dict[int, tuple[int, ...]](), False
     part_of: dict[Hashable, int] = {}
     helpless: set[int] = set()  # parts
     leads_to_thing: set[int] = set()
+    leads_to: list[list[int]] = []  # of each part two ranks at most, its own included
     last = ([node] for node in following if node not in part_of)  # for whom nobody waits
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
-        themselves = {node for node in part if isinstance(node, int)}
-        of_workers = _ranks(part) - themselves
-        ranks = themselves.union(
-            rank for rank in of_workers if rank in _ranks(following.get(rank, part))
-        )
+        ranks = everyone = themselves = {node for node in part if isinstance(node, int)}
+        if len(themselves) < len(part):
+            everyone = _ranks(part)
+            ranks = themselves.union(
+                rank for rank in everyone - themselves if rank in _ranks(following.get(rank, part))
+            )
+        if not joined:
+            met = everyone.union(*(leads_to[one] for one in after))
+            joined = bool(everyone) and len(met) > 1
+            leads_to.append([*met][:2])
         closed = not after and part[0] in following
         if closed or (after and after <= helpless):
             helpless.add(number)
-            solved.helpless.update(ranks)
+            alone.update(ranks)
         if not after or not after.isdisjoint(leads_to_thing):
-            solved.ends.update(ranks)
+            ends.update(ranks)
             if not ranks:
                 leads_to_thing.add(number)
         if closed:
-            solved.circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
-    return solved
+            circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
+    return Solution(ends, circles, alone, joined)
 
 
 def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
@@ -223,15 +262,6 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
                     yield part
 
 
-def _reachable(following: Following, *start: Hashable) -> set[Hashable]:
-    found, pending = set(start), list(start)
-    for node in pending:
-        new = [one for one in following.get(node, ()) if one not in found]
-        found.update(new)
-        pending += new
-    return found
-
-
 def _ranks(nodes: Iterable[Hashable]) -> set[int]:
     found = set()
     for node in nodes:
@@ -240,18 +270,6 @@ def _ranks(nodes: Iterable[Hashable]) -> set[int]:
         elif isinstance(node, str) and node.startswith("worker:"):
             found.add(int(node[len("worker:") :].partition("/")[0]))
     return found
-
-
-def _joins_ranks(waits: Sequence[Wait]) -> bool:
-    """Whether a rank waits for another one, directly or through files and processes."""
-    following: dict[Hashable, list[Hashable]] = {}
-    for wait in waits:
-        waiting, awaited = _ranks(wait.waiters), _ranks(wait.enders)
-        if waiting and awaited and len(waiting | awaited) > 1:
-            return True
-        for node in wait.waiters:
-            following.setdefault(node, []).extend(wait.enders)
-    return any(len(_ranks(_reachable(following, node))) > 1 for node in following if _ranks([node]))
 
 
 # Where the waits come from.
@@ -323,7 +341,7 @@ def _in_calls(job: JobReading) -> Iterator[Wait]:
     """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
     idle = [reading for reading in job.alive if reading.activity == "idle"]
     calling = [reading.rank for reading in idle if reading.wait_kind == "call"]
-    serving = [reading.rank for reading in idle if calling and reading.serving]
+    serving = [reading.rank for reading in idle if calling and reading.own.serves_calls]
     yield from _each_for_each(job, [one for one in calling if one not in serving], serving)
     for rank in sorted(set(calling).intersection(serving)):
         yield from _each_for_each(job, [rank], [one for one in serving if one != rank])

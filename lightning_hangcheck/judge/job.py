@@ -27,11 +27,7 @@ from lightning_hangcheck.judge.alike import (
     with_members,
 )
 from lightning_hangcheck.judge.exits import page_of, raised_at
-from lightning_hangcheck.judge.frames import (
-    Wait,
-    functions_in,
-    users_place,
-)
+from lightning_hangcheck.judge.frames import Wait, functions_in, users_place
 from lightning_hangcheck.judge.operations import (
     MESSAGES,
     asked_end,
@@ -269,11 +265,6 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
         return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
 
     @property
-    def serving(self) -> bool:
-        """Whether it stands still while a thread of it is in what another rank called."""
-        return self.activity == "idle" and self.own.serves_calls
-
-    @property
     def alive(self) -> bool:
         """Whether it is seen to have a process."""
         return self.activity not in ("gone", "missing", "unheard")
@@ -343,6 +334,11 @@ class JobReading(Struct, frozen=True, kw_only=True):
     def world_size(self) -> int:
         """Ranks of the job, as far as known."""
         return max(self.case.run.world_size, len(self.ranks))
+
+    @property
+    def views(self) -> dict[int, RankView]:
+        """What is known of each rank."""
+        return {rank: reading.view for rank, reading in self.ranks.items()}
 
     def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
         """Return the rank whose process could end a rank's wait; None where that is no rank's."""
@@ -546,27 +542,13 @@ def _of_look(look: ProcessLook) -> tuple[Any, ...]:
 
 
 def _of_thread(thread: Thread, targets: Iterable[WaitTarget]) -> tuple[Any, ...]:
-    return (
-        thread.runs,
-        thread.ticks,
-        thread.timer,
-        thread.scheduled,
-        thread.limited,
-        thread.for_ranks,
-        _of_targets(targets),
-    )
+    acts = thread.runs, thread.ticks, thread.timer, thread.scheduled
+    return (*acts, thread.limited, thread.for_ranks, _of_targets(targets))
 
 
 def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
-    return [
-        (
-            target.call,
-            target.kind,
-            "" if target.kind in ADDRESSES else target.name,
-            target.abandoned,
-        )
-        for target in targets
-    ]
+    names = ((target, "" if target.kind in ADDRESSES else target.name) for target in targets)
+    return [(target.call, target.kind, name, target.abandoned) for target, name in names]
 
 
 def _of_flight(view: RankView) -> tuple[Any, ...] | None:

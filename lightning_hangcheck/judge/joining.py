@@ -58,12 +58,13 @@ class NodeCase(Struct, frozen=True):
     """The case of one node, and what to call it in sentences.
 
     ``ahead_s``: how far its wall clock is ahead of the others'; None where that is not known, as of
-    nodes that never met.
+    nodes that never met. Nodes of one ``clock`` are known against each other.
     """
 
     source: str
     case: Case
     ahead_s: float | None = None
+    clock: int = 0
 
 
 def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
@@ -148,15 +149,7 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 # Clocks
 
 
-class _TimedCase(NamedTuple):
-    """The case of one node on the clock that all share; those of one number have known clocks."""
-
-    source: str
-    case: Case
-    clock: int
-
-
-def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
+def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
     """Move all times to one clock, and order cases: newest, then of later rounds, first."""
     # containers of one machine, named by the start of its kernel, have one monotonic clock
     machines = [node.case.run.machine.partition("-")[0] for node in nodes]
@@ -187,7 +180,7 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[_TimedCase]:
             # nobody has seen since what a rank does: it stands as it stood when its node looked
             views = (v if v.process_exit else rebased(v, ago_ns) for v in moved.ranks)
             moved = replace(moved, ranks=tuple(views)) if ago_ns else moved
-            found.append(_TimedCase(nodes[index].source, moved, clock))
+            found.append(replace(nodes[index], case=moved, clock=clock))
     return found
 
 
@@ -232,12 +225,12 @@ def _timed(kind: type[Struct]) -> tuple[str, ...]:
 class _Told(NamedTuple):
     """What one node's case says of a rank; from ``lost_ns`` on nothing was acknowledged there."""
 
-    node: _TimedCase
+    node: NodeCase
     view: RankView
     lost_ns: int
 
 
-def _join_ranks(nodes: Sequence[_TimedCase]) -> tuple[list[RankView], list[Gap]]:
+def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
     A rank that was not there, or that its node's silence hid, gives way to one that was seen, but

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
-from lightning_hangcheck.judge.graph import Wait, WaitGraph, solve
+from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.log_book import LeftFinding, LogBook
+from lightning_hangcheck.judge.operations import still_open
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
-from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES
+from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES, Message
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.text.shown import format_ranks
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
         CollectiveEntry,
         CollectiveRecord,
         FlightRecord,
-        Message,
     )
     from lightning_hangcheck.model.slugs import Cause
 
@@ -111,13 +111,11 @@ class Board:
         self.heads: dict[int, Head] = {}
         knows: dict[str, list[int]] = defaultdict(list)
         for rank, flight in flights.items():
-            still: list[tuple[tuple[int, int], Head]] = []
             for record in flight.groups:
                 self.columns[rank, record.group] = record
                 self.entries[rank, record.group] = {entry.seq: entry for entry in record.entries}
                 ended = (entry.seq for entry in record.entries if entry.retired)
-                through = max(record.last_completed, *ended, 0)
-                self.through[rank, record.group] = through
+                self.through[rank, record.group] = max(record.last_completed, *ended, 0)
                 self.names.setdefault(record.group, record.description)
                 knows[record.group].append(rank)
                 if record.ranks:
@@ -127,18 +125,13 @@ class Board:
                 if record.entries or record.messages:
                     number = max(self.last_number[record.group], record.last_enqueued)
                     self.last_number[record.group] = number
-                for entry in record.entries:
-                    if entry.seq > through:
-                        head = Head(record.group, entry.seq, entry.op)
-                        still.append(((entry.recorded, entry.created_ns), head))
-                for post in record.messages:
-                    if not post.retired:
-                        peer = rank + post.away
-                        op = f"send to rank {peer}" if post.sends else f"recv from rank {peer}"
-                        head = Head(record.group, post.seq, op, post)
-                        still.append(((post.recorded, post.created_ns), head))
-            if still:
-                self.heads[rank] = min(still, key=lambda pair: pair[0])[1]
+            for record, one in reversed(still_open(flight)):
+                if isinstance(one, Message):
+                    peer = rank + one.away
+                    op = f"send to rank {peer}" if one.sends else f"recv from rank {peer}"
+                    self.heads[rank] = Head(record.group, one.seq, op, one)
+                elif one.seq > self.through[rank, record.group]:
+                    self.heads[rank] = Head(record.group, one.seq, one.op)
         for group, ranks in knows.items():  # where no record names its members, who knows it
             self.members.setdefault(group, tuple(sorted(ranks)))
 
@@ -474,12 +467,12 @@ class _Search:
     # What all have in common.
 
     def _with_all(self, found: LeftFinding) -> LeftFinding:
-        solved = solve(((rank,), enders) for rank, enders in self.enders.items() if enders)
         board, blamed = self.board, set(found.culprits)
+        waiters = tuple(
+            rank for rank, enders in sorted(self.enders.items()) if enders and rank not in blamed
+        )
         waits = tuple(
-            Wait((rank,), enders, (f"in {board.heads[rank].short}",))
-            for rank, enders in sorted(self.enders.items())
-            if enders and rank not in blamed
+            Wait((rank,), self.enders[rank], (f"in {board.heads[rank].short}",)) for rank in waiters
         )
         states: dict[int, State] = dict.fromkeys(board.flights, "running")
         states.update(dict.fromkeys(board.heads, "waiting"))
@@ -489,15 +482,7 @@ class _Search:
         ]
         return replace(
             found,
-            graph=WaitGraph(
-                waits=waits,
-                ends=tuple(sorted(blamed or solved.ends)),
-                waiters=tuple(
-                    waiter for wait in waits for waiter in wait.waiters if isinstance(waiter, int)
-                ),
-                between_ranks=bool(waits),
-                circles=solved.circles,
-            ),
+            graph=WaitGraph(waits=waits, waiters=waiters),
             states=states,
             collectives=(*found.collectives, *rows)[:MOST_FACTS],
             evidence=(*found.evidence, *self._facts())[:MOST_FACTS],

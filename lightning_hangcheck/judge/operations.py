@@ -19,19 +19,20 @@ from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
 from lightning_hangcheck.judge.processes import NEWEST, read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import NOT_NOTED, SAME_SIZES, MessageCounts
+from lightning_hangcheck.model.flight import (
+    NOT_NOTED,
+    SAME_SIZES,
+    CollectiveEntry,
+    Message,
+    MessageCounts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, RankReading  # noqa: TC004 - it is above
     from lightning_hangcheck.model.case import CodeNote, RankView
-    from lightning_hangcheck.model.flight import (
-        CallSite,
-        CollectiveEntry,
-        CollectiveRecord,
-        Message,
-    )
+    from lightning_hangcheck.model.flight import CallSite, CollectiveRecord, FlightRecord
 
     Views = Mapping[int, RankView]
     OpenOperation = tuple[CollectiveRecord, CollectiveEntry]
@@ -199,6 +200,17 @@ def is_collective_code(file: str) -> bool:
     return COLLECTIVE_CODE.search(file) is not None
 
 
+def still_open(
+    flight: FlightRecord | None,
+) -> list[tuple[CollectiveRecord, CollectiveEntry | Message]]:
+    """Return what a rank has entered and not ended, the oldest first: there its device stands."""
+    found: list[tuple[CollectiveRecord, CollectiveEntry | Message]] = []
+    for record in flight.groups if flight is not None else ():
+        found += [(record, entry) for entry in record.entries if not entry.retired]
+        found += [(record, message) for message in record.messages if not message.retired]
+    return sorted(found, key=lambda pair: (pair[1].recorded, pair[1].created_ns))
+
+
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
     """Return a rank's oldest operation that has not ended, with its group; None where all have.
 
@@ -206,13 +218,12 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
     another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
     """
     helpers = helper_threads(view)
-    found = [
-        (record, entry)
-        for record in groups_of(view)
-        for entry in record.entries
-        if not entry.retired and (entry.thread == 0 or (entry.thread in helpers) is not of_main)
-    ]
-    return min(found, key=lambda pair: pair[1].created_ns, default=None)
+    for record, one in still_open(view.flight):
+        if isinstance(one, CollectiveEntry) and (
+            one.thread == 0 or (one.thread in helpers) is not of_main
+        ):
+            return record, one
+    return None
 
 
 def helper_threads(view: RankView) -> frozenset[int]:
@@ -259,31 +270,22 @@ def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]
     A device does what was posted in order, and ranks post ahead of it: the other end may have been
     posted, too, behind something that does not end there.
     """
-    first = _oldest_message(waiter)
+    first = next(iter(_open_messages(waiter)), None)
     if first is None or ("recv" if first.sends else "send") in name:
         return ()
     peer = ranks.get(waiter.rank + first.away)
-    oldest = _oldest_message(peer) if peer is not None else None
-    if peer is None or oldest is None:
+    messages = _open_messages(peer) if peer is not None else []
+    if peer is None or not messages:
         return ()
-    operation = open_operation(peer)
-    begun = [oldest.created_ns, *([operation[1].created_ns] if operation is not None else [])]
-    answers = (
-        one.created_ns
-        for one in _open_messages(peer)
-        if one.away == -first.away and one.sends != first.sends
-    )
-    answered = min(answers, default=None)
+    operation, wanted = open_operation(peer), (-first.away, not first.sends)
+    begun = [messages[0].created_ns, *([operation[1].created_ns] if operation is not None else [])]
+    answers = (one.created_ns for one in messages if (one.away, one.sends) == wanted)
+    answered = next(answers, None)
     return (peer.rank,) if answered is not None and min(begun) < answered else ()
 
 
-def _open_messages(view: RankView) -> Iterator[Message]:
-    return (one for record in groups_of(view) for one in record.messages if not one.retired)
-
-
-def _oldest_message(view: RankView) -> Message | None:
-    """Return the oldest message that a rank's device has open, as far as torch's record tells."""
-    return min(_open_messages(view), key=lambda one: one.created_ns, default=None)
+def _open_messages(view: RankView) -> list[Message]:
+    return [one for _, one in still_open(view.flight) if isinstance(one, Message)]
 
 
 def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
@@ -308,8 +310,8 @@ def _counts(view: RankView | None) -> MessageCounts | None:
 
 def _open_message(ranks: Views, view: RankView) -> str:
     """Name a send or receive that waits for its other end, the oldest; empty where none does."""
-    oldest = _oldest_message(view)
-    kinds = MESSAGES if oldest is None or oldest.sends else reversed(MESSAGES)
+    oldest = _open_messages(view)[:1]
+    kinds = MESSAGES if all(one.sends for one in oldest) else reversed(MESSAGES)
     return next((kind for kind in kinds if awaited_peers(ranks, view, kind)), "")
 
 
@@ -408,9 +410,8 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     if line is None or not name or _helper_waits(view):
         return None
     found, messages = open_operation(view), [*unmatched_messages(ranks, view)]
-    oldest = _oldest_message(view)
-    if oldest is not None and view.rank + oldest.away in awaited_peers(ranks, view, name):
-        messages.append(oldest)
+    awaited = awaited_peers(ranks, view, name)
+    messages += [one for one in _open_messages(view)[:1] if view.rank + one.away in awaited]
     if found is not None and not any(
         message.created_ns < found[1].created_ns for message in messages
     ):
@@ -496,7 +497,7 @@ def awaited_ranks(
     same tuple.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
-    away, views = frozenset(outside), {rank: one.view for rank, one in job.ranks.items()}
+    away, views = frozenset(outside), job.views
     known: dict[object, tuple[int, ...]] = {(): outside}
 
     def not_come(collective: PendingCollective, group: str, seq: int) -> tuple[int, ...]:

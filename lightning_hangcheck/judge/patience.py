@@ -13,11 +13,17 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
-from lightning_hangcheck.judge import processes
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.frames import calls_collectives
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.processes import ProcessReading, read_process
+from lightning_hangcheck.judge.processes import (
+    READS,
+    ProcessReading,
+    endless,
+    is_being_started,
+    read_process,
+    shows_who,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -54,15 +60,8 @@ BY_PATIENCE: tuple[EndedBy, ...] = (
     *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
 )
 """Enders, the one with the least patience first; ranks that were announced are no enders."""
-BY_ACTIVITY: dict[str, EndedBy] = {
-    "gone": "nobody",
-    "stopped": "person",
-    "missing": "unknown_pace",
-    "unseen": "unknown_pace",
-    "unheard": "unknown_pace",
-}
-
-
+BY_ACTIVITY: dict[str, EndedBy] = {"gone": "nobody", "stopped": "person"}
+"""Of what neither runs nor waits; whatever is not seen has an unknown pace."""
 FED = frozenset({"pipe", "socket", "fifo", "shared"})
 """What any thread of a process may feed, whatever its main thread waits for; a lock is given back
 by whoever took it, and a process ends as its main thread does."""
@@ -191,7 +190,7 @@ class Patience:
         if activity in ("busy", "moving"):
             return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
         if activity != "idle":
-            return Enders((BY_ACTIVITY[activity],))
+            return Enders((BY_ACTIVITY.get(activity, "unknown_pace"),))
         return self._of_wait(actor, read_process(look), read_process(look).targets)
 
     def _of_rank(self, reading: RankReading) -> Enders:
@@ -203,7 +202,7 @@ class Patience:
             others = tuple(member for member in members if member != reading.rank)
             return Enders((), others, "all") if closed else Enders(("inside",))
         if reading.activity != "idle":
-            return Enders((BY_ACTIVITY[reading.activity],))
+            return Enders((BY_ACTIVITY.get(reading.activity, "unknown_pace"),))
         if reading.at_store:
             return Enders(("outside",))
         reading = self._job.ranks[reading.representative]  # whose processes these are
@@ -235,7 +234,7 @@ class Patience:
             itself = Enders(("inside" if alone else "outside",), helpers)
             return Enders.any_of([itself, *self._heard_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
-        unseen = Enders(() if processes.endless(targets) else ("inside",), helpers)
+        unseen = Enders(() if endless(targets) else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.runs_out else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
@@ -280,7 +279,12 @@ class Patience:
                 return Enders()
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and bool(target.name) and of_python
-            coming = self._being_started(waiter) if alone else ()
+            owners = self._processes.owners
+            coming = tuple(  # a process that starts may yet map a word that none but it has mapped
+                process
+                for process, look in looks.items()
+                if alone and owners[process] == owners.get(waiter) and is_being_started(look)
+            )
             return Enders(("inside" if alone else "outside",), coming)
         known = [one for one in sorted(could) if one in looks and one != waiter]
         if target.kind == "process" and not known:
@@ -295,7 +299,7 @@ class Patience:
             ]
         complete = len(known) == len(could - {waiter})
         # a process that nobody has looked at may do anything, or anybody may write to its path
-        commanded = target.kind == "fifo" and target.call in processes.READS and not known
+        commanded = target.kind == "fifo" and target.call in READS and not known
         if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
@@ -309,15 +313,6 @@ class Patience:
         # one that holds it alone has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
         return Enders(() if alone else ("inside",), (*known, *helpers))
-
-    def _being_started(self, waiter: Process) -> tuple[Process, ...]:
-        """Return the processes of its rank that may yet map a word that none but it has mapped."""
-        looks, owners = self._processes.looks, self._processes.owners
-        return tuple(
-            process
-            for process, look in looks.items()
-            if owners[process] == owners.get(waiter) and processes.is_being_started(look)
-        )
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
@@ -388,7 +383,7 @@ def asks_again(reading: RankReading) -> bool:
     """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
-        target.kind == "lock" and not processes.shows_who(target) for target in reading.targets
+        target.kind == "lock" and not shows_who(target) for target in reading.targets
     )
     return idle and of_nobody_known and reading.own.limited
 
@@ -399,22 +394,11 @@ GUARD_MARGIN_S = 5.0
 """What a guard may be late by: it ends a service process, and makes another logger instead."""
 
 
-class Least(NamedTuple):
-    """Least evidence for a suspicion.
-
-    Samples of each culprit, seconds from the first to the last of them, and the multiple of the
-    culprits' longest pause, where it is known.
-    """
-
-    samples: int
-    span_s: float
-    surprise: float
-
-
-IDLE, BUSY = Least(2, 0.8, 2.0), Least(3, 2.0, 5.0)
-"""Two samples a second apart tell a loop from a wait; three in two seconds tell a loop from a
-computation that happened to be caught twice in one function. What goes in circles was seen by all
-looks since it began, however few of their samples are kept."""
+IDLE, BUSY = (2, 0.8, 2.0), (3, 2.0, 5.0)
+"""Least evidence for a suspicion, the last three columns of `Row`. Two samples a second apart tell
+a loop from a wait; three in two seconds tell a loop from a computation that happened to be caught
+twice in one function. What goes in circles was seen by all looks since it began, however few of
+their samples are kept."""
 
 
 class Row(NamedTuple):
@@ -423,12 +407,16 @@ class Row(NamedTuple):
     Attributes:
         suspect_s: Silence from which it is suspected, seconds.
         hang_s: Silence from which it is called, seconds.
-        least: Without it nothing is suspected; None where it is, whoever waits.
+        samples: Of each culprit, without which nothing is suspected; 0 where it is, whoever waits.
+        span_s: Likewise seconds from the first to the last of them.
+        surprise: Likewise how many times the culprits' longest pause, where that is known.
     """
 
     suspect_s: float
     hang_s: float
-    least: Least | None = None
+    samples: int = 0
+    span_s: float = 0.0
+    surprise: float = 0.0
 
 
 def decide(finding: Finding, limits: Limits) -> VerdictKind:
@@ -442,13 +430,13 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
         return "dead" if finding.gone and finding.cause == "process_dead" else "hang"
     if silence_s < row.suspect_s or silence_s < finding.span_s:
         return "healthy"
-    if row.least is None:
+    if not row.samples:
         return "suspect"
     # worth a line: awaited, silent for longer than usual, and seen often enough
-    enough = finding.samples >= row.least.samples and finding.span_s >= row.least.span_s
+    enough = finding.samples >= row.samples and finding.span_s >= row.span_s
     known = finding.pace is not None and finding.pace.known
     pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
-    unusual = silence_s >= row.least.surprise * pause_s
+    unusual = silence_s >= row.surprise * pause_s
     matters = finding.waited_for or finding.standstill
     return "suspect" if matters and unusual and (enough or finding.gone) else "healthy"
 
@@ -464,10 +452,10 @@ def row_of(finding: Finding, limits: Limits) -> Row:
     rows: dict[EndedBy, Row] = {
         "nobody": Row(limits.suspect_proven_after, limits.proven_after),
         "person": Row(limits.suspect_person_after, limits.person_after),
-        "inside": Row(limits.suspect_idle_after, max(limits.idle_after, guarded_s), IDLE),
-        "outside": Row(limits.suspect_outside_after, max(stall_s, guarded_s), IDLE),
-        "known_pace": Row(limits.suspect_busy_after, paced_s, BUSY),
-        "circles": Row(limits.suspect_busy_after, stall_s, BUSY),
+        "inside": Row(limits.suspect_idle_after, max(limits.idle_after, guarded_s), *IDLE),
+        "outside": Row(limits.suspect_outside_after, max(stall_s, guarded_s), *IDLE),
+        "known_pace": Row(limits.suspect_busy_after, paced_s, *BUSY),
+        "circles": Row(limits.suspect_busy_after, stall_s, *BUSY),
         "unknown_pace": Row(math.inf, stall_s),
         "moving": Row(math.inf, paced_s),
         "announced": Row(limits.suspect_absent_after, stall_s),

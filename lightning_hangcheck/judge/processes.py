@@ -18,6 +18,7 @@ from lightning_hangcheck.judge.threads import (
     HOUSEKEEPERS,
     Moment,
     Thread,
+    feeds_queue,
     given_away,
     in_lock,
     joins,
@@ -354,10 +355,8 @@ class ProcessReading:
             for moment in (newest, earlier)
         )
         at_named = {tid for tid, _, _ in named & before_named}
-        shares, before = (
-            newest.shares_since(earlier),
-            {thread.tid: thread for thread in earlier.threads},
-        )
+        shares = newest.shares_since(earlier)
+        before = {thread.tid: thread for thread in earlier.threads}
 
         def stands_still(end: Thread) -> bool:
             old = before.get(end.tid)
@@ -463,7 +462,7 @@ class ProcessReading:
             for thread in newest.helpers
             if thread.state is not None
             and thread.tid not in along
-            and (thread.acts_for_user or thread.acts_for_library)
+            and thread.acts
             and {target.kind for target in thread.targets} != {"futex"}
         )
 
@@ -483,10 +482,8 @@ class ProcessReading:
                     )
 
 
-@remembered
-def read_process(look: ProcessLook) -> ProcessReading:
-    """Read a process, or return what was read of it."""
-    return ProcessReading(look)
+read_process = remembered(ProcessReading)
+"""Reads a process, or returns what was read of it."""
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
@@ -530,11 +527,8 @@ def _circle(moment: Moment) -> set[Standing] | None:
             calling = next(calls, None)
             if not all_wait or calling is None or not is_users(calling.file):
                 return None
-    return {
-        (thread.tid, thread.frames, thread.words)
-        for thread in chain.threads
-        if thread.tid is not None
-    }
+    named = (thread for thread in chain.threads if thread.tid is not None)
+    return {(thread.tid, thread.frames, thread.words) for thread in named}
 
 
 # What it waits for, and which processes could end that.
@@ -596,7 +590,8 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
 
     def uses(pid: int, target: WaitTarget) -> bool:
         return target.kind == "pipe" and any(
-            thread.feeds_queue or any(one.name == target.name for one in thread.targets)
+            any(map(feeds_queue, thread.frames))
+            or any(one.name == target.name for one in thread.targets)
             for moment in newest.get(pid, ())
             for thread in moment.threads
         )

@@ -66,7 +66,7 @@ class Situation(Struct, frozen=True, kw_only=True):
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return the ranks of the circle in which this one waits; none where it leads out."""
-        return tuple(self.job.ranks[rank] for rank in self.graph.circles.get(reading.rank, ()))
+        return tuple(self.job.ranks[rank] for rank in self.patience.circles.get(reading.rank, ()))
 
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
         """Return that circle if nobody could end the wait; none else."""

@@ -36,6 +36,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lightning_hangcheck.model.code_owner import Owner
     from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
@@ -146,16 +147,6 @@ class Thread:
         in_futex = self.state.state == "S" and self.state.syscall in FUTEXES
         return self.looping or (in_library and in_futex)
 
-    @property
-    def keeps_house(self) -> bool:
-        """Whether it rests, and runs no Python: autograd's, which the interpreter knows."""
-        return (
-            self.state is not None
-            and not self.frames
-            and self.state.name.startswith(HOUSEKEEPERS)
-            and self.state.syscall in FUTEXES
-        )
-
     @cached_property
     def ticks(self) -> bool:
         """Whether it woke, went back to sleep at the same place, and so ended nobody's wait."""
@@ -190,8 +181,7 @@ class Thread:
 
         None either of those whose threads look only after `OWN_BUSINESS`.
         """
-        owners = {owner for frame in self.frames if (owner := owner_of(frame.file)).package}
-        found = frozenset(owner.package for owner in owners)
+        found = frozenset(owner.package for owner in self.owners if owner.package)
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
         return frozenset() if own_business else found
 
@@ -199,12 +189,6 @@ class Thread:
     def scheduled(self) -> bool:
         """Whether it is a library's that waits for news until a time, as a scheduler of jobs."""
         return bool(self.packages) and self.limited and self.for_threads and not self.ticks
-
-    @property
-    def acts_for_library(self) -> bool:
-        """Whether it may bring what users of its library wait for: it does more than rest."""
-        acts = self.scheduled or not self.rests
-        return bool(self.packages) and acts and not self.ticks
 
     @property
     def sleeps(self) -> bool:
@@ -219,23 +203,23 @@ class Thread:
         )
 
     @property
-    def feeds_queue(self) -> bool:
-        """Whether it writes to other processes what this one put into a queue."""
-        return any(map(feeds_queue, self.frames))
+    def acts(self) -> bool:
+        """Whether it may bring what others wait for.
 
-    @property
-    def acts_for_user(self) -> bool:
-        """Whether it runs the user's code, or what that gave to a timer, a queue, a pool or a loop.
-
-        An event loop of Python's that is at connections runs coroutines of which no stack tells.
+        It runs the user's code, or what that gave to a timer, a queue, a pool or a loop: an event
+        loop of Python's that is at connections runs coroutines of which no stack tells. Or it is a
+        library's, and does more than rest.
         """
+        if self.packages and (self.scheduled or not self.rests) and not self.ticks:
+            return True
         in_pool = any(
             frame.file.endswith("/concurrent/futures/thread.py")
             and bare_name(frame.function) == "run"
             for frame in self.frames
         )
         in_loop = self.pythons_loop and bool(self.named)
-        return self.place is not None or self.timer or self.feeds_queue or in_pool or in_loop
+        feeds = any(map(feeds_queue, self.frames))
+        return self.place is not None or self.timer or feeds or in_pool or in_loop
 
     @cached_property
     def rests(self) -> bool:
@@ -261,14 +245,9 @@ class Thread:
         return tuple(target for target in named if target.kind in ("socket", "pipe"))
 
     @cached_property
-    def owners(self) -> frozenset[object]:
+    def owners(self) -> frozenset[Owner]:
         """Whose code it runs."""
         return frozenset(owner_of(frame.file) for frame in self.frames)
-
-    @cached_property
-    def works_in(self) -> frozenset[int]:
-        """In which of `FAMILIES` it does work for others."""
-        return _families(self.frames)
 
 
 class WaitChain(NamedTuple):
@@ -307,11 +286,7 @@ class Moment:
         """Those that run Python, the one that trains first."""
         stacks = self.sample.stack.threads if self.sample.stack is not None else ()
         states = {thread.tid: thread for thread in self.states}
-        before = (
-            {thread.tid: thread for thread in self._before.threads}
-            if self._before is not None
-            else {}
-        )
+        before = {one.tid: one for one in self._before.threads} if self._before is not None else {}
         program = program_of(functions_in(stacks[0].frames)) if stacks else ""
         return tuple(
             Thread(
@@ -329,7 +304,13 @@ class Moment:
         return tuple(
             thread
             for thread in self.threads[1:]
-            if may_help(thread.stack) and not thread.keeps_house
+            if may_help(thread.stack)
+            and not (  # autograd's, which the interpreter knows, but runs no Python, and rests
+                thread.state is not None
+                and not thread.frames
+                and thread.state.name.startswith(HOUSEKEEPERS)
+                and thread.state.syscall in FUTEXES
+            )
         )
 
     @cached_property
@@ -370,9 +351,8 @@ class Moment:
         if the_one or stack.holds_lock:
             return the_one
         gave_to = _families(_innermost_standard(thread.frames))
-        workers = [
-            helper for helper in self.helpers if helper is not thread and gave_to & helper.works_in
-        ]
+        others = (helper for helper in self.helpers if gave_to and helper is not thread)
+        workers = [helper for helper in others if gave_to & _families(helper.frames)]
         if workers:
             return workers
         calling = next(
@@ -407,9 +387,7 @@ class Moment:
     @property
     def awake(self) -> bool:
         """Whether a thread in which the main thread's wait ends was ready to run just then."""
-        ready = any(
-            thread.state == "R" for thread in self.states
-        )  # mostly none: following waits costs
+        ready = any(thread.state == "R" for thread in self.states)  # mostly none: following costs
         return ready and any(end.runs for end in self.ends)
 
     @cached_property
@@ -419,14 +397,12 @@ class Moment:
 
     def shares_since(self, before: Moment) -> dict[int, float]:
         """Return the cores that each thread used since an earlier moment, by its kernel id."""
-        seconds, old = (
-            self.seconds_since(before),
-            {thread.tid: thread.cpu_s for thread in before.states},
-        )
+        seconds = self.seconds_since(before)
+        old = {thread.tid: thread.cpu_s for thread in before.states if seconds > 0}
         return {
             thread.tid: max(0.0, thread.cpu_s - old[thread.tid]) / seconds
             for thread in self.states
-            if thread.tid in old and seconds > 0
+            if thread.tid in old
         }
 
     @property

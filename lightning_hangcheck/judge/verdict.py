@@ -20,7 +20,8 @@ from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.engine import conclude
 from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
 from lightning_hangcheck.judge.frames import users_place
-from lightning_hangcheck.judge.operations import groups_of, record_of, still_pending
+from lightning_hangcheck.judge.graph import WaitGraph
+from lightning_hangcheck.judge.operations import record_of, still_pending
 from lightning_hangcheck.judge.threads import in_event_loop
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.codec import encode, encode_pretty
@@ -37,7 +38,7 @@ from lightning_hangcheck.model.verdict import Gap as ToldGap
 from lightning_hangcheck.text.shown import EPOCH, format_ranks, read_utc, utc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.activity import Activity
     from lightning_hangcheck.judge.engine import Conclusion
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Aftermath, Case
     from lightning_hangcheck.model.evidence import GapKind
     from lightning_hangcheck.model.slugs import Certainty
-    from lightning_hangcheck.model.verdict import Edge, StackGroup, State
+    from lightning_hangcheck.model.verdict import StackGroup, State
 
 SUSPICION = 0.75
 """Share of its confidence that a finding keeps while it is only a suspicion."""
@@ -125,7 +126,7 @@ def verdict_of(case: Case) -> Verdict:
             "phase": finding.phase,
             "confidence": round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
             "remedies": words.remedies_for(finding, job),
-            "wait_for": conclusion.graph.edges,
+            "wait_for": conclusion.graph.edges(MOST_LISTED),
             "collectives": conclusion.collectives or _collectives(conclusion),
             "certainty": finding.certainty or _certainty(conclusion, finding),
         }
@@ -150,7 +151,7 @@ def verdict_of(case: Case) -> Verdict:
         seen_in=case.seen_in,
         **explained,
     )
-    return _bounded(verdict)
+    return _bounded(verdict, conclusion.graph if finding is not None else WaitGraph())
 
 
 def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
@@ -333,17 +334,11 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
         for rank, operation in told.items():
             ops.setdefault(operation, []).append(rank)
         own = (record_of(job.ranks[rank], group) for rank in told)
-        members = next((set(one.ranks) for one in own if one is not None and one.ranks), None)
-        # where no member says who they are, all ranks' records may tell
-        known: set[int] = set()
-        met: set[int] = set()
-        for rank in job.ranks.keys() & (job.ranks.keys() if members is None else members):
-            for record in groups_of(job.ranks[rank].view):
-                if record.group == group and not record.ranks:
-                    known.add(rank)
-                elif record.group == group and id(record.ranks) not in met:
-                    met.add(id(record.ranks))
-                    known.update(record.ranks)
+        known = next((set(one.ranks) for one in own if one is not None and one.ranks), set[int]())
+        # where none of them says who the members are, all ranks' records may tell
+        for rank, reading in () if known else job.ranks.items():
+            record = record_of(reading, group)
+            known.update(() if record is None else record.ranks or (rank,))
         by_op = {operation: format_ranks(ranks) for operation, ranks in ops.items()}
         rows.append(CollectiveState(group=group, ranks=format_ranks(known), seq=seq, ops=by_op))
     return tuple(rows)
@@ -352,12 +347,12 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
 # Small at any world size.
 
 
-def _bounded(verdict: Verdict) -> Verdict:
+def _bounded(verdict: Verdict, graph: WaitGraph) -> Verdict:
     """Return a verdict of at most `MOST_BYTES`: the largest list is halved, with a gap."""
     many = verdict.world_size > MOST_LISTED
     most, written = dict(OF_MANY if many else MOST), encode_pretty if many else encode
     while True:
-        found = _cut(verdict, most)
+        found = _cut(verdict, graph, most)
         size = len(written(found))
         if size <= MOST_BYTES or max(most.values()) == 1:
             return found
@@ -366,17 +361,22 @@ def _bounded(verdict: Verdict) -> Verdict:
         most[largest] = max(1, min(most[largest], len(getattr(found, largest))) // 2)
 
 
-def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
+def _cut(verdict: Verdict, graph: WaitGraph, most: dict[str, int]) -> Verdict:
     kept: dict[str, Any] = {}
     gaps: list[ToldGap] = []
     for name, limit in most.items():
         every: Sequence[Any] = getattr(verdict, name)
-        if len(every) > limit:
-            chosen = CHOSEN[name](verdict, every, limit) if name in CHOSEN else every[:limit]
-            kept[name] = tuple(chosen)
-            what = f"{len(every) - limit:,} of {len(every):,} {TOLD.get(name, name)}"
+        count = graph.size if name == "wait_for" else len(every)
+        if count > limit:
+            kept[name] = every[:limit]
+            what = f"{count - limit:,} of {count:,} {TOLD.get(name, name)}"
             who = f"; all of them: {name_ranks(every)}" if name in ("culprits", "victims") else ""
             gaps.append(ToldGap(what, None, f"{SMALL}{who}"))
+
+    if "wait_for" in kept:
+        kept["wait_for"] = graph.edges(most["wait_for"])
+    if "ranks" in kept:
+        kept["ranks"] = _rows(verdict, most["ranks"])
 
     def short(ranks: str) -> str:
         return ",".join(ranks.split(",")[:MOST_RANGES])
@@ -396,19 +396,10 @@ def _cut(verdict: Verdict, most: dict[str, int]) -> Verdict:
     return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
 
 
-def _edges(_: Verdict, every: Sequence[Edge], limit: int) -> Sequence[Edge]:
-    """For whom others wait is told before who waits: one edge to each, then the first of all."""
-    to_each = {edge.target: edge for edge in reversed(every)}
-    first = list(dict.fromkeys([*reversed(to_each.values()), *every[:limit]]))
-    return first[:limit]
-
-
-def _rows(verdict: Verdict, every: Sequence[Any], limit: int) -> Sequence[Any]:
+def _rows(verdict: Verdict, limit: int) -> tuple[RankState, ...]:
     """One of each group of equal stacks and the culprits before all others."""
+    every = verdict.ranks
     examples = {row.stack_group: row.rank for row in reversed(every)}.values()
     wanted = {*verdict.culprits[: limit // 2], *examples}
     kept = {row.rank for row in [*(one for one in every if one.rank in wanted), *every][:limit]}
-    return [row for row in every if row.rank in kept]
-
-
-CHOSEN: dict[str, Callable[..., Sequence[Any]]] = {"wait_for": _edges, "ranks": _rows}
+    return tuple(row for row in every if row.rank in kept)

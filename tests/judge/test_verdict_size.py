@@ -49,7 +49,6 @@ def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
     [
         (rank(1, IN_LOAD), 2),
         (rank(1, IN_BARRIER), 2),
-        (rank(1, IN_BARRIER), 1_000),
         (gone(1, -9), 3),
         (missing(1), 100),
         (SPINS, 2),
@@ -65,6 +64,7 @@ def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: 
 
 def test_what_was_left_out_is_counted_and_the_rest_is_whole() -> None:
     verdict = judge(of_many(8_000, rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD), 100))
+    assert [row.rank for row in verdict.ranks] == [0, *verdict.culprits]
     whats = [gap.what for gap in verdict.gaps]
     assert "6,896 of 7,920 victims" in whats
     assert verdict.culprits == tuple(range(1, 8_000, 100))
@@ -101,16 +101,8 @@ def test_eight_times_the_ranks_take_no_more_than_their_share_of_time(other_half:
         assert len(judge(case).ranks) == ranks
         return time.process_time() - started
 
-    judge(job(rank(0, IN_LOAD)))  # reads the data files and imports networkx
+    judge(job(rank(0, IN_LOAD)))  # reads the data files
     assert min(spent_s(512) for _ in range(2)) < 24 * min(spent_s(64) for _ in range(3))
-
-
-def test_above_1024_ranks_only_culprits_and_examples_are_listed() -> None:
-    case = job(*(rank(n, IN_LOAD if n == 700 else IN_ALL_REDUCE) for n in range(1100)))
-    verdict = judge(case)
-    assert verdict.culprits == (700,)
-    assert [row.rank for row in verdict.ranks] == [0, 700]
-    assert verdict.world_size == 1100
 
 
 def test_equal_stacks_are_one_group_and_the_largest_comes_first() -> None:

@@ -32,11 +32,15 @@ if TYPE_CHECKING:
 OURS = "/venv/lib/python3.11/site-packages/lightning_hangcheck/recorder/background.py"
 
 
-def at(second: int, *functions: str, helper: str = "", helper_file: str = "work.py") -> Sample:
+def at(
+    second: int, *functions: str, helper: str = "", file: str = "work.py", **main: Any
+) -> Sample:
     """A look that finds the main thread in these functions, and another thread in one."""
-    main = ThreadStack(tid=1, frames=tuple(Frame(name, "train.py", second) for name in functions))
-    other = ThreadStack(tid=2, frames=(Frame(helper, helper_file, 1),) if helper else ())
-    stack = ProcessStack(pid=1, source="py-spy", threads=(main, other))
+    frames = tuple(Frame(name, "train.py", second) for name in functions)
+    other = ThreadStack(tid=2, frames=(Frame(helper, file, 1),) if helper else ())
+    stack = ProcessStack(
+        pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames, **main), other)
+    )
     return Sample(taken_ns=second * SECOND, stack=stack)
 
 
@@ -53,7 +57,7 @@ def test_several_lines_or_python_at_one_show_that_it_goes_round() -> None:
     assert met.goes_round
     met.meet(at(6, "main", "evaluate"), 3 * SECOND, of_child=False)
     assert not met.goes_round
-    met.meet(in_python(at(7, "main", "evaluate")), 6 * SECOND, of_child=False)
+    met.meet(at(7, "main", "evaluate", owns_gil=True), 6 * SECOND, of_child=False)
     assert met.goes_round
 
 
@@ -78,24 +82,12 @@ def test_a_function_that_a_loop_is_in_for_moments_is_nothing_new_where_a_known_l
     assert met.meet(in_loop(20, line, "randrange"), 3 * SECOND, of_child=False) is new
 
 
-def in_python(sample: Sample) -> Sample:
-    assert sample.stack is not None
-    main, *others = sample.stack.threads
-    threads = (replace(main, owns_gil=True), *others)
-    return replace(sample, stack=replace(sample.stack, threads=threads))
-
-
 def test_all_threads_count_but_our_own() -> None:
     met = FunctionsMet()
     met.meet(at(2, "main"), 0, of_child=False)
-    assert not met.meet(at(3, "main", helper="pulse", helper_file=OURS), 2 * SECOND, of_child=False)
+    assert not met.meet(at(3, "main", helper="pulse", file=OURS), 2 * SECOND, of_child=False)
     assert met.meet(at(4, "main", helper="compress"), 2 * SECOND, of_child=False)
-
-
-def test_after_a_beat_all_is_new_again() -> None:
-    met = FunctionsMet()
-    met.meet(at(2, "main"), 0, of_child=False)
-    assert met.meet(at(9, "main"), 8 * SECOND, of_child=False)
+    assert met.meet(at(9, "main"), 8 * SECOND, of_child=False), "after a beat all is new again"
 
 
 DEEPER = (*IN_LOAD, user("pick", 52))
@@ -146,8 +138,7 @@ def test_a_rank_that_was_just_woken_has_not_gone_round_while_it_slept(
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+    ("seconds", "told"), [(9.9, "healthy"), (10.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
 @pytest.mark.parametrize("children", [(), (cropping(),)])
 def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pace(
@@ -157,8 +148,7 @@ def test_a_livelock_is_called_a_hang_after_the_stall_timeout_however_fast_the_pa
 
 
 @pytest.mark.parametrize(
-    ("seconds", "told"),
-    [(59.0, "healthy"), (61.0, "suspect"), (299.0, "suspect"), (300.0, "hang")],
+    ("seconds", "told"), [(59.0, "healthy"), (61.0, "suspect"), (299.0, "suspect"), (300.0, "hang")]
 )
 def test_on_a_crowded_machine_a_livelock_takes_as_much_of_the_processor_to_know(
     seconds: float, told: str

@@ -10,16 +10,14 @@ from cases import (
     IN_LOAD,
     MAIN,
     NOW_NS,
-    SECOND,
     STDLIB,
     beside,
+    changed_rank,
     job,
     rank,
-    sample,
     user,
     waiting_for,
     with_kernel,
-    with_threads,
 )
 from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
@@ -30,12 +28,12 @@ from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
 from lightning_hangcheck.judge.processes import read_process
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.case import Pace, RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     GpuState,
     ProcessLook,
     ProcessStack,
+    ProcessState,
     Sample,
     ThreadStack,
     ThreadState,
@@ -45,10 +43,10 @@ from lightning_hangcheck.model.evidence import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.slugs import Phase
 
 
-PID = 100
 HELPER = 300
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
 FOR_CHILD = waiting_for("process", "wait4", "700")
@@ -56,39 +54,33 @@ REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 MANY = 1_000_000
 
 
-def seen(number: int, *, main: int, helper: int | None, **state: Any) -> Sample:
-    """A look after so many seconds: each of main thread and helper moved so many bytes a second.
+def activity(*, main: int = 0, helper: int = 0, ends: bool = False, **state: Any) -> str:
+    """What a rank does whose main thread and helper move so many bytes a look.
 
-    The process moved a million a second: its count has what its children read.
+    The process moves a million a second: its count has what its children read.
+
+    Args:
+        main: Of the main thread.
+        helper: Of the other one; negative where nobody counts.
+        ends: Whether the helper is there at the first look alone.
+        state: Of the main thread.
     """
-    state = {"state": "S", **state}
-    one = sample(IN_LOAD, NOW_NS + number * SECOND, pid=PID, cpu_s=0, read_bytes=0, **state)
-    assert one.kernel is not None
-    assert one.stack is not None
-    threads = [replace(thread, moved_bytes=0) for thread in one.kernel.threads]
-    threads[0] = replace(threads[0], moved_bytes=number * main)
-    if helper is not None:
-        moved = number * helper
-        threads.append(ThreadState(tid=HELPER, state="S", cpu_s=0, moved_bytes=moved))
-    stacks = (*one.stack.threads, ThreadStack(tid=HELPER, frames=(user("monitor", 61),)))
-    kernel = replace(one.kernel, threads=tuple(threads), read_bytes=number * MANY)
-    return replace(one, kernel=kernel, stack=replace(one.stack, threads=stacks))
+    view = rank(0, IN_LOAD, bytes_s=MANY, **state)
+    view = beside(view, (user("monitor", 61),), tid=HELPER)
 
+    def moved(number: int, kernel: ProcessState) -> tuple[ThreadState, ...]:
+        each = zip(kernel.threads, (main, 0, helper), strict=True)
+        told = (replace(one, moved_bytes=number * by if helper >= 0 else None) for one, by in each)
+        return tuple(one for one in told if not (ends and number and one.tid == HELPER))
 
-def activity(*, main: int = 0, helper: int = 0, counted: bool = True, **state: Any) -> str:
-    samples = tuple(seen(number, main=main, helper=helper, **state) for number in range(3))
-    view = RankView(rank=0, processes=(ProcessLook(pid=PID, role="rank", samples=samples),))
-    if not counted:
-        view = with_kernel(
-            view,
-            threads=lambda _, one: tuple(replace(each, moved_bytes=None) for each in one.threads),
-        )
-    return read_process_activity(view.processes[0]).activity
+    return read_process_activity(with_kernel(view, threads=moved).processes[0]).activity
 
 
 @pytest.mark.parametrize(
     ("moved", "does"),
     [
+        ({"ends": True}, "moving"),  # the process counts, as where threads are not counted
+        ({"helper": -1}, "moving"),
         ({"syscall": 1}, "idle"),  # a thread runs a program every second, which reads
         ({"syscall": 35}, "idle"),
         ({"main": 5_000, "syscall": 1, **FULL_PIPE}, "moving"),
@@ -101,13 +93,6 @@ def activity(*, main: int = 0, helper: int = 0, counted: bool = True, **state: A
 )
 def test_bytes_count_of_threads_that_could_end_the_wait(moved: dict[str, Any], does: str) -> None:
     assert activity(**moved) == does
-
-
-def test_where_a_thread_has_ended_or_is_not_counted_the_process_counts() -> None:
-    gone = tuple(seen(number, main=0, helper=None if number else 0) for number in range(3))
-    look = ProcessLook(pid=PID, role="rank", samples=gone)
-    assert read_process_activity(look).activity == "moving"
-    assert activity(counted=False) == "moving"
 
 
 GIB = 1 << 30
@@ -133,21 +118,6 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
     assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].in_words
 
 
-def test_a_rank_that_waits_for_its_own_threads_does_not_wait_for_a_gpu_that_others_use() -> None:
-    """Its prefetcher has died; what is left beside it is autograd's thread, which rests."""
-    in_queue = (MAIN, user("batches", 35), Frame("Condition.wait", f"{STDLIB}/threading.py", 355))
-    autograd = ThreadStack(tid=300, name="pt_autograd_0", frames=())
-    alone = with_threads(rank(1, in_queue), autograd)
-    verdict = judge(job(WAITS, with_gpu(alone, busy_percent=100)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "rank_stalled")
-
-
-def test_a_kernel_that_never_ends_is_a_hang_once_the_ranks_pace_is_exceeded() -> None:
-    endless = rank(1, IN_LOAD, silent=121.0, pace=Pace(longest_pause_s=0.5, pauses=9))
-    verdict = judge(job(WAITS, with_gpu(endless, busy_percent=100)))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("hang", (1,), "spinning")
-
-
 def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
     told = {
         "busy_percent": 100,
@@ -170,18 +140,18 @@ def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
 
 
 ELSEWHERE = (MAIN, user("log_loss", 31))
-CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
 def with_main(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> RankView:
     """The rank, its main thread with the lock or without, beside other threads."""
-    (own,) = view.processes
-    samples = []
-    for one in own.samples:
-        assert one.stack is not None
-        main = replace(one.stack.threads[0], owns_gil=owns_gil)
-        samples.append(replace(one, stack=replace(one.stack, threads=(main, *others))))
-    return replace(view, processes=(replace(own, samples=tuple(samples)),))
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (replace(stacks[0], owns_gil=owns_gil), *others)
+
+    return changed_rank(view, change)
+
+
+CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
 
 
 @pytest.mark.parametrize(
@@ -199,21 +169,6 @@ def test_a_rank_that_computes_is_none_that_waits(view: RankView) -> None:
     assert read_rank_activity(view).activity == "busy"
 
 
-def test_those_that_run_ahead_are_victims_of_the_one_that_does_not_come() -> None:
-    ahead = [on_device(spinning(number), "all_reduce", "all_reduce", first=7) for number in (0, 1)]
-    verdict = judge(job(*ahead, on_device(rank(2, IN_LOAD), first=7)))
-    assert (verdict.culprits, verdict.victims) == ((2,), (0, 1))
-    assert verdict.cause == "rank_stalled"
-
-
-def test_the_line_of_a_rank_that_is_ahead_tells_nothing_of_where_it_parted() -> None:
-    """Rank 0 stands under a test of the rank, and is right; rank 2 alone has another operation."""
-    ahead = [on_device(spinning(number), "all_reduce", first=7) for number in (0, 1)]
-    verdict = judge(job(*ahead, on_device(spinning(2), "broadcast", first=7)))
-    assert verdict.verdict == "hang"
-    assert verdict.culprits == (2,)
-
-
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
 VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
@@ -229,24 +184,14 @@ def rare(phase: Phase | None, *frames: Frame, batch: int | None = None) -> str:
 
 
 @pytest.mark.parametrize(
-    ("phase", "frames"),
-    [
-        ("training_step", (LOOP, STEP, USERS)),
-        ("training_step", (USERS, BACKWARD)),
-        ("validation", (LOOP, VALIDATION, USERS)),
-        (None, (USERS,)),  # beats of the script's own
-        ("generate", (USERS,)),
-    ],
-)
-def test_calls_that_come_in_every_pass_have_its_pace(
-    phase: Phase | None, frames: tuple[Frame, ...]
-) -> None:
-    assert not rare(phase, *frames)
-
-
-@pytest.mark.parametrize(
     ("phase", "frames", "place"),
     [
+        ("training_step", (LOOP, STEP, USERS), ""),
+        ("training_step", (USERS, BACKWARD), ""),
+        ("validation", (LOOP, VALIDATION, USERS), ""),
+        (None, (USERS,), ""),  # beats of the script's own
+        ("generate", (USERS,), ""),
+        ("training_step", (LOADER,), "dataloading"),
         ("dataloading", (LOOP, USERS), "training_step"),  # on_train_epoch_end
         ("training_step", (LOOP, USERS), "training_step"),  # on_train_batch_end
         ("training_step", (USERS,), "evaluate"),  # after the last step of a plain loop
@@ -255,15 +200,11 @@ def test_calls_that_come_in_every_pass_have_its_pace(
         ("training_step", (LOOP, OPTIMIZER, USERS), "optimizer_step"),  # inverts now and then
     ],
 )
-def test_what_comes_now_and_then_is_a_place_of_its_own(
-    phase: Phase, frames: tuple[Frame, ...], place: str
+def test_what_comes_now_and_then_and_not_in_every_pass_is_a_place_of_its_own(
+    phase: Phase | None, frames: tuple[Frame, ...], place: str
 ) -> None:
     assert rare(phase, *frames) == place
-
-
-def test_a_loader_has_the_pace_of_steps_only_where_a_callback_told_the_batch() -> None:
-    assert not rare("training_step", LOADER, batch=3)
-    assert rare("training_step", LOADER) == "dataloading"
+    assert not rare("training_step", LOADER, batch=3), "a callback told the batch"
 
 
 IN_FUTURE = (
@@ -318,15 +259,9 @@ def at_another_line(sample: Sample) -> Sample:
     return replace(sample, stack=replace(sample.stack, threads=(main, moved)))
 
 
-def test_a_name_that_was_not_read_this_time_is_known_from_before() -> None:
-    assert after(unnamed) == (FIFO,)
-
-
-def test_a_stack_without_ids_is_recognised_by_its_calls() -> None:
-    assert after(by_signal) == (FIFO,)
-
-
-def test_a_thread_that_went_on_keeps_nothing() -> None:
+def test_what_a_look_lacks_of_a_thread_that_has_not_moved_is_known_from_before() -> None:
+    """A name that was not read this time; the ids, where a stack came without."""
+    assert after(unnamed) == after(by_signal) == (FIFO,)
     assert after(lambda sample: at_another_line(unnamed(sample))) == ()
 
 

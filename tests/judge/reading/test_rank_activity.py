@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from cases import (
     IN_ALL_REDUCE,
-    IN_CONNECT,
-    IN_GUARD,
     IN_LOAD,
     MAIN,
     NOW_NS,
@@ -14,6 +14,7 @@ from cases import (
     SITE,
     STDLIB,
     beside,
+    changed_rank,
     job,
     look,
     rank,
@@ -53,6 +54,7 @@ OTHER_LINE = (MAIN, user("load", 42))
 DEEPER = (*IN_LOAD, user("load", 41))
 POLLING = (*IN_LOAD, Frame("acquire", f"{SITE}/filelock/_api.py", 1))
 READ = 0
+ONE, BOTH = look(IN_LOAD, samples=1), look(IN_LOAD).samples
 AT_LOCK = waiting_for("futex", "futex", "0x7f10")
 IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
 
@@ -81,19 +83,15 @@ IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
         (look(IN_LOAD, state="t", samples=1), "unseen"),
         (look(IN_LOAD, state="t"), "stopped"),
         (look(IN_LOAD, state="Z"), "gone"),
-        (look(IN_LOAD, samples=1), "unseen"),
+        (ONE, "unseen"),
         (ProcessLook(pid=1, role="rank"), "unseen"),
+        (replace(ONE, samples=2 * ONE.samples), "unseen"),  # of the same moment
+        (replace(ONE, samples=tuple(replace(s, kernel=None) for s in BOTH)), "unseen"),
+        (replace(ONE, samples=tuple(replace(s, stack=None) for s in BOTH)), "unseen"),
     ],
 )
 def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
     assert _of_process(seen) == activity
-
-
-@pytest.mark.parametrize("part", ["kernel", "stack"])
-def test_half_a_sample_is_no_sample(part: str) -> None:
-    whole = look(IN_LOAD)
-    halves = tuple(replace(one, **{part: None}) for one in whole.samples)
-    assert _of_process(replace(whole, samples=halves)) == "unseen"
 
 
 @pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
@@ -137,26 +135,15 @@ def test_small_questions_between_sleeps_are_no_transfer(
     assert activity_of(with_kernel(seen, network_bytes=lambda one, _: one * 70_000)) == activity
 
 
-def test_two_samples_of_the_same_moment_show_nothing() -> None:
-    one = look(IN_LOAD, samples=1).samples[0]
-    assert _of_process(ProcessLook(pid=1, role="rank", samples=(one, one))) == "unseen"
-
-
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
-    samples = []
-    for number, (one, frames) in enumerate(
-        zip(look(IN_LOAD, samples=len(stacks)).samples, stacks, strict=True)
-    ):
-        assert one.kernel is not None
-        assert one.stack is not None
-        cpu_s = cpu * 1.1 * number
-        threads = (*one.kernel.threads, ThreadState(tid=9, state=state, cpu_s=cpu_s))
-        kernel = replace(one.kernel, cpu_s=cpu_s, threads=threads)
-        helper = ThreadStack(tid=9, frames=frames)
-        stack = replace(one.stack, threads=(*one.stack.threads, helper))
-        samples.append(replace(one, kernel=kernel, stack=stack))
-    return ProcessLook(pid=100, role="rank", samples=tuple(samples))
+
+    def change(number: int, states: Any, threads: Any) -> Any:
+        helper = ThreadState(tid=9, state=state, cpu_s=cpu * 1.1 * number)
+        return (*states, helper), (*threads, ThreadStack(tid=9, frames=stacks[number]))
+
+    view = changed_rank(rank(0, IN_LOAD, samples=len(stacks)), change)
+    return with_kernel(view, cpu_s=lambda number, _: cpu * 1.1 * number).processes[0]
 
 
 @pytest.mark.parametrize(
@@ -172,14 +159,6 @@ def test_a_thread_of_this_package_is_no_activity() -> None:
     ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
     also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
     assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
-
-
-@pytest.mark.parametrize("frames", [IN_ALL_REDUCE, IN_CONNECT, IN_GUARD])
-@pytest.mark.parametrize("cpu", [0.0, 1.0])
-def test_a_rank_that_waits_for_ranks_waits_whatever_processor_it_uses(
-    frames: tuple[Frame, ...], cpu: float
-) -> None:
-    assert activity_of(rank(0, frames, cpu=cpu)) == "waiting"
 
 
 def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
@@ -214,29 +193,14 @@ def test_a_rank_that_beat_just_now_moves() -> None:
 def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
     turns_s: int | None, states: str, cpu: float, queued: float, activity: str
 ) -> None:
-    assert _of_process(_with_turns(turns_s, states, cpu, queued)) == activity
-
-
-def _with_turns(turns_s: int | None, states: str, cpu: float, queued: float) -> ProcessLook:
-    """A rank in one line, seen twice, in these states, so many turns of a processor a second.
-
-    Args:
-        turns_s: None where the kernel does not count.
-        states: Letter by letter.
-        cpu: Its share of a processor.
-        queued: Share of its time in which it waits for one.
-    """
-    seen = [
-        look(
-            IN_LOAD,
-            state=state,
-            cpu=cpu,
-            turns=None if turns_s is None else number * 2 * turns_s,
-            queued_s=number * 1.1 * queued,
-        ).samples[number + 1]
-        for number, state in enumerate(states)
-    ]
-    return ProcessLook(pid=100, role="rank", samples=tuple(seen))
+    """In one line, seen twice, in these states: so many turns a second, None for not counted."""
+    seen = with_main(
+        rank(0, IN_LOAD, samples=2, cpu=cpu),
+        state=lambda number: states[number],
+        turns=lambda number: None if turns_s is None else number * 2 * turns_s,
+        queued_s=lambda number: number * 1.1 * queued,
+    )
+    assert activity_of(seen) == activity
 
 
 def test_a_child_that_only_holds_the_pipe_of_a_queue_excuses_nobody() -> None:

@@ -48,14 +48,6 @@ IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
 PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
 
 
-def test_a_timer_s_signal_may_wake_the_main_thread() -> None:
-    """``signal.alarm`` shows in no file of the kernel, only that somebody has a handler for it."""
-    dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
-    alarmed = with_kernel(dead, catches_timers=True)
-    assert told(job(WAITS, dead))[0] == "hang"
-    assert told(job(WAITS, alarmed))[0] == "suspect"
-
-
 def _with_native_thread(view: RankView, wchan: str, call: str) -> RankView:
     """The rank, with one more thread that runs no Python."""
     target = WaitTarget(call=call, kind="time")

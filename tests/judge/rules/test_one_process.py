@@ -65,9 +65,7 @@ STUCK: dict[Cause, RankView] = {
     "thread_deadlock": with_threads(alone(IN_LOAD), LOCKED),
     "gil_held": with_lock_owner(alone(IN_LOAD)),
     "memory_pressure": with_kernel(
-        alone(IN_LOAD),
-        major_faults=lambda number, _: number * 400,
-        memory=MemoryUse(97, 100, "machine"),
+        alone(IN_LOAD), major_faults=lambda n, _: 400 * n, memory=MemoryUse(97, 100, "machine")
     ),
     "unknown": alone(),
 }

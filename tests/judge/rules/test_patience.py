@@ -137,31 +137,26 @@ def test_a_suspicion_needs_enough_samples(
     assert _decide(ended_by, 12.0, samples=samples, span_s=span_s, pace=FAST) == kind
 
 
-def test_samples_from_before_the_last_progress_raise_no_suspicion() -> None:
-    assert _decide("inside", 5.0, span_s=6.0) == "healthy"
-
-
-def test_nobody_is_suspected_for_whom_nobody_waits() -> None:
-    assert _decide("inside", 6.0, waited_for=False) == "healthy"
-    assert _decide("moving", 1e6, waited_for=False) == "healthy"
-
-
 @pytest.mark.parametrize(
-    ("ended_by", "silence_s", "goes_on_after_s", "kind"),
+    ("ended_by", "silence_s", "fields", "kind"),
     [
-        ("inside", 64.9, 60.0, "suspect"),
-        ("inside", 65.0, 60.0, "hang"),
-        ("outside", 300.0, 400.0, "suspect"),
-        ("outside", 405.0, 400.0, "hang"),
-        ("nobody", 5.0, 60.0, "hang"),
+        # samples from before the last progress raise no suspicion
+        ("inside", 5.0, {"span_s": 6.0}, "healthy"),
+        # nobody is suspected for whom nobody waits
+        ("inside", 6.0, {"waited_for": False}, "healthy"),
+        ("moving", 1e6, {"waited_for": False}, "healthy"),
+        # a wait that a guard ends is no hang before its limit
+        ("inside", 64.9, {"goes_on_after_s": 60.0}, "suspect"),
+        ("inside", 65.0, {"goes_on_after_s": 60.0}, "hang"),
+        ("outside", 300.0, {"goes_on_after_s": 400.0}, "suspect"),
+        ("outside", 405.0, {"goes_on_after_s": 400.0}, "hang"),
+        ("nobody", 5.0, {"goes_on_after_s": 60.0}, "hang"),
+        # a dead rank is dead and not hung
+        ("nobody", 5.0, {"gone": True, "cause": "process_dead"}, "dead"),
+        ("never_coming", 15.0, {"gone": True, "cause": "rendezvous"}, "hang"),
     ],
 )
-def test_a_wait_that_a_guard_ends_is_no_hang_before_its_limit(
-    ended_by: str, silence_s: float, goes_on_after_s: float, kind: str
+def test_what_else_decides(
+    ended_by: str, silence_s: float, fields: dict[str, Any], kind: str
 ) -> None:
-    assert _decide(ended_by, silence_s, goes_on_after_s=goes_on_after_s) == kind
-
-
-def test_a_dead_rank_is_dead_and_not_hung() -> None:
-    assert _decide("nobody", 5.0, gone=True, cause="process_dead") == "dead"
-    assert _decide("never_coming", 15.0, gone=True, cause="rendezvous") == "hang"
+    assert _decide(ended_by, silence_s, **fields) == kind

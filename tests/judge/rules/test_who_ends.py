@@ -94,6 +94,7 @@ def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> No
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         ({"state": "T"}, "person"),
         ({"state": "Z"}, "nobody"),
+        ({"cpu": 1.0}, "unknown_pace"),
     ],
 )
 @pytest.mark.parametrize(
@@ -105,6 +106,9 @@ def test_a_wait_for_a_child_is_told_by_what_the_child_waits_for(
 ) -> None:
     child = look(IN_LOAD, pid=700, role="child", **of_child)
     assert ended_by(rank(1, IN_LOAD, children=[child], **waits)) == who
+    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
+    at_least = "inside" if who in ("nobody", "person") else who
+    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == at_least
 
 
 def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
@@ -147,19 +151,16 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
         ("gloo_tcp_loop", WaitTarget(call="epoll_wait", kind="time"), "inside"),
         ("pt_nccl_watchdg", WaitTarget(call="futex", kind="time"), "inside"),
         ("", WaitTarget(call="futex", kind="time"), "inside"),  # recorded without names
+        ("decoder", "R", "outside"),
+        ("decoder", "D", "outside"),  # nobody knows what a call is for that no table names
+        ("decoder", "Z", "inside"),
     ],
 )
-def test_a_native_thread_that_may_call_back_could_end_a_wait_for_news(
-    name: str, waits: WaitTarget, who: str
+def test_a_native_thread_that_works_or_may_call_back_could_end_a_wait_for_news(
+    name: str, waits: WaitTarget | str, who: str
 ) -> None:
-    native = ThreadState(tid=299, name=name, state="S", cpu_s=0.0, waits_for=(waits,))
-    assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
-
-
-@pytest.mark.parametrize(("letter", "who"), [("R", "outside"), ("D", "outside"), ("Z", "inside")])
-def test_a_native_thread_that_works_could_end_a_wait_for_news(letter: str, who: str) -> None:
-    """Nor does anybody know what a call is for that no table names."""
-    native = ThreadState(tid=299, name="decoder", state=letter, cpu_s=0.0)
+    letter, targets = (waits, ()) if isinstance(waits, str) else ("S", (waits,))
+    native = ThreadState(tid=299, name=name, state=letter, cpu_s=0.0, waits_for=targets)
     assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
 
 
@@ -195,17 +196,21 @@ def test_a_thread_that_nobody_named_has_the_name_of_its_worker(name: str, who: s
     assert ended_by(rank(1, IN_LOADER, children=[named])) == who
 
 
+WORD = waiting_for("shared", "futex", "memory:[00:1c:8]")
+IN_SEMAPHORE = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349))
+
+
 def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> None:
     """What a library in C waits for there, a simulator that nobody knows may bring."""
-    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
-    in_semaphore = Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349)
-    assert ended_by(rank(1, (*IN_LOAD, in_semaphore), **word)) == "inside"
-    assert ended_by(rank(1, IN_LOAD, **word)) == "outside"
+    assert ended_by(rank(1, IN_SEMAPHORE, **WORD)) == "inside"
+    assert ended_by(rank(1, IN_LOAD, **WORD)) == "outside"
 
 
 @pytest.mark.parametrize(
     ("inside", "of_child", "who"),
     [
+        (None, {"waits_for": ()}, "unknown_pace"),
+        ((), {"waits_for": FUTEX}, "inside"),
         (("spawn.py",), ASKS_REMOTE, "outside"),
         (("spawn.py",), {"cpu": 1.0}, "unknown_pace"),
         (("spawn.py", "process.py"), ASKS_REMOTE, "inside"),
@@ -213,14 +218,13 @@ def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> 
     ],
 )
 def test_a_process_that_is_being_started_may_yet_give_the_word(
-    inside: tuple[str, ...], of_child: dict[str, Any], who: str
+    inside: tuple[str, ...] | None, of_child: dict[str, Any], who: str
 ) -> None:
     """It imports the main module before it takes what it was given, and only then shares that."""
-    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
-    in_semaphore = Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349)
-    begun = [Frame("_main", f"{STDLIB}/multiprocessing/{file}", 9) for file in inside]
-    child = look((*begun, *IN_LOAD), pid=700, role="worker", **of_child)
-    assert ended_by(rank(1, (*IN_LOAD, in_semaphore), children=[child], **word)) == who
+    begun = [Frame("_main", f"{STDLIB}/multiprocessing/{file}", 9) for file in inside or ()]
+    stacks = [(*begun, *IN_LOAD)] if inside is not None else []  # nothing is seen of it yet
+    child = look(*stacks, pid=700, role="worker", **of_child)
+    assert ended_by(rank(1, IN_SEMAPHORE, children=[child], **WORD)) == who
 
 
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
@@ -247,25 +251,3 @@ def test_a_librarys_thread_at_a_connection_could_bring_news_but_for_its_own(
         view, lambda _, states, stacks: ((states[0], replace(states[1], waits_for=reads)), stacks)
     )
     assert ended_by(view) == who
-
-
-@pytest.mark.parametrize(
-    ("of_child", "who"),
-    [({"waits_for": FUTEX}, "inside"), (ASKS_REMOTE, "outside"), ({"cpu": 1.0}, "unknown_pace")],
-)
-def test_a_wait_for_a_semaphore_is_told_by_what_those_do_that_share_it(
-    of_child: dict[str, Any], who: str
-) -> None:
-    child = look(IN_LOAD, pid=700, role="child", **of_child)
-    semaphore = waiting_for("shared", "futex", "memory:[00:1c:8]", 700)
-    assert ended_by(rank(1, IN_LOAD, children=[child], **semaphore)) == who
-
-
-def test_a_semaphore_may_be_on_its_way_to_a_child_that_starts() -> None:
-    """A spawned one maps it once it has imported what it needs."""
-    word = waiting_for("shared", "futex", "memory:[00:1c:8]")
-    frames = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349))
-    starts = look(pid=700, role="worker", waits_for=())
-    assert ended_by(rank(1, frames, children=[starts], **word)) == "unknown_pace"
-    waits = look(IN_LOAD, pid=700, role="worker", waits_for=FUTEX)
-    assert ended_by(rank(1, frames, children=[waits], **word)) == "inside"
