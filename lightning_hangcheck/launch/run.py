@@ -114,7 +114,6 @@ def run_command(
         become(command)
     # held, so that `Signals` can take them
     mask, session = set(signal.pthread_sigmask(signal.SIG_BLOCK, HELD)), None
-    log.start_writer()
     try:
         shown, started_at = show_command(command), utc_now()
         record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
@@ -122,6 +121,7 @@ def run_command(
         number = identify(os.environ).node_rank if node is None else node.number
         scheduled = any(name in os.environ for name in SCHEDULERS)
         folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
+        log.start_writer()
         facts = SessionFacts(
             run_dir=str(folder.path),
             command=shown,
