@@ -14,6 +14,7 @@ import sys
 import time
 from contextlib import contextmanager, nullcontext
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TextIO, TypeAlias
 
@@ -121,15 +122,18 @@ def _look_at(path: Path, rows: int | None, columns: Sequence[str], begun_at: flo
         raise _NotRight("is empty")
     if is_folder or path.suffix not in TABLES:
         return
-    number, limit = 0, csv.field_size_limit(sys.maxsize)  # a cell may hold a long generated text
+    with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
+        text = StringIO(file.read(), newline="")
+    # a cell may hold a long generated text; the limit is the whole process's, so that nothing waits
+    # for storage while it is another one
+    number, limit = 0, csv.field_size_limit(sys.maxsize)
     try:
-        with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
-            for number, row in enumerate(_rows(file, path.suffix), 1):
-                lacking = [column for column in columns if column not in row]
-                if lacking:
-                    noun = "column" if len(lacking) == 1 else "columns"
-                    has = f"(it has {', '.join(row)})"
-                    raise _NotRight(f"row {number} lacks {noun} {', '.join(lacking)} {has}")
+        for number, row in enumerate(_rows(text, path.suffix), 1):
+            lacking = [column for column in columns if column not in row]
+            if lacking:
+                noun = "column" if len(lacking) == 1 else "columns"
+                has = f"(it has {', '.join(row)})"
+                raise _NotRight(f"row {number} lacks {noun} {', '.join(lacking)} {has}")
     except (json.JSONDecodeError, TypeError) as error:
         raise _NotRight(f"row {number + 1} cannot be read ({error})") from error
     finally:
