@@ -54,14 +54,6 @@ def test_a_collective_between_two_looks_is_movement(
     assert silence(rank, 9) == silent_s
 
 
-def test_collectives_of_an_earlier_silence_say_nothing_of_this_one() -> None:
-    rank = watched()
-    rank.read_flight(flight(2, entered=5))
-    rank.progress.saw_movement(10 * SECOND)
-    rank.read_flight(flight(12, entered=50))
-    assert silence(rank, 19) == 9.0
-
-
 def numbers(rank: WatchedRank, at_s: int, entered: int, ended: int) -> None:
     rank.read_numbers({"0": (entered, ended)}, at_s * SECOND)
 
@@ -75,16 +67,6 @@ def test_numbers_of_collectives_that_go_on_are_progress() -> None:
     stays.read_numbers({}, 3 * SECOND)  # no answer
     numbers(stays, 4, 5, 4)
     assert silence(stays, 9) == 9.0
-
-
-def test_numbers_of_an_earlier_silence_say_nothing_of_this_one() -> None:
-    rank = watched()
-    numbers(rank, 2, 5, 4)
-    rank.read(Beat(pid=1, beats=9, last_beat_ns=7 * SECOND), 7 * SECOND)
-    numbers(rank, 9, 50, 49)
-    assert silence(rank, 10) == 3.0
-    numbers(rank, 11, 51, 50)
-    assert silence(rank, 12) == 1.0
 
 
 def found_in(function: str, at_s: int, pid: int = 1) -> Sample:
@@ -156,7 +138,6 @@ def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
         (None, False, True),
         ((), True, False),
         ((signal.SIGUSR1,), False, True),
-        ((signal.SIGCHLD,), False, False),
         ((signal.SIGCHLD,), True, True),
     ],
 )
