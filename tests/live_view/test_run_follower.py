@@ -237,24 +237,6 @@ def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdic
     assert of(hung) == [(1, "stuck"), (0, "waits")]
 
 
-def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_stands() -> None:
-    group = StackGroup(
-        id=0, process="rank", ranks="0-4094", count=4095, frames=("run (/w/a.py:1)",)
-    )
-    verdict = judged(
-        "hang",
-        RankState(rank=0, state="waiting", stack_group=0),
-        RankState(rank=4095, state="stalled"),
-        culprits=(4095,),
-        stack_groups=(group,),
-        wait_for=(Edge("rank:0", "rank:4095", "in barrier"),),
-    )
-    ranks = ranks_now(verdict=verdict, record=record(4096))
-    assert len(ranks) == 4096
-    assert ranks[0].rank == 4095
-    assert {one.waits_for for one in ranks[1:]} == {"rank 4095 in barrier"}
-
-
 def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
     """A rank and a step of its: all have the same length, as they wait for each other."""
     return running(rank, **facts), RankUse(a_step=StepTimes(1, own_s, 0.1, 1.0 - own_s))

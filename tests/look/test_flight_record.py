@@ -161,26 +161,18 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     assert (third.group, third.last_enqueued) == ("4", 700)
 
 
-@pytest.mark.parametrize(
-    ("groups", "known"),
-    [
-        ({"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}, set()),
-        ({"0": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, {"4"}),
-    ],
-    ids=["a hashed name", "names that are numbers"],
-)
 def test_numbers_whose_group_is_not_told_are_of_none(
-    server: tuple[Path, dict[str, bytes]], groups: dict[str, str], known: set[str]
+    server: tuple[Path, dict[str, bytes]],
 ) -> None:
     """An entry tells of its own group alone; here group 2 has an open message."""
     path, bodies = server
     bodies["fr_trace_json"] = b'{"entries": []}'
+    groups = {"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}
     numbers = {0: 12, 1: 3, 2: 700}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
-    record = read(path)
-    found = {one.group: one.last_enqueued for one in record.groups}
+    found = {one.group: one.last_enqueued for one in read(path).groups}
     assert found.pop("2") == 9, "that of the collective before the message"
-    assert found.keys() - {"0"} == known
+    assert found.keys() <= {"0"}
 
 
 def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, bytes]]) -> None:

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from cases import STDLIB
-from processes import PATIENCE_S, until
 
-from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.stacks import Variables
 from lightning_hangcheck.look.threads import with_relations
@@ -24,8 +22,6 @@ from lightning_hangcheck.model.evidence import (
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from processes import StartProgram
 
 
 SOURCE = """
@@ -136,21 +132,3 @@ def test_who_may_not_have_it_is_not_known_to(source: str) -> None:
 def test_a_file_that_changed_since_is_not_what_runs(source: str) -> None:
     os.utime(source)
     assert holder(thread(source, 1, "want"), thread(source, 2, "hold")) is None
-
-
-@pytest.mark.real
-def test_it_is_known_which_thread_has_the_lock_that_another_takes_and_which_is_joined(
-    program: StartProgram,
-) -> None:
-    """Of two objects of one class, beside threads that tick, and that take turns with a lock."""
-    running = program("held_by_another.py")
-
-    def known() -> dict[str, str]:
-        ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
-        names = {one.tid: one.name for one in sample.stack.threads}
-        enders = {one.name: names.get(one.held_by or one.joined) for one in sample.stack.threads}
-        return {name: ender for name, ender in enders.items() if ender and name[:4] != "turn"}
-
-    # a starved look brings no variables, a later one does
-    circle = {"MainThread": "the other", "the other": "MainThread"}
-    until(lambda: known() == circle | {"joins": "the joined one"}, "each to have the other's lock")

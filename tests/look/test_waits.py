@@ -17,7 +17,6 @@ from processes import PATIENCE_S, until
 from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, kernel_state, wakes_at
 from lightning_hangcheck.look.open_files import (
     Holders,
-    file_locks,
     reach_of,
     tcp_connections,
 )
@@ -109,7 +108,7 @@ def test_a_timer_of_the_kernel_is_a_time_if_it_ends_but_once(
 
 def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(program: StartProgram) -> None:
     """Also the one that started it."""
-    running = program(PROGRAM, "take_semaphore", "child")
+    running = program(PROGRAM, "take_semaphore")
     target = target_of(int(running.first_words), kind="shared")
     assert (target.call, target.name[:8]) == ("futex", "memory:[")
     assert [one.pid for one in target.holders] == [running.pid]
@@ -125,7 +124,7 @@ def test_a_poll_is_still_read_after_a_dump_interrupted_it(program: StartProgram)
 
 
 def test_one_that_accepts_names_its_own_end(program: StartProgram) -> None:
-    running = program(PROGRAM, "accept", "6")
+    running = program(PROGRAM, "accept")
     target = target_of(running.pid, kind="socket")
     assert target.name == f"[::1]:{running.first_words}"
     assert target.call.startswith("accept")
@@ -152,15 +151,6 @@ def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgr
     assert running.first_words == "waiting"
     target_of(running.pid, kind="other")
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
-
-
-def test_the_lock_table_is_read_as_proc_5_has_it(tmp_path: Path) -> None:
-    (tmp_path / "locks").write_text(
-        "3: -> OFDLCK  ADVISORY  WRITE -1 fe:10:2146453 0 EOF\n3: what is this\n"
-    )
-    (waiting,) = file_locks(str(tmp_path / "locks"))
-    assert (waiting.number, waiting.waiting, waiting.exclusive) == ("3:", True, True)
-    assert (waiting.pid, waiting.device, waiting.inode) == (-1, (0xFE, 0x10), 2146453)
 
 
 @pytest.mark.parametrize(
@@ -247,7 +237,7 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     path = str(folder / "hub.lock")
     holder = program(PROGRAM, "lock", "flock", path)
     assert holder.announcement() == "holding"
-    waiter = program(PROGRAM, "filelock", "hard", path)
+    waiter = program(PROGRAM, "filelock", path)
 
     target = polled_by(waiter)
     assert (target.call, target.kind, target.name) == ("filelock", "lock", path)

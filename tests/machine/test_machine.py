@@ -1,4 +1,4 @@
-"""How much room there is, and what storage and output are."""
+"""How much room there is, and what storage is."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from lightning_hangcheck.machine import (
     OF_NETWORK,
     NoRoom,
-    is_unbuffered,
     mounted_types,
     require_room,
     type_at,
@@ -99,19 +98,3 @@ a line that is none
 )
 def test_the_innermost_mount_tells(path: str, shared: bool) -> None:
     assert type_at(path, MOUNTS).startswith(OF_NETWORK) == shared
-
-
-@pytest.mark.parametrize(
-    ("command", "unbuffered"),
-    [
-        ("python -u train.py", True),
-        ("/usr/bin/python3.11 -X dev -Bu -m package.train", True),
-        ("python train.py -u", False),
-        ("python -W unused train.py", False),
-        ("", False),
-    ],
-)
-def test_only_the_interpreters_own_option_counts(command: str, unbuffered: bool) -> None:
-    for variable in ({}, {"PYTHONUNBUFFERED": ""}):
-        assert is_unbuffered(variable, command.split()) == unbuffered
-    assert is_unbuffered({"PYTHONUNBUFFERED": "1"}, command.split())

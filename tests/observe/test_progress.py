@@ -108,14 +108,6 @@ def test_a_rank_is_idle_since_its_threads_last_computed(
     assert idleness(progress, 103.0) == idle_s
 
 
-def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading() -> None:
-    progress = Progress(0)
-    read_beats(progress, 1.0)
-    progress.read_processor(ProcessorTime(0.0, 0.0), 1 * SECOND)
-    progress.read_processor(ProcessorTime(0.01, 0.01), 1 * SECOND + SECOND // 20)
-    assert idleness(progress, 5.0) == 4.0
-
-
 def test_a_time_that_nobody_watched_does_not_count() -> None:
     progress = Progress(0)
     read_beats(progress, 1.0)
@@ -146,15 +138,6 @@ def test_steps_that_went_by_between_two_readings_teach_the_pace_of_the_whole_loo
     pace = progress.pace()
     assert pace.known
     assert pace.longest_pause_s < 1.0
-
-
-def test_steps_teach_nothing_of_validation() -> None:
-    progress = Progress(0)
-    for step in range(10):
-        reading = Beat(pid=1, beats=1, last_beat_ns=step + 1, phase="backward", step=step)
-        progress.read_beat(reading, step + 1)
-    progress.read_beat(Beat(pid=1, beats=2, last_beat_ns=99, phase="validation", step=9), 99)
-    assert progress.pace() is None
 
 
 def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:

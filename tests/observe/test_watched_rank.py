@@ -6,7 +6,6 @@ import signal
 
 import pytest
 
-from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.look.sample import Target
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
@@ -18,7 +17,7 @@ from lightning_hangcheck.model.evidence import (
 )
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
 from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_rank import WatchedRank, WatchedRound
+from lightning_hangcheck.observe.watched_rank import WatchedRank
 
 SECOND = 1_000_000_000
 
@@ -93,26 +92,6 @@ def test_each_stop_is_counted_from_its_own_beginning() -> None:
         rank.read_state(state, second * SECOND)
         told.append(rank.view(second * SECOND).stopped_for_s)
     assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
-
-
-def test_a_rank_ends_with_its_training_however_its_process_ends_later() -> None:
-    """An actor of Ray Train lives on, and is killed when the last rank is done."""
-    round_ = WatchedRound(0)
-    rank = round_.take_in(FoundRank(rank=0, pid=1, world_size=2), 0)
-    rank.read(Beat(pid=1, training="beside"), SECOND)
-    round_.note_words()
-    assert round_.alive == [rank]
-
-    rank.read(Beat(pid=1, training="over", ending="finished", ended_ns=2), 2 * SECOND)
-    round_.note_words()
-    assert round_.alive == []
-    round_.note_exit(1, -9)
-    (view,) = round_.views(3 * SECOND)
-    assert left_well(view)
-
-    rank.read(Beat(pid=1, training="beside", ending="finished"), 4 * SECOND)
-    round_.note_words()
-    assert round_.alive == [rank], "it trains anew"
 
 
 def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:

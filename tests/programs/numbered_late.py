@@ -1,6 +1,5 @@
 """Gets its number after its start, as an actor of Ray does, and says all variables that it has.
 
-``goes-on``: it goes on to set others, so that all of them move again and again.
 ``loads FILE RANK``: it has loaded that library, and is this rank.
 """
 
@@ -21,9 +20,4 @@ if sys.argv[1:2] == ["loads"]:
     with pathlib.Path(sys.argv[2]).open("rb") as file:
         library = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 announce(json.dumps(dict(os.environ)))
-number = 0
-while sys.argv[1:] == ["goes-on"]:
-    number += 1
-    os.environ[f"VARIABLE_{number % 3000}"] = "y" * (number % 100)
-    time.sleep(0)
 time.sleep(1000)
