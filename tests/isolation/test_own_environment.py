@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -18,7 +17,6 @@ from watch.launched import start_run, verdict_of
 from lightning_hangcheck.files.safe import decode
 from lightning_hangcheck.isolation.command import (
     folder_of,
-    interpreter,
     own_environment,
     searched_folders,
 )
@@ -127,21 +125,6 @@ def test_a_py_spy_in_the_working_folder_is_not_found(
     trap.chmod(0o755)
     assert shutil.which("py-spy") is not None
     assert find_py_spy() is None or not Path(str(find_py_spy())).resolve().is_relative_to(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["", "python", "/nowhere/python", None])
-def test_the_interpreter_is_known_without_its_name(
-    name: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "executable", name)
-    asked = subprocess.run(
-        [interpreter(), "-c", "import sys; print(sys.version)"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert asked.stdout.strip() == sys.version
 
 
 def test_an_optional_library_in_the_working_folder_is_not_taken_for_installed(

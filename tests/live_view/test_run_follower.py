@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,7 +18,6 @@ from lightning_hangcheck.live_view.run_follower import (
     RunFollower,
     ranks_now,
 )
-from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, SaveMark, StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
@@ -109,17 +107,6 @@ def test_what_is_recorded_here_is_followed_until_nobody_does(
         assert follower.read().over == ""  # its end may be about to be written down
         gone = until(lambda: follower.read().over, "the end to be believed")
         assert gone.startswith("nobody records it on this machine any more")
-
-
-def test_a_host_of_the_same_name_is_another_machine(
-    folder: RunFolder, follower: RunFollower
-) -> None:
-    """As two containers that share a folder, each called localhost."""
-    here = replace(RECORD, nodes=(socket.gethostname(),), machine=which_machine())
-    folder.run_file.write_bytes(encode(replace(here, machine="00000000-1")))
-    assert follower.read().over == ""
-    folder.run_file.write_bytes(encode(here))
-    assert RunFollower(folder, "run").read().over.startswith("nobody records it on this machine")
 
 
 def test_a_run_of_another_machine_is_followed_as_long_as_its_folder_changes(

@@ -324,10 +324,3 @@ def test_a_save_and_another_standing_are_news_but_no_step_age_or_phase(
     before = run(full(0), verdict=verdict("rank 1 for 31 s"))
     after = run(changed, verdict=verdict("rank 1 for 32 s"))
     assert (before.change_key != after.change_key) == is_news
-
-
-def test_a_verdict_and_the_end_are_news() -> None:
-    keys = {
-        run(full(0), **facts).change_key for facts in ({}, {"verdict": HANG}, {"over": "ended"})
-    }
-    assert len(keys) == 3

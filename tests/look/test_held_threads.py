@@ -42,6 +42,9 @@ class Store:
     def hold(self):
         with self.lock:
             work()
+def hold_given(lock):
+    with lock:
+        work()
 """
 
 CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
@@ -49,7 +52,7 @@ EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)
 FUTURE = Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451)
 IN_EVENT = (EVENT_WAIT, CONDITION_WAIT)
-LINES = {"want": 3, "hold": 7, "wait": 11}
+LINES = {"want": 3, "hold": 7, "wait": 11, "hold_given": 21}
 METHODS = {"want": 14, "hold": 18}
 
 
@@ -96,6 +99,15 @@ def test_a_lock_of_the_file_is_held_by_who_is_inside_of_it(source: str) -> None:
     waits, other = thread(source, 1, "want"), thread(source, 3, "want")
     assert holder(waits, thread(source, 2, "hold"), other) == 2
     assert holder(waits, other) is None
+
+
+def test_a_lock_of_the_same_name_and_code_that_a_block_only_makes_are_told_apart(
+    source: str,
+) -> None:
+    """A generator that was written in a block runs where somebody asks for its values."""
+    waits, made = thread(source, 1, "want"), Frame("<genexpr>", source, LINES["hold"])
+    assert holder(waits, thread(source, 2, "hold_given")) is None
+    assert holder(waits, ThreadStack(tid=2, frames=(made,))) is None
 
 
 def test_an_object_whose_place_is_not_known_may_be_another(source: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
@@ -21,7 +20,6 @@ from lightning_hangcheck.look.proc import (
     command_line,
     descendants,
     explain,
-    present_environment,
     process_ref,
     read_environment,
     slept_s,
@@ -88,19 +86,6 @@ def test_each_reason_comes_with_its_way_out(facts: dict[str, Any], why: str, rem
     refusal = explain(**facts)
     assert why in refusal.why
     assert remedy in refusal.remedy
-
-
-def test_what_a_process_set_after_its_start_shows_and_what_it_took_away_does_not(
-    program: StartProgram,
-) -> None:
-    """As an actor of Ray Train sets RANK and MASTER_ADDR."""
-    running = program("numbered_late.py", TAKEN_AWAY="1")
-    present, started = present_environment(running.pid), read_environment(running.pid)
-    assert isinstance(present, dict)
-    assert isinstance(started, dict)
-    assert present == json.loads(running.first_words)
-    assert ("RANK" in present, "RANK" in started) == (True, False)
-    assert ("TAKEN_AWAY" in present, "TAKEN_AWAY" in started) == (False, True)
 
 
 def test_a_pid_that_was_given_to_another_process_is_told_apart() -> None:

@@ -120,22 +120,6 @@ def test_a_sleeper_is_in_clock_nanosleep(program: StartProgram) -> None:
     assert state.read_bytes > 0
 
 
-def test_a_child_that_failed_keeps_its_exit_code_until_its_parent_asks() -> None:
-    child = subprocess.Popen([sys.executable, "-c", "raise SystemExit(3)"])
-    try:
-        state = until(lambda: (s := look(child.pid)).state == "Z" and s, "the child to end")
-        assert (state.exit_code, state.threads[0].syscall) == (3, None)
-    finally:
-        child.wait(120)
-
-
-def test_a_busy_loop_is_running_and_in_no_call(program: StartProgram) -> None:
-    running = program("busy_loop.py")
-    state = until(lambda: (s := look(running.pid)).state == "R" and s, "it to run")
-    assert state.threads[0].syscall is None
-    assert state.threads[0].wchan == ""
-
-
 def test_a_handler_for_a_timer_s_signal_is_told(program: StartProgram) -> None:
     before = signal.signal(signal.SIGVTALRM, lambda *_: None)
     try:

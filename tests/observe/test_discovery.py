@@ -14,13 +14,11 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import (
     LAUNCHERS,
-    Pages,
     SeenProcess,
     believed,
     find_ranks,
     is_launcher,
 )
-from lightning_hangcheck.recorder.page import PageWriter
 
 
 def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
@@ -189,15 +187,3 @@ def test_what_each_python_process_runs_knows_the_same_launchers() -> None:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LAUNCHERS"
     )
     assert frozenset(told) == LAUNCHERS
-
-
-def test_a_process_with_the_number_of_an_earlier_one_is_read_by_its_own_page(
-    tmp_path: Path,
-) -> None:
-    page, pages = tmp_path / "4711.page", Pages(tmp_path)
-    for number in (0, 1):
-        PageWriter.create(page).show(announced=number)
-        pages.find_new()
-        beats = pages.read()
-        assert beats[4711].announced == number
-    pages.close()

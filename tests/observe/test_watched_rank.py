@@ -94,17 +94,14 @@ def test_each_stop_is_counted_from_its_own_beginning() -> None:
     assert told == [None, 0.0, 1.0, 2.0, None, 0.0, 1.0]
 
 
-def looked_at(beat: Beat | None, *frames: Frame, child: bool = False) -> Sample:
+def looked_at(beat: Beat, *, child: bool) -> Sample:
     """What is kept of a look at a rank that catches a signal."""
     rank = watched()
     rank.beat = beat
     kernel = ProcessState(
         pid=1, parent_pid=0, state="S", started_ticks=1, cpu_s=0.0, catches_timers=True
     )
-    stack = ProcessStack(pid=1, source="py-spy", threads=(ThreadStack(tid=1, frames=frames),))
-    samples = [
-        (Target(pid=1, rank=0, role="rank"), Sample(taken_ns=SECOND, kernel=kernel, stack=stack))
-    ]
+    samples = [(Target(pid=1, rank=0, role="rank"), Sample(taken_ns=SECOND, kernel=kernel))]
     if child:
         samples.append((Target(pid=2, rank=0, role="child"), Sample(taken_ns=SECOND)))
     rank.add_samples(samples)
@@ -125,19 +122,3 @@ def test_a_signal_wakes_a_rank_only_by_a_handler_of_the_users(
 ) -> None:
     kernel = looked_at(Beat(pid=1, handled_signals=handled), child=child).kernel
     assert kernel.catches_timers == wakes
-
-
-IN_LOOP = (
-    Frame("<module>", "train.py", 30),
-    Frame("BaseEventLoop._run_once", "/usr/lib/python3.11/asyncio/base_events.py", 1884),
-    Frame("EpollSelector.select", "/usr/lib/python3.11/selectors.py", 468),
-)
-
-
-def test_a_coroutine_stands_below_the_loop_that_waits_for_it() -> None:
-    awaits = Frame("next_rollout", "train.py", 12)
-    beat = Beat(pid=1, awaiting=(awaits,))
-    stack = looked_at(beat, *IN_LOOP).stack
-    assert stack.threads[0].frames == (IN_LOOP[0], awaits, *IN_LOOP[1:])
-    elsewhere = looked_at(beat, *IN_LOOP[:1]).stack
-    assert elsewhere.threads[0].frames == IN_LOOP[:1]
