@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,18 +13,16 @@ from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.live_view.run_follower import (
     QUIET_FOLDER_S,
-    ProcessMeter,
     RankNow,
     RankUse,
     RunFollower,
     ranks_now,
 )
-from lightning_hangcheck.machine import which_machine
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, SaveMark, StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
-from lightning_hangcheck.model.verdict import Edge, LastCheckpoint, RankState, StackGroup, Verdict
-from lightning_hangcheck.report.saved_run import JournalEnd, RunningRank
+from lightning_hangcheck.model.verdict import Edge, RankState, StackGroup, Verdict
+from lightning_hangcheck.report.saved_run import RunningRank
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
@@ -110,17 +107,6 @@ def test_what_is_recorded_here_is_followed_until_nobody_does(
         assert follower.read().over == ""  # its end may be about to be written down
         gone = until(lambda: follower.read().over, "the end to be believed")
         assert gone.startswith("nobody records it on this machine any more")
-
-
-def test_a_host_of_the_same_name_is_another_machine(
-    folder: RunFolder, follower: RunFollower
-) -> None:
-    """As two containers that share a folder, each called localhost."""
-    here = replace(RECORD, nodes=(socket.gethostname(),), machine=which_machine())
-    folder.run_file.write_bytes(encode(replace(here, machine="00000000-1")))
-    assert follower.read().over == ""
-    folder.run_file.write_bytes(encode(here))
-    assert RunFollower(folder, "run").read().over.startswith("nobody records it on this machine")
 
 
 def test_a_run_of_another_machine_is_followed_as_long_as_its_folder_changes(
@@ -221,12 +207,6 @@ def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on(
     assert of(ranks_now(running=(running(0, silent_s, step_s),))) == [(0, standing)]
 
 
-def test_a_rank_without_a_verdict_is_in_the_section_that_its_main_thread_is_in() -> None:
-    sections = (OpenSection("WandbLogger", 0), OpenSection("upload", 0, in_main_thread=False))
-    (one,) = ranks_now(running=(running(0, sections=sections),))
-    assert one.waits_for == "in WandbLogger"
-
-
 def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
     mark, save = CheckpointMark(5, "Model created", AT), SaveMark(number=1, at=AT, step=20)
     pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
@@ -242,36 +222,6 @@ def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdic
     ]
     hung = ranks_now(record=record(2, 0, 1), verdict=hang(), over=True)
     assert of(hung) == [(1, "stuck"), (0, "waits")]
-
-
-def test_without_a_verdict_journals_tell_the_last_checkpoint() -> None:
-    mark = LastCheckpoint(4, "Tokenizer loaded", AT)
-    journals = (
-        JournalEnd(name="rank-0", checkpoint=mark, last_at=AT),
-        JournalEnd(name="rank-1", kept_step=8),
-        JournalEnd(name="pid-77"),
-    )
-    first, second = ranks_now(journals=journals, record=record(2))
-    assert (first.standing, first.kept) == ("unseen", "4: Tokenizer loaded")
-    assert second.kept == "saved at step 8"
-
-
-def test_of_thousands_of_ranks_those_outside_the_table_stand_where_their_group_stands() -> None:
-    group = StackGroup(
-        id=0, process="rank", ranks="0-4094", count=4095, frames=("run (/w/a.py:1)",)
-    )
-    verdict = judged(
-        "hang",
-        RankState(rank=0, state="waiting", stack_group=0),
-        RankState(rank=4095, state="stalled"),
-        culprits=(4095,),
-        stack_groups=(group,),
-        wait_for=(Edge("rank:0", "rank:4095", "in barrier"),),
-    )
-    ranks = ranks_now(verdict=verdict, record=record(4096))
-    assert len(ranks) == 4096
-    assert ranks[0].rank == 4095
-    assert {one.waits_for for one in ranks[1:]} == {"rank 4095 in barrier"}
 
 
 def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
@@ -290,17 +240,3 @@ def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slo
     assert (slow.rank, slow.slowest.part) == (2, "loader")
     assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == [], "alike"
     assert slowest_of(timed(0, 0.8)) == [], "alone"
-
-
-def test_the_newest_steps_count_not_those_of_long_ago() -> None:
-    meter = ProcessMeter()
-
-    def recent(sums: StepTimes | None) -> StepTimes | None:
-        return meter.read(running(0, step_times=sums), 0, ()).a_step
-
-    assert recent(None) is None
-    assert recent(StepTimes(9, 9.0, 9.0, 9.0)) is None
-    assert recent(StepTimes(10, 10.0, 10.0, 10.0)) == StepTimes(1, 1.0, 1.0, 1.0)
-    for made in range(11, 41):
-        newest = recent(StepTimes(made, 10.0 + (made - 10) * 5.0, 10.0, 10.0))
-    assert newest == StepTimes(1, 5.0, 0.0, 0.0)

@@ -6,8 +6,6 @@ import http.server
 import json
 import socket
 import socketserver
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -15,14 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.look.flight_record import (
     ENTRIES_KEPT,
     collective_numbers,
     flight_record,
-    has_nccl2,
     with_sites,
 )
 from lightning_hangcheck.model.evidence import Frame
@@ -74,9 +70,9 @@ def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
         thread.join(5)
 
 
-def read(path: Path, rank: int = 0, *, nccl2: bool = False) -> FlightRecord:
+def read(path: Path, rank: int = 0) -> FlightRecord:
     """The record, which must be there without a gap."""
-    record, gaps = flight_record(path, rank, 5.0, nccl2=nccl2)
+    record, gaps = flight_record(path, rank, 5.0)
     assert gaps == ()
     return record
 
@@ -108,25 +104,19 @@ def test_a_group_that_was_made_again_counts_anew(server: tuple[Path, dict[str, b
     assert (group.newest, [(one.seq, one.op) for one in group.entries]) == (1, [(1, "broadcast")])
 
 
-@pytest.mark.parametrize("newer", [False, True])
-def test_the_recorder_of_nccl_is_asked_too(
-    server: tuple[Path, dict[str, bytes]], newer: bool
-) -> None:
-    """Constructed from gloo's: both are written by one class of torch; the newer one by name."""
+def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
+    """Constructed from gloo's: both are written by one class of torch."""
     path, bodies = server
     trace = json.loads(RECORDED)
     for entry in trace["entries"]:
         entry["process_group"] = ["3", "tensor_parallel"]
         entry["profiling_name"] = "nccl:_all_gather_base"
     trace["pg_config"] = {"3": {"name": "3", "desc": "tensor_parallel", "ranks": "[0, 2]"}}
-    handler = "fr_trace_json?backend=nccl2" if newer else "dump_nccl_trace_json"
-    bodies[handler] = json.dumps(trace).encode()
-    record = read(path, nccl2=newer)
+    bodies["dump_nccl_trace_json"] = json.dumps(trace).encode()
+    record = read(path)
     assert [(one.group, one.ranks) for one in record.groups] == [("0", ()), ("3", (0, 2))]
     assert record.groups[1].entries[0].op == "_all_gather_base"
     assert [one.on_device for one in record.groups] == [False, True]
-    unasked = read(path)
-    assert len(unasked.groups) == (1 if newer else 2)
 
 
 def nccl_trace(groups: dict[str, str], numbers: dict[int, int], *entries: object) -> bytes:
@@ -171,27 +161,18 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     assert (third.group, third.last_enqueued) == ("4", 700)
 
 
-@pytest.mark.parametrize(
-    ("groups", "known"),
-    [
-        ({"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}, set()),
-        ({"0": "[0, 1]", "1": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, set()),
-        ({"0": "[0, 1]", "2": "[0, 2]", "4": "[0, 3]"}, {"4"}),
-    ],
-    ids=["a hashed name", "a group that was never used", "names that are numbers"],
-)
 def test_numbers_whose_group_is_not_told_are_of_none(
-    server: tuple[Path, dict[str, bytes]], groups: dict[str, str], known: set[str]
+    server: tuple[Path, dict[str, bytes]],
 ) -> None:
     """An entry tells of its own group alone; here group 2 has an open message."""
     path, bodies = server
     bodies["fr_trace_json"] = b'{"entries": []}'
+    groups = {"0": "[0, 1]", "5f3a": "[0, 1]", "2": "[0, 2]"}
     numbers = {0: 12, 1: 3, 2: 700}
     bodies["dump_nccl_trace_json"] = nccl_trace(groups, numbers, posted("recv 0<-1", 3))
-    record = read(path)
-    found = {one.group: one.last_enqueued for one in record.groups}
+    found = {one.group: one.last_enqueued for one in read(path).groups}
     assert found.pop("2") == 9, "that of the collective before the message"
-    assert found.keys() - {"0"} == known
+    assert found.keys() <= {"0"}
 
 
 def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, bytes]]) -> None:
@@ -216,27 +197,9 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     ]
 
 
-NAMED = """
-import ctypes, sys
-ctypes.CDLL(None).prctl(15, sys.argv[1].encode())  # PR_SET_NAME
-print("named", flush=True)
-sys.stdin.readline()
-"""
-
-
-@pytest.mark.parametrize(("name", "newer"), [("pt_nccl2_wtch", True), ("pt_nccl_watchd", False)])
-def test_threads_of_nccl_tell_which_backend_there_is(name: str, newer: bool) -> None:
-    command = [sys.executable, "-c", NAMED, name]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout.readline() == b"named\n"
-        assert has_nccl2(process.pid) is newer
-        process.communicate(b"\n", timeout=120)
-    assert has_nccl2(process.pid) is False
-
-
 def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
     """Members of a group, one that it has not used, and that it has posted no message."""
-    path, bodies = server
+    path, _ = server
     before = read(path)
     note_group(path, "0", [0, 1])
     note_group(path, "1", [1, 2])
@@ -247,12 +210,6 @@ def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, 
         ("1", (1, 2), 0),
     ]
     assert record.messages == MessageCounts()
-    trace = json.loads(RECORDED)
-    for entry in trace["entries"]:
-        entry["record_id"] = entry.get("record_id", 0) + 2_000
-    bodies["fr_trace_json"] = json.dumps(trace).encode()
-    cut_short = read(path)
-    assert [one.group for one in cut_short.groups] == ["0"], "it does not reach back"
 
 
 @pytest.mark.parametrize(
@@ -280,50 +237,31 @@ def test_a_rank_without_a_server_is_a_gap(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sent", "goes_on", "why"),
-    [
-        (b"", False, "gave no answer"),
-        # as of a rank that dies meanwhile: nothing is said of the form of its record
-        (
-            b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{",
-            False,
-            "gave no answer (IncompleteRead(1 bytes read, 99 more expected))",
-        ),
-        # a byte in time for each read: neither its headers nor its body ever ends
-        (b"HTTP/1.1 200 OK\r\n", True, "gave no answer"),
-        (b"HTTP/1.1 200 OK\r\n\r\n", True, "gave no answer"),
-    ],
-    ids=["nothing", "a part", "headers without end", "a body without end"],
+    "sent", [b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\n\r\n"], ids=["headers", "body"]
 )
-def test_a_server_that_gives_no_whole_answer_in_time_is_left(
-    tmp_path: Path, sent: bytes, goes_on: bool, why: str
-) -> None:
-    """There is one limit for all of it."""
+def test_a_server_whose_answer_never_ends_is_left(tmp_path: Path, sent: bytes) -> None:
+    """It sends a byte in time for each read: there is one limit for all of it."""
     ended = threading.Event()
+
+    def answer(server: socket.socket) -> None:
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(sent)
+            while not ended.wait(0.05):
+                connection.sendall(b"a")
+
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
         server.listen()
-        thread = threading.Thread(target=_answer, args=(server, sent, goes_on, ended))
+        thread = threading.Thread(target=answer, args=(server,))
         thread.start()
         try:
-            limit_s = PATIENCE_S if sent and not goes_on else 0.6
-            record, (gap,) = flight_record(tmp_path / "socket", 1, limit_s)
+            record, (gap,) = flight_record(tmp_path / "socket", 1, 0.6)
         finally:
             ended.set()
             thread.join(30)
     assert record is None
-    assert why in gap.why
-
-
-def _answer(server: socket.socket, sent: bytes, goes_on: bool, ended: threading.Event) -> None:
-    """Answer once, and end; or go on by one byte at a time, well within any time limit."""
-    connection, _ = server.accept()
-    with connection, suppress(OSError):
-        if sent and not goes_on:
-            connection.recv(1 << 16)
-        connection.sendall(sent)
-        while (goes_on or not sent) and not ended.wait(0.05):
-            connection.sendall(b"a" if goes_on else b"")
+    assert "gave no answer" in gap.why
 
 
 @pytest.mark.real
@@ -394,11 +332,3 @@ def test_a_call_belongs_to_the_operation_that_follows_it(
     found = with_sites(record, [NotedCall(*one) for one in calls], {1: STEP, 2: SAVE})
     assert [entry.site for entry in found.groups[0].entries] == sites
     assert found.sites.keys() == set(sites) - {0}
-
-
-def test_reductions_are_counted_though_the_record_dropped_them() -> None:
-    """As NCCL's does with all that has ended."""
-    calls = tuple(NotedCall(at_ns, 7, 1) for at_ns in range(5)) + (NotedCall(9, 7, 2),) * 9
-    found = with_sites(FlightRecord(taken_ns=1), calls, {1: STEP, 2: SAVE})
-    assert (found.reduced, found.repeated) == (5, 9)
-    assert with_sites(found, calls, {1: STEP, 2: replace(SAVE, root="root 0")}).repeated == 5

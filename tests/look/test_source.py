@@ -28,12 +28,9 @@ def _last_test(source: str) -> tuple[RankTests, ast.expr]:
     "source",
     [
         "if rank == 0: pass",
-        "if args.local_rank in (-1, 0): pass",
         "if trainer.is_global_zero: pass",
-        "if state.is_world_process_zero and due: pass",
         "if dist.get_rank() != 0: pass",
         'if os.environ.get("SLURM_PROCID") == "0": pass',
-        'if os.getenv("LOCAL_RANK", "0") == "0": pass',
         "from torch.distributed import get_rank as whoami\nif whoami() == 0: pass",
         "ask = dist.get_rank\nnumber = ask()\nif number == 0: pass",
         'me = int(os.environ["RANK"])\nboss = me == 0\nif boss and step > 3: pass',
@@ -41,7 +38,6 @@ def _last_test(source: str) -> tuple[RankTests, ast.expr]:
         "class A:\n def f(self):\n  self.writes = rank == 0\n def g(self):\n  if self.writes: pass",
         "def writes():\n return dist.get_rank() == 0\nif writes(): pass",
         "def log(verbose):\n if verbose: pass\nlog(verbose=trainer.is_global_zero)",
-        "def log(text, verbose):\n if verbose: pass\nlog('a', rank == 0)",
     ],
 )
 def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
@@ -53,12 +49,10 @@ def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
     "source",
     [
         "if lora_rank > 8: pass",
-        "if ranking > 3: pass",
         "if torch.linalg.matrix_rank(a) < 4: pass",
         "rank = 16\nif rank > 8: pass",
         "def adapt(layer, rank=8):\n if rank > 4: pass\nadapt(layer, 16)",
         "batches = 40 if rank == 0 else 30\nif step < batches: pass",
-        "shard = data[rank]\nif shard: pass",
         'ddp = int(os.environ.get("RANK", -1)) != -1\nif ddp: pass',
         "if rank is not None and args.local_rank >= 0: pass",
     ],
@@ -75,10 +69,7 @@ def test_what_only_looks_like_it_is_none(source: str) -> None:
         ("not rank", True),
         ("rank", False),
         ("rank != 0", False),
-        ("rank > 0", False),
-        ("not is_main_process", False),
         ("is_main_process and step % 10 == 0", True),
-        ("primary", True),
         ("rank < 2", None),
         ("loss > 3", None),
     ],
@@ -86,7 +77,7 @@ def test_what_only_looks_like_it_is_none(source: str) -> None:
 def test_it_is_known_whether_a_test_holds_for_one_rank(
     test: str, holds_for_one: bool | None
 ) -> None:
-    tests, expression = _last_test(f"primary = rank == 0\nif {test}: pass")
+    tests, expression = _last_test(f"if {test}: pass")
     assert tests.of_one(expression) is holds_for_one
 
 
@@ -159,57 +150,11 @@ def test_names_that_lead_to_each_other_are_followed_once() -> None:
     assert RankTests(tree).of_one(test) is None
 
 
-LOOPING = """\
-def save(trainer, rank):
-    if trainer.is_global_zero:
-        trainer.save_checkpoint("a")
-    trainer.strategy.barrier()
-    if dist.get_rank() != 0:
-        return
-    dist.barrier()
-
-def train(batches, rank):
-    for epoch in range(2):
-        for batch in batches:
-            step(batch)
-        validate()
-    if ranking > 3:
-        dist.barrier()
-
-if args.rank == 0:
-    def inner():
-        dist.barrier()
-"""
-
-
-@pytest.mark.parametrize(
-    ("line", "condition", "condition_line", "loops"),
-    [
-        (2, "", 0, ()),
-        (3, "trainer.is_global_zero", 2, ()),
-        (4, "", 0, ()),
-        (7, "dist.get_rank() != 0", 5, ()),
-        (12, "", 0, ((10, 13), (11, 12))),
-        (13, "", 0, ((10, 13),)),
-        (15, "", 0, ()),
-        (19, "", 0, ()),
-        (999, "", 0, ()),
-    ],
-)
-def test_tests_of_the_rank_and_loops_around_a_line_are_found(
-    line: int, condition: str, condition_line: int, loops: tuple[tuple[int, int], ...]
-) -> None:
-    note = Parsed(ast.parse(LOOPING)).note("train.py", line)
-    assert (note.condition, note.condition_line, note.loops) == (condition, condition_line, loops)
-
-
 @pytest.mark.parametrize(
     ("statement", "condition"),
     [
         ("generate(60 if rank == 0 else 40)", ""),
         ("generate(60) if rank == 0 else None", "rank == 0"),
-        ("generate(load() if rank == 0 else None)", "rank == 0"),
-        ("None if rank == 0 else generate(40)", ""),
         ("None if rank != 0 else generate(40)", "rank != 0"),
     ],
 )
@@ -226,7 +171,6 @@ def test_a_value_that_depends_on_the_rank_is_no_test_around_the_call_that_takes_
         ("not (rank == 1 and step == 4)", True),
         ("is_good(step)", True),
         ("rank == 0", False),
-        ("rank < 3", False),
     ],
 )
 def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bool) -> None:
@@ -239,7 +183,7 @@ def test_a_test_that_all_ranks_but_one_pass_is_told_apart(test: str, of_most: bo
 
 @pytest.mark.parametrize(
     ("over", "loops"),
-    [("loader", 2), ("enumerate(net.named_buffers())", 1), ("optimizer.param_groups", 1)],
+    [("loader", 2), ("enumerate(net.named_buffers())", 1)],
 )
 def test_nobody_runs_out_of_the_parts_of_a_model(over: str, loops: int) -> None:
     source = f"for step in steps:\n    for one in {over}:\n        reduce(one)\n    log()\n"
@@ -249,14 +193,16 @@ def test_nobody_runs_out_of_the_parts_of_a_model(over: str, loops: int) -> None:
 def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
     good, broken, newer = (tmp_path / name for name in ("good.py", "broken.py", "newer.py"))
     for file in (good, newer):
-        file.write_text(LOOPING)
+        file.write_text(SOURCE)
     broken.write_text("if rank ==")
     now = time.time()
     os.utime(newer, (now + 60, now + 60))
     files = [str(one) for one in (good, broken, newer, tmp_path / "absent.py")]
-    frames = [Frame("save", file, 3) for file in (*files, "<string>", "/usr/lib/python3.11/os.py")]
+    frames = [
+        Frame("train", file, 19) for file in (*files, "<string>", "/usr/lib/python3.11/os.py")
+    ]
     (note,) = code_notes(frames, now + 1, 5.0)
-    assert (note.file, note.condition) == (str(good), "trainer.is_global_zero")
+    assert (note.file, note.condition) == (str(good), "rank == 0")
 
 
 @pytest.mark.parametrize("kind", ["fifo", "endless"])
@@ -265,12 +211,6 @@ def test_what_is_no_file_is_left_at_once(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "source.py"
     os.mkfifo(path) if kind == "fifo" else path.symlink_to("/dev/zero")
     assert code_notes([Frame("f", str(path), 1)], time.time() + 1, 20.0) == ()
-
-
-def test_the_brackets_around_a_test_are_in_no_branch() -> None:
-    tree = ast.parse("if (\n    rank == 0\n):\n    save()")
-    assert Parsed(tree).note("train.py", 1).branches == ()
-    assert Parsed(tree).note("train.py", 3).branches == ()
 
 
 STEPS = """\
@@ -287,13 +227,7 @@ def train(loader, r):
                 wait(loss)
         if epoch:
             validate()
-    if late:
-        loss.backward()
     save()
-    for batch in loader:
-        if batch:
-            loss.backward()
-        log(batch)
 
 def train_step(batch):
     loss = net(batch)
@@ -312,8 +246,8 @@ def main():
 
 def test_what_comes_in_a_pass_after_backward_is_known() -> None:
     tree = ast.parse(STEPS)
-    after = [line for line in range(2, 35) if Parsed(tree).note("train.py", line).after_backward]
-    assert after == [8, 9, 10, 11, 12, 13, 25, 32]
+    after = [line for line in range(2, 29) if Parsed(tree).note("train.py", line).after_backward]
+    assert after == [8, 9, 10, 11, 12, 13, 19, 26]
 
 
 IMPORTS = """
@@ -338,21 +272,16 @@ def read(source: str) -> tuple[CallsAhead, int]:
     [
         ("dist.barrier()", True),
         ("gather_all(found, None)", True),
-        ("dist.send(tensor, 0)", True),
         ("fabric.barrier('saved')", True),
         ("meet()\ndef meet():\n    dist.barrier()", True),
-        ("go(meet)\ndef meet():\n    dist.barrier()", True),
         ("self.meet()\nclass Saver:\n    def meet(self):\n        dist.barrier()", True),
         ("while True:\n    dist.broadcast(tensor, 0)\n    sleep(9)  # HERE", True),
         ("log.info('%s', os.getpid())", False),
-        ("conn.close()", False),
         ("note()\ndef note():\n    note()", False),
         ("def work():\n    dist.barrier()\n    sleep(9)  # HERE\n    torch.ones(3)", False),
         ("pass\ndef other():\n    dist.barrier()", False),
         ("call()", None),
-        ("jobs.get()()", None),
         ("publish(results)", None),
-        ("self.trainer.finish()", None),
     ],
 )
 def test_what_follows_is_read_with_the_files_own_functions(
@@ -369,32 +298,16 @@ def test_a_program_is_not_followed_to_its_end() -> None:
     assert calls.collectives(line) is None
 
 
-SETTER = """self.state = "ready"
-class Stager:
-    @property
-    def state(self):
-        return 0
-    @state.setter
-    def state(self, value):
-        """
-
-
 @pytest.mark.parametrize(
     ("source", "told"),
     [
         ("print(os.getpid())", False),
-        ("lines.append(line)", False),
         ("log.write('alive')", False),
         ("lock.release()", True),
-        ("self.queue.put(1)", True),
         ("jobs.get()", True),
-        ("self.barrier.wait()", True),
         ("all.wait()\nall = Barrier(2)", True),
         ("with lock:\n    sleep(9)  # HERE", True),
         ("os.write(waker, b'.')", True),
-        ("tool.stdin.write('go')", True),
-        (f"{SETTER}changed.notify_all()", True),
-        (f"{SETTER}self._state = value", False),
         ("end()\ndef end():\n    done.set()", True),
         ("call()", None),
         ("publish(results)", None),
@@ -407,129 +320,6 @@ def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
     assert calls.waking(line) is told
 
 
-GLOBAL = """
-def handler(number, frame):
-    with lock:  # takes
-        report()
-def record():
-    with lock:
-        busy()  # holds
-"""
-
-METHODS = """
-class Stats:
-    def report(self):
-        with self.lock:  # takes
-            show()
-    def record(self):
-        with self.lock, timed():
-            self.report()  # holds
-"""
-
-DECLARED = """
-def handler(lock):
-    def report():
-        global lock
-        with lock:  # takes
-            show()
-def record():
-    from locks import other
-    with lock:
-        busy()  # holds
-"""
-
-CLOSURE = """
-def synchronized(function):
-    lock = Lock()
-    def outer():
-        with lock:  # takes
-            show()
-    def inner():
-        with lock:
-            function()  # holds
-"""
-
-PRIVATE = """
-class Stats:
-    def report(self):
-        with self.__lock:  # takes
-            show()
-class Times(Stats):
-    def record(self):
-        with self.__lock:
-            self.report()  # holds
-"""
-
-ARGUMENT = GLOBAL.replace("number, frame", "number, frame, lock")
-
-IMPORTED = GLOBAL.replace(
-    "    with lock:  # takes", "    from it import lock\n    with lock:  # takes"
-)
-
-AFTER = GLOBAL.replace("        busy()", "        report()\n    busy()")
-AT_ITS_LINE = GLOBAL.replace("with lock:\n        busy()", "with lock: busy()")
-LATER = GLOBAL.replace("        busy()", "        def other():\n            busy()")
-
-
-def at(source: str, word: str) -> tuple[ast.Module, Frame]:
-    """The source, and the call that is at its line with this remark, in its innermost function."""
-    lines = source.splitlines()
-    line = next(number for number, one in enumerate(lines, 1) if one.endswith(f"# {word}"))
-    tree = ast.parse(source)
-    functions = [
-        one
-        for one in ast.walk(tree)
-        if isinstance(one, ast.FunctionDef) and one.lineno < line <= (one.end_lineno or 0)
-    ]
-    return tree, Frame(f"Some.{functions[-1].name}", "/demo/train.py", line)
-
-
-@pytest.mark.parametrize(
-    ("source", "text", "of_file", "same"),
-    [
-        (GLOBAL, "lock", True, True),
-        (DECLARED, "lock", True, True),
-        (METHODS, "self.lock", False, True),
-        (CLOSURE, "lock", False, True),
-        (ARGUMENT, "lock", False, False),
-        (IMPORTED, "lock", False, False),
-        (PRIVATE, "self.__lock of ['Stats']", False, False),
-        (AFTER, "lock", True, False),
-        (AT_ITS_LINE, "lock", True, False),
-        (LATER, "lock", True, False),
-    ],
-)
-def test_a_lock_is_known_by_its_name_and_where_that_lives(
-    source: str, text: str, of_file: bool, same: bool
-) -> None:
-    """Each call of ``synchronized`` has a lock of its own: one name is not one object."""
-    taken = locks_at(*at(source, "takes")).taken
-    assert (taken.text, taken.of_file) == (text, of_file)
-    assert (taken in locks_at(*at(source, "holds")).held) == same
-
-
 @pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])
 def test_a_line_that_takes_several_locks_or_one_without_a_name_tells_none(line: str) -> None:
     assert locks_at(ast.parse(line), Frame("<module>", "/demo/train.py", 1)).taken is None
-
-
-@pytest.mark.parametrize("function", ["<genexpr>", "other", "<lambda>"])
-def test_a_line_within_a_block_may_run_later_in_other_code(function: str) -> None:
-    """A generator that was written in a block runs where somebody asks for its values."""
-    tree, frame = at(GLOBAL, "holds")
-    other = Frame(function, frame.file, frame.line)
-    assert locks_at(tree, frame).held
-    assert not locks_at(tree, other).held
-
-
-def test_a_property_may_give_another_lock_each_time() -> None:
-    source = METHODS + "    @property\n    def lock(self):\n        return self.locks[thread()]\n"
-    assert locks_at(*at(source, "takes")).taken is None
-
-
-@pytest.mark.parametrize(("body", "known"), [("lock.release()", True), ("other.release()", False)])
-def test_a_function_that_releases_a_lock_in_between_lets_go_of_it(body: str, known: bool) -> None:
-    source = GLOBAL.replace("        busy()", f"        {body}\n        busy()")
-    tree, frame = at(source, "holds")
-    (lock,) = locks_at(tree, frame).held
-    assert (lock in locks_at(tree, frame).released) == known

@@ -1,6 +1,6 @@
 """NVIDIA's library with two GPUs and no driver below it: its own structs, filled in here.
 
-HANGCHECK_TEST_NVML says what the driver does: ``answers``, ``hangs``, ``lost`` or ``one refuses``.
+HANGCHECK_TEST_NVML says what the driver does: ``answers``, ``hangs`` or ``lost``.
 The process HANGCHECK_TEST_GPU_USER uses GPU 1.
 """
 # ruff: noqa: N802 - the library's own names
@@ -33,8 +33,6 @@ def nvmlDeviceGetCount():
 def nvmlDeviceGetHandleByIndex(index):
     if _manner == "lost" and index == 0:
         raise _real.NVMLError(_real.NVML_ERROR_GPU_IS_LOST)
-    if _manner == "one refuses" and index == 0:
-        raise _real.NVMLError(_real.NVML_ERROR_UNKNOWN)
     return index
 
 
