@@ -17,7 +17,6 @@ import pytest
 from cases import IN_BARRIER, job, rank
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import until
 
@@ -183,19 +182,6 @@ def test_the_lowest_of_those_that_are_heard_judges_and_all_others_follow_it(
         )
 
 
-def test_a_first_node_that_is_heard_now_and_then_changes_nothing() -> None:
-    nodes = Job()
-    nodes.meet()
-    nodes.silent = {0}
-    nodes.turns(20)
-    for _ in range(4):
-        nodes.silent = set()
-        nodes.turn()
-        nodes.silent = {0}
-        nodes.turns(20)
-        assert nodes.settled(), "one message is no return"
-
-
 def test_a_node_that_reaches_no_place_judges_alone_and_listens_before_it_does_for_others() -> None:
     """One whose own network was cut must not step up the moment that it is back."""
     nodes = Job()
@@ -285,15 +271,6 @@ def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(meeting_
         assert "hangcheck merge" in node.trouble
 
 
-def test_at_the_end_of_a_job_nobody_waits_for_a_store_that_is_gone(meeting: Job) -> None:
-    meeting.meet()
-    meeting.lose_first()
-    for node in meeting.nodes[1:]:
-        node.hurry()
-    meeting.turns(3)
-    assert all(node.moved for node in meeting.nodes[1:])
-
-
 def test_what_an_earlier_job_left_is_nobody_and_of_two_words_of_a_node_the_newer_counts() -> None:
     """What does not change is of nobody; slow storage may show an older word later."""
     nodes = Job(nodes=2)
@@ -327,16 +304,6 @@ def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
     assert "nodes do not hear each other" not in said
 
 
-@pytest.mark.parametrize(
-    "error", [MeetingFailed("it is a link", "remove it"), RuntimeError("anything")]
-)
-def test_a_node_that_cannot_hear_tells_all_the_same(error: Exception) -> None:
-    nodes = Job(nodes=2)
-    nodes.stores[0].odd = {"node-1": error}
-    nodes.turn()
-    assert set(nodes.values) == {"node-0", "node-1"}
-
-
 def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
     nodes = Job(nodes=2)
     nodes.meet()
@@ -347,28 +314,6 @@ def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
         nodes.values["node-1"] = pack(message)
         nodes.turn()
     assert nodes.nodes[1].same_number == ("10.0.0.5",)
-
-
-def test_how_far_clocks_are_apart_is_known_on_the_first_node() -> None:
-    nodes = Job()
-    nodes.meet()
-    nodes.turns(5)
-    assert [clock.node for clock in nodes.nodes[0].clocks] == [1, 2]
-    assert nodes.nodes[1].clocks == ()
-    for clock in nodes.nodes[0].clocks:
-        assert abs(clock.ahead_s) <= clock.within_s < 2.0, "they have one clock"
-
-
-def test_a_calm_job_tells_less_and_less_and_a_silent_one_at_once() -> None:
-    nodes = Job()
-    nodes.meet()
-    node = nodes.nodes[1]
-    calm, silent = (message_of(job(rank(1, IN_BARRIER)), 1, stamp) for stamp in (1, 2))
-    nodes.clock.now_ns += 60 * NANOSECONDS
-    node.tell(calm, busy=False)
-    assert node.pause_s == 5.0
-    node.tell(silent, busy=True)
-    assert node.pause_s == 1.0
 
 
 STRANGER = 65_534
@@ -438,17 +383,6 @@ def test_a_word_in_a_folder_that_somebody_else_made_first_is_not_read(
         place.post("node-0", b"1")
 
 
-def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "meet")
-    assert place.look("first") is None
-    place.post("first", b"ours")
-    assert place.look("first") == b"ours"
-    (tmp_path / "meet").rename(tmp_path / "ours")
-    (tmp_path / "meet").symlink_to(tmp_path / "ours")
-    with pytest.raises(MeetingFailed, match="it is a link"):
-        place.look("first")
-
-
 ANSWERS_ITS_PID = """
 import os
 from multiprocessing.connection import Connection
@@ -480,18 +414,6 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
         with pytest.raises(MeetingFailed, match="in time"):
             place.post("node-1", b"1" * size)
     assert not Path(f"/proc/{pid}").exists()
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() -> None:
-    """Also in the seconds before it is tried again: what is wrong is told a minute later."""
-    place = CourierPlace("no-such-host.invalid", 29500)
-    sentence = r"MASTER_ADDR 'no-such-host\.invalid' does not resolve"
-    with closing(place):
-        for _ in range(2):
-            with pytest.raises(MeetingFailed, match=sentence):
-                place.look("first")
 
 
 SECRET = "0123456789abcdef"  # noqa: S105 - of this test alone

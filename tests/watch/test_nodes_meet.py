@@ -20,7 +20,6 @@ from lightning_hangcheck.nodes.peers import PeerState
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
-from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
 from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
@@ -33,8 +32,6 @@ from lightning_hangcheck.watch.joined_nodes import (
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
-
-VERSIONS = __version__, "", "9.0", "9.0", "9.1"
 
 WORD = Message(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
 
@@ -62,17 +59,6 @@ def test_ranks_of_two_nodes_are_said() -> None:
     assert sentence == (
         "rank 1 is on node 1 and on node 0: give each node another --node-rank (or NODE_RANK)"
     )
-
-
-def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
-    words = [replace(WORD, node=node, software=one) for node, one in enumerate(VERSIONS)]
-    sentences = list(contradictions(HERE, UNMARKED, [PeerState(one, 0) for one in words], 0))
-    assert sentences == [
-        f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
-        "each other; install the same on all nodes before the next run",
-        f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
-        "each other; install the same on all nodes before the next run",
-    ]
 
 
 def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None:
@@ -121,10 +107,8 @@ def heard(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
     ("reaches", "others_silent_s", "reach"),
     [
         ([AddressReach(ADDRESS, 0.1)], 20.0, "answers"),
-        ([AddressReach(ADDRESS, 0.1, 1, 19.0)], 20.0, "answers"),
         ([AddressReach(ADDRESS, 19.0, 1, 19.0)], 20.0, "unanswered"),
         ([AddressReach(ADDRESS, 19.0, 1, 0.4)], 20.0, "unknown"),
-        ([AddressReach(ADDRESS, 19.0)], 20.0, "unknown"),
         ([], 20.0, "unknown"),
         ([], 0.1, "goes_on"),
     ],
@@ -193,14 +177,6 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
     assert [type(one) for one in in_folder.places] == [FolderPlace]
 
 
-def test_nothing_is_served_where_nobody_knows_the_first_node_or_nobody_asks() -> None:
-    without = meeting_of(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
-    assert "nothing says where the first node is" in without.told
-    unasked = meeting_of(SLURM, Settings())
-    assert unasked.places == ()
-    assert "--nodes-port" in unasked.way_out
-
-
 PORT = 29_512
 
 FIRST_START = RoundStart(launcher="torchrun", number=0, most=3)
@@ -249,14 +225,6 @@ def test_a_node_that_joined_late_counts_as_the_others_do() -> None:
     assert agreed(joined(60.0), heard_of(THERE, ago_s=40.0)) == 2
 
 
-def test_of_several_numbers_the_highest_counts_and_ones_own_is_never_lowered() -> None:
-    third = replace(THERE, node=2, round=4)
-    assert agreed(joined(20.0), heard_of(THERE), heard_of(third, 2)) == 4
-    ahead = joined(20.0)
-    ahead.number = 5
-    assert agreed(ahead, heard_of(THERE)) == 5
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -279,16 +247,3 @@ def test_what_may_still_be_of_the_round_before_keeps_its_number() -> None:
     ended.note_exit(10, 1)
     assert agreed(ended, heard_of(THERE)) == 0
     assert agreed(joined(20.0), heard_of(THERE, number=0)) == 0, "both have rank 0"
-
-
-def test_only_torchrun_starts_all_ranks_together() -> None:
-    assert mark_of(joined(20.0, launcher="slurm")) == RoundMark()
-    assert agreed(joined(20.0, launcher="slurm"), heard_of(THERE)) == 0
-
-
-def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_them_apart() -> None:
-    """torch 2.13 hands out addresses of an earlier round: their ranks wait at two stores."""
-    apart = replace(THERE, mark=RoundMark(20.0, PORT + 1))
-    assert agreed(joined(20.0), heard_of(apart)) == 2
-    assert agreed(joined(20.0), heard_of(apart, number=2)) == 0
-    assert agreed(joined(20.0), heard_of(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0
