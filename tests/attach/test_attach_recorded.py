@@ -1,4 +1,4 @@
-"""Visits to jobs that record: what pages, flight records and a sidecar add, fresh or old."""
+"""Visits to jobs that record: what pages and a sidecar add, fresh or old."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from processes import PROGRAMS, RunningProgram, StartProgram, end, until
-from recorded_run import AT, recorded_run, told
+from processes import PROGRAMS, StartProgram, end, until
+from recorded_run import AT
 from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.attach.recorded_session import (
@@ -23,8 +23,6 @@ from lightning_hangcheck.attach.recorded_session import (
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import born_ns
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
@@ -32,10 +30,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from lightning_hangcheck.session.session import Session
 
 
 def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
@@ -174,21 +169,3 @@ def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances(
     # the watcher waits before it tells that; the looks of the visit alone take two seconds
     moved = replace(NOTE, silent_for_s=0.5, idle_for_s=0.5)
     assert not hang_stands(replace(NOTES, ranks=(moved,)), case(2.1, 0.3))
-
-
-@pytest.fixture
-def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningProgram, Session]]:
-    """A rank that records, and its session."""
-    with recorded_run(tmp_path / "run") as session:
-        yield program("recording_alone.py", **told(session, 0, 1)), session
-
-
-def test_report_shows_where_a_running_rank_is(
-    recording: tuple[RunningProgram, Session], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = RunRecord(run_id="run", command="python train.py", started_at=AT)
-    (tmp_path / "run" / "run.json").write_bytes(encode(record))
-    assert invoke(["report", str(tmp_path / "run")]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("no verdict yet; 1 rank of it running here\n")
-    assert "CHECKPOINT 5: Model created, " in text

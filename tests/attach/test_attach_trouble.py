@@ -1,4 +1,4 @@
-"""Visits to training, and to jobs that make it hard: ranks that die, odd names, containers."""
+"""Visits to training, and to jobs that make it hard: ranks that die, containers."""
 
 from __future__ import annotations
 

@@ -8,31 +8,23 @@ import re
 import shutil
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import msgspec
-import psutil
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 from hypothesis import given
 from hypothesis import strategies as st
-from processes import (
-    is_alive,
-    until,
-)
 
 from lightning_hangcheck.attach.several_nodes import (
     HostMessage,
     Way,
-    answer_of,
     decode_message,
     encode_message,
     read_hosts,
 )
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.look.programs import ChildLate
 from lightning_hangcheck.model.run import RankRecord
 from lightning_hangcheck.model.verdict import Verdict
 
@@ -293,25 +285,6 @@ def test_a_damaged_message_is_read_or_refused(at: int, byte: int, cut: int) -> N
         decode_message(bytes(line[: len(line) - cut % 3]))
     except UnreadableRun:
         return
-
-
-NEVER = threading.Event()
-
-
-def shell(script: str) -> list[str]:
-    return ["sh", "-c", script]
-
-
-def test_one_that_takes_too_long_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    noted = tmp_path / "pid"
-    script = f"sleep 1000 & echo $! > {noted}; wait"
-    with pytest.raises(ChildLate, match=r"no answer within 1 s"):
-        answer_of(shell(script), 1.0, NEVER)
-    try:
-        child = psutil.Process(int(noted.read_text()))
-    except psutil.NoSuchProcess:
-        return
-    until(lambda: not is_alive(child), "its child to end")
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh is installed")

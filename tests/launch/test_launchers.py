@@ -1,4 +1,4 @@
-"""Ranks that other launchers start: RPC, `spawn`, and scripts that know of nobody."""
+"""Ranks that other launchers start: `spawn`, and scripts that know of nobody."""
 
 from __future__ import annotations
 

@@ -122,29 +122,9 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
     assert "at most" in refusal(PACKED)
 
 
-def with_thread(**fields: Any) -> bytes:
-    """The first rank, its main thread otherwise."""
-    (look,) = WORD.lines[0].view.processes
-    kernel = look.samples[-1].kernel
-    assert kernel is not None
-    thread = replace(kernel.threads[0], **fields)
-    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
-    return with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
-
-
-def test_registers_have_no_sign() -> None:
-    """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
-    largest = (1 << 64) - 1
-    message, _ = read_message(with_thread(arguments=(3, largest)))
-    kernel = message.lines[0].view.processes[0].samples[-1].kernel
-    assert kernel is not None
-    assert kernel.threads[0].arguments == (3, largest)
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        with_thread(arguments=(-1,)),
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
         with_state(mark=RoundMark(math.nan, 1)),

@@ -62,7 +62,6 @@ class Store:
     def __init__(self, values: dict[str, bytes]) -> None:
         self._values = values
         self.lost = False
-        self.odd: dict[str, Exception] = {}
 
     def post(self, key: str, value: bytes) -> None:
         self._refuse()
@@ -73,8 +72,6 @@ class Store:
         return self._values.get(key)
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        for key in self.odd.keys() & set(keys):
-            raise self.odd[key]
         return [self.look(key) for key in keys]
 
     def close(self) -> None:
@@ -150,12 +147,6 @@ class Job:
 def meeting(tmp_path: Path) -> Iterator[Job]:
     """Three nodes, and a folder that all of them see."""
     yield from closed(Job([tmp_path / "nodes"] * NODES))
-
-
-@pytest.fixture
-def meeting_apart(tmp_path: Path) -> Iterator[Job]:
-    """Three nodes, each with a folder of its own by the same name, as in containers."""
-    yield from closed(Job([tmp_path / f"node{n}" / "nodes" for n in range(NODES)]))
 
 
 def closed(nodes: Job) -> Iterator[Job]:
@@ -248,27 +239,6 @@ def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_
     )
     assert [node.trouble for node in (second, third)] == ["", ""]
     assert all(node.moved and "folder" in node.where for node in (second, third))
-
-
-def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(meeting_apart: Job) -> None:
-    """Each would judge for a job of which it hears nobody, and nothing would say why."""
-    meeting_apart.meet()
-    meeting_apart.lose_first()
-    left, roles = meeting_apart.nodes[1:], set[Role]()
-
-    def told() -> bool:
-        roles.update(node.role for node in left)
-        return all(node.trouble for node in left)
-
-    meeting_apart.tell_until(told, "both to say that they hear nobody")
-    assert roles <= {Role(judge=0), ALONE}
-    for number, node in enumerate(left, 1):
-        assert not node.moved
-        assert node.where == Store.where
-        assert not node.in_trouble, "the folder can be used: another node may come yet"
-        assert f"no other node was seen in folder {meeting_apart.folders[number]};" in node.trouble
-        assert "the store does not answer" in node.trouble
-        assert "hangcheck merge" in node.trouble
 
 
 def test_what_an_earlier_job_left_is_nobody_and_of_two_words_of_a_node_the_newer_counts() -> None:

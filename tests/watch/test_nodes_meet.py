@@ -1,30 +1,24 @@
-"""Where nodes meet, what they say of each other that cannot be, and which round it is."""
+"""Where nodes meet, and what they say of each other that cannot be."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
-from lightning_hangcheck.model.run import NodePlace, RoundStart
+from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
 from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
-    agreed_number,
-    mark_of,
     silence_gap,
     silent_node,
 )
@@ -175,75 +169,3 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
     assert f"export {SHARED_BY_NODES}=" in without.way_out
     in_folder = meeting_of(SLURM, IN_RUN_DIR)
     assert [type(one) for one in in_folder.places] == [FolderPlace]
-
-
-PORT = 29_512
-
-FIRST_START = RoundStart(launcher="torchrun", number=0, most=3)
-
-THERE = Message(
-    version=VERSION,
-    node=1,
-    stamp=7,
-    round=2,
-    world_size=2,
-    local_world_size=1,
-    mark=RoundMark(20.0, PORT),
-)
-
-
-def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
-    """A node's own first round, whose rank was started so long ago."""
-    watched = WatchedRound(0)
-    watched.take_in(
-        FoundRank(
-            rank=0,
-            pid=10,
-            started_ticks=ticks_since_boot() - int(seconds * TICKS_PER_SECOND),
-            world_size=2,
-            local_world_size=1,
-            start=replace(FIRST_START, launcher=launcher),
-            store_port=PORT,
-        ),
-        0,
-    )
-    return watched
-
-
-def heard_of(message: Message, number: int = 1, ago_s: float = 0.0) -> PeerState:
-    told_ns = time.monotonic_ns() - int(ago_s * SECOND)
-    line = class_of(RankView(rank=number), (), 0)
-    return PeerState(replace(message, lines=(line,)), told_ns)
-
-
-def agreed(watched: WatchedRound, *told: PeerState) -> int:
-    return agreed_number(watched, mark_of(watched), told, time.monotonic_ns())
-
-
-def test_a_node_that_joined_late_counts_as_the_others_do() -> None:
-    assert agreed(joined(20.0), heard_of(THERE)) == 2
-    assert agreed(joined(60.0), heard_of(THERE, ago_s=40.0)) == 2
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"mark": RoundMark(60.0, PORT)},
-        {"mark": RoundMark(20.0, PORT + 1), "world_size": 3},
-        {"mark": RoundMark()},
-        {"world_size": 3},
-    ],
-    ids=["started before", "another store", "a version that tells neither", "another size"],
-)
-def test_another_start_keeps_its_number(changes: dict[str, object]) -> None:
-    told = replace(THERE, **changes)  # type: ignore[arg-type]
-    assert agreed(joined(20.0), heard_of(told)) == 0
-
-
-def test_what_may_still_be_of_the_round_before_keeps_its_number() -> None:
-    young = replace(THERE, mark=RoundMark(2.0, PORT))
-    assert agreed(joined(2.0), heard_of(young)) == 0
-    ended = joined(20.0)
-    ended.note_exit(10, 1)
-    assert agreed(ended, heard_of(THERE)) == 0
-    assert agreed(joined(20.0), heard_of(THERE, number=0)) == 0, "both have rank 0"
