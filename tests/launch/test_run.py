@@ -60,6 +60,17 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
 
 
 @pytest.mark.real
+def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
+    well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
+    assert (well.returncode, well.stderr) == (0, "")
+    other = tmp_path / "other"
+    other.mkdir()
+    badly = run(other, python("import os; os._exit(5)"), "--quiet")
+    assert badly.returncode == 5
+    assert badly.stderr.startswith("CRASHED ")
+
+
+@pytest.mark.real
 def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     code = "import os; raise SystemExit('HANGCHECK_SESSION' in os.environ)"
     ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")

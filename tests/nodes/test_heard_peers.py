@@ -17,6 +17,7 @@ import pytest
 from cases import IN_BARRIER, job, rank
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
 from processes import until
 
@@ -384,6 +385,18 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
         with pytest.raises(MeetingFailed, match="in time"):
             place.post("node-1", b"1" * size)
     assert not Path(f"/proc/{pid}").exists()
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() -> None:
+    """Also in the seconds before it is tried again: what is wrong is told a minute later."""
+    place = CourierPlace("no-such-host.invalid", 29500)
+    sentence = r"MASTER_ADDR 'no-such-host\.invalid' does not resolve"
+    with closing(place):
+        for _ in range(2):
+            with pytest.raises(MeetingFailed, match=sentence):
+                place.look("first")
 
 
 SECRET = "0123456789abcdef"  # noqa: S105 - of this test alone

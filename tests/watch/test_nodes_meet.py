@@ -16,6 +16,7 @@ from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, S
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
 from lightning_hangcheck.nodes.peers import PeerState
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
+from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
 from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
@@ -53,6 +54,15 @@ def test_ranks_of_two_nodes_are_said() -> None:
     assert sentence == (
         "rank 1 is on node 1 and on node 0: give each node another --node-rank (or NODE_RANK)"
     )
+
+
+def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
+    words = [replace(WORD, node=node, software="9.0") for node in (2, 3)]
+    sentences = list(contradictions(HERE, UNMARKED, [PeerState(one, 0) for one in words], 0))
+    assert sentences == [
+        f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
+        "each other; install the same on all nodes before the next run",
+    ]
 
 
 def test_ranks_of_one_round_that_torchrun_sends_to_two_stores_are_said() -> None:

@@ -1,4 +1,4 @@
-"""A real SLURM of two nodes on this machine: its nodes meet, and a later step looks on.
+"""A real SLURM of two nodes on this machine: its nodes meet, and a later step looks at a job.
 
 The daemons are ours, and end with the tests.
 """
