@@ -1,4 +1,4 @@
-"""Visits to jobs that record: what pages, flight records and a sidecar add, fresh or old."""
+"""Visits to jobs that record: what pages and a sidecar add, fresh or old."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
-from processes import PROGRAMS, RunningProgram, StartProgram, end, until
-from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
+from processes import PROGRAMS, StartProgram, end, until
+from recorded_run import AT
 from watch.launched import record_of, start_run, verdict_of
 
-from lightning_hangcheck.attach.job_search import find_jobs, look_around
 from lightning_hangcheck.attach.recorded_session import (
     RecordedSession,
-    RunningJobReader,
     beats_of,
     find_session,
     hang_stands,
@@ -24,61 +21,16 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.look.proc import born_ns, slept_s
+from lightning_hangcheck.look.proc import born_ns
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
-from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
     from pathlib import Path
-
-    from lightning_hangcheck.session.session import Session
-
-
-def _two_came(folder: Path) -> list[int]:
-    pids = [int(file.stem) for file in folder.glob("*.came")]
-    return pids if len(pids) == 2 else []
-
-
-def _waits(pid: int) -> bool:
-    slept = slept_s(pid)
-    return slept is None or slept >= 1.5
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_watched_job_is_told_with_its_checkpoints_and_flight_records(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stacks alone would not prove that the ranks parted, nor say at which operation.
-
-    Of two ranks the one that a test of the rank singles out has left the common way, even where its
-    next operation is of the kind that the steps before had: at this line none of them stood.
-    """
-    monkeypatch.chdir(tmp_path)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    job = start_run(tmp_path, [*torchrun, str(PROGRAMS / "attached_parting.py"), str(tmp_path)])
-    try:
-        came = until(lambda: _two_came(tmp_path), "both to part")
-        until(lambda: all(map(_waits, came)), "both to wait")
-        code = invoke(["attach", "--pid", str(came[0]), "--run-dir", "visit"])
-    finally:
-        end(job)
-    said = capsys.readouterr()
-    verdict = verdict_of(tmp_path / "visit")
-    assert (code, verdict.verdict, verdict.culprits) == (3, "hang", (0,)), said.out
-    (parted,) = verdict.collectives
-    assert (parted.seq, set(parted.ops.values())) == (6, {"0", "1"})
-    assert [one.last_checkpoint.name for one in verdict.ranks] == ["Model created"] * 2
-    assert not any("flight" in gap.what for gap in verdict.gaps)
-    assert said.err.startswith(f"hangcheck: this job is watched, see {tmp_path / 'run'}: ")
 
 
 def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
@@ -108,20 +60,6 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     (gap,) = recorded.gaps
     assert f"session {tmp_path / 'gone'} cannot be read" in gap.reason
     assert find_session([program("sleeping.py").pid]) == RecordedSession()
-
-
-def test_ranks_that_no_environment_tells_are_known_by_their_pages(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """A script that spawns its ranks itself."""
-    launcher = program("recording_spawned.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    words = [launcher.first_words, launcher.announcement()]
-    (job,) = find_jobs(look_around(), [launcher.pid])
-    session = find_session(job.pids).session
-    assert session is not None
-    session.remove()
-    told = {(rank.rank, rank.pid, rank.world_size) for rank in job.ranks}
-    assert told == {(*map(int, line.split()), 2) for line in words}
 
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
@@ -210,13 +148,6 @@ def case(silent_for_s: float, seconds_later: float) -> Case:
     )
 
 
-def test_fresh_notes_are_brought_up_to_the_present() -> None:
-    known_of, gaps = history(NOTES, [RANK], {}, after(2.0))
-    known = known_of[1]
-    assert (known.silent_for_s, known.idle_for_s, known.circling_for_s) == (62.0, 52.0, 72.0)
-    assert gaps == ()
-
-
 def test_old_notes_count_for_a_rank_that_has_slept_since_and_a_gap_says_that_they_are_old() -> None:
     known, (gap,) = history(NOTES, [RANK], {17: 100.0}, after(90.0))
     assert known[1].silent_for_s == 150.0
@@ -238,43 +169,3 @@ def test_a_hang_that_was_told_stands_until_it_is_withdrawn_or_somebody_advances(
     # the watcher waits before it tells that; the looks of the visit alone take two seconds
     moved = replace(NOTE, silent_for_s=0.5, idle_for_s=0.5)
     assert not hang_stands(replace(NOTES, ranks=(moved,)), case(2.1, 0.3))
-
-
-@pytest.fixture
-def recording(program: StartProgram, tmp_path: Path) -> Iterator[tuple[RunningProgram, Session]]:
-    """A rank that records, and its session."""
-    with recorded_run(tmp_path / "run") as session:
-        yield program("recording_alone.py", **told(session, 0, 1)), session
-
-
-def test_a_reader_follows_a_run_from_before_its_session_until_that_is_gone(
-    recording: tuple[RunningProgram, Session], tmp_path: Path
-) -> None:
-    one, session = recording
-    reader = RunningJobReader(RunFolder(tmp_path / "run"))
-    first = reader.read()
-    (rank,) = first.ranks
-    assert (first.here, first.watched) == (True, False)
-    assert (rank.rank, rank.beat.pid, rank.step_s) == (0, one.pid, None)
-    assert rank.memory_bytes is not None
-    assert rank.beat.checkpoint is not None
-    assert rank.beat.checkpoint.name == "Model created"
-    note_as_its_sidecar(session, note_of(5, one.pid))
-    noted = reader.read()
-    assert noted.watched
-    assert [(rank.rank, rank.step_s) for rank in noted.ranks] == [(5, 0.5)]
-    end(one.process)
-    assert reader.read().ranks == ()
-    session.remove()
-    assert not reader.read().here
-
-
-def test_report_shows_where_a_running_rank_is(
-    recording: tuple[RunningProgram, Session], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    record = RunRecord(run_id="run", command="python train.py", started_at=AT)
-    (tmp_path / "run" / "run.json").write_bytes(encode(record))
-    assert invoke(["report", str(tmp_path / "run")]) == 0
-    text = capsys.readouterr().out
-    assert text.startswith("no verdict yet; 1 rank of it running here\n")
-    assert "CHECKPOINT 5: Model created, " in text

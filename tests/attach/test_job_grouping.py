@@ -57,7 +57,6 @@ STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
 ONE_TASK = {**STEP, "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
 GIVEN = {"WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "40001"}
 JOBS: dict[str, tuple[list[Candidate], list[dict[int, int]]]] = {
-    "ranks that meet at one port": ([candidate(10, 1), *pair(11, 10)], [{0: 11, 1: 12}]),
     "two jobs, by their ports": (
         [*pair(21, 20, 29501), *pair(11, 10)],
         [{0: 11, 1: 12}, {0: 21, 1: 22}],
@@ -65,10 +64,6 @@ JOBS: dict[str, tuple[list[Candidate], list[dict[int, int]]]] = {
     "two containers may use one port": (
         [candidate(11, 1, "pid:[1]", **ALONE), candidate(21, 1, "pid:[2]", **ALONE)],
         [{0: 11}, {0: 21}],
-    ),
-    "two jobs that claim one port, by their parents": (
-        [*pair(11, 10), *pair(21, 20)],
-        [{0: 11, 1: 12}, {0: 21, 1: 22}],
     ),
     "workers belong to their rank": (
         [*pair(11, 10), torchrun(31, 11, 0, 29500)],

@@ -10,12 +10,10 @@ from cases import (
     IN_BARRIER,
     IN_LOAD,
     IN_LOADER,
-    NOW_NS,
     SECOND,
     gone,
     job,
     rank,
-    waiting_for,
     worker,
 )
 from flights import flying, spinning
@@ -25,11 +23,6 @@ from mesh_jobs import OF_TENSORS, Mesh, Oddity, ranks_of
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.alike import (
-    joined_families,
-    without_members,
-)
-from lightning_hangcheck.model.flight import GroupFamily, GroupRun
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.message import message_of
 from lightning_hangcheck.nodes.peers import PeerState
@@ -143,34 +136,6 @@ def test_ranks_of_a_silent_node_are_known_where_they_were_folded() -> None:
     assert len(case.ranks) == A_NODE + 2
 
 
-def test_a_rank_stays_where_it_was_sampled_though_one_alike_was_silent_for_less() -> None:
-    """Of those alike one was sampled 30 s ago and silent for longer, others for 25 s or less."""
-    views = [aged(KINDS["waits"](number), 40.0, 30.0) for number in range(20)]
-    views[1:] = [aged(KINDS["waits"](number), 25.0, 20.0) for number in range(1, 20)]
-    views[7] = KINDS["stalled"](7)
-    folded, unfolded, _ = both(views)
-    assert comparable(folded) == comparable(unfolded)
-    assert folded.culprits == (7,)
-
-
-def aged(view: RankView, silent_s: float, sampled_s: float) -> RankView:
-    (look,) = view.processes
-    later_ns = NOW_NS - int(sampled_s * SECOND) - look.samples[-1].taken_ns
-    samples = tuple(replace(one, taken_ns=one.taken_ns + later_ns) for one in look.samples)
-    looks = (replace(look, samples=samples),)
-    return replace(view, silent_for_s=silent_s, processes=looks)
-
-
-def test_whoever_holds_what_a_rank_waits_for_is_told_by_itself() -> None:
-    """Of ranks that stand alike, one holds the lock: the edge leads to that one."""
-    views = [rank(number, IN_LOAD) for number in range(24)]
-    views[9] = rank(9, IN_BARRIER, **waiting_for("lock", "flock", "/data/x.lock", 110))
-    assert views[10].pid == 110
-    folded, unfolded, _ = both(views)
-    assert comparable(folded) == comparable(unfolded)
-    assert ("rank:9", "rank:10") in {(one.source, one.target) for one in folded.wait_for}
-
-
 MESHES = [
     Mesh(data, stages, tensor)
     for data in (1, 2, 4, 8)
@@ -213,15 +178,6 @@ def test_the_odd_one_is_found_across_groups(odd: Oddity) -> None:
     assert labels >= {"in all_reduce of mesh_tensor", "in all_reduce of mesh_data", "in recv"}
 
 
-def test_who_left_a_message_out_is_sought_among_those_that_wait_for_each_other() -> None:
-    """One that only stalls left out as many, and waits for nobody."""
-    mesh = Mesh(4, 2, 2)
-    view = ranks_of(mesh, {0: ("stalled", 0), 4: ("skips", 1)})
-    folded, unfolded, _ = both([view(number) for number in range(mesh.world)])
-    assert answers(folded) == answers(unfolded)
-    assert 4 in folded.culprits
-
-
 def test_a_slow_stage_is_no_hang() -> None:
     """All replicas wait for ranks of one stage, which go on through their layers."""
     mesh = Mesh(4, 4, 2)
@@ -229,13 +185,3 @@ def test_a_slow_stage_is_no_hang() -> None:
     view = ranks_of(mesh, dict.fromkeys(slow, ("slow", 1)))
     folded, unfolded, _ = both([view(number) for number in range(mesh.world)])
     assert folded.verdict == unfolded.verdict == "healthy"
-
-
-def test_groups_of_one_shape_are_told_as_one() -> None:
-    """Of 64 groups of a mesh what is told is the shape, where they begin and how names grow."""
-    mesh = Mesh(16, 2, 4)
-    view = ranks_of(mesh, {})
-    families = [without_members(view(number))[1] for number in range(mesh.world)]
-    tensor, data = joined_families(families)
-    assert tensor == GroupFamily((0, 1, 4), (GroupRun(0, 4, 32, "1", 1),))
-    assert data == GroupFamily((0, 8, 16), (GroupRun(0, 1, 8, "33", 1),))

@@ -63,7 +63,6 @@ class Store:
     def __init__(self, values: dict[str, bytes]) -> None:
         self._values = values
         self.lost = False
-        self.odd: dict[str, Exception] = {}
 
     def post(self, key: str, value: bytes) -> None:
         self._refuse()
@@ -74,8 +73,6 @@ class Store:
         return self._values.get(key)
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        for key in self.odd.keys() & set(keys):
-            raise self.odd[key]
         return [self.look(key) for key in keys]
 
     def close(self) -> None:
@@ -153,12 +150,6 @@ def meeting(tmp_path: Path) -> Iterator[Job]:
     yield from closed(Job([tmp_path / "nodes"] * NODES))
 
 
-@pytest.fixture
-def meeting_apart(tmp_path: Path) -> Iterator[Job]:
-    """Three nodes, each with a folder of its own by the same name, as in containers."""
-    yield from closed(Job([tmp_path / f"node{n}" / "nodes" for n in range(NODES)]))
-
-
 def closed(nodes: Job) -> Iterator[Job]:
     with ExitStack() as stack:
         for node in nodes.nodes:
@@ -181,19 +172,6 @@ def test_the_lowest_of_those_that_are_heard_judges_and_all_others_follow_it(
             lambda first=first: nodes.nodes[first].heard.keys() >= nodes.roles().keys() - {first},
             "it to hear all others",
         )
-
-
-def test_a_first_node_that_is_heard_now_and_then_changes_nothing() -> None:
-    nodes = Job()
-    nodes.meet()
-    nodes.silent = {0}
-    nodes.turns(20)
-    for _ in range(4):
-        nodes.silent = set()
-        nodes.turn()
-        nodes.silent = {0}
-        nodes.turns(20)
-        assert nodes.settled(), "one message is no return"
 
 
 def test_a_node_that_reaches_no_place_judges_alone_and_listens_before_it_does_for_others() -> None:
@@ -264,36 +242,6 @@ def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_
     assert all(node.moved and "folder" in node.where for node in (second, third))
 
 
-def test_a_folder_in_which_a_node_is_alone_is_no_place_where_nodes_meet(meeting_apart: Job) -> None:
-    """Each would judge for a job of which it hears nobody, and nothing would say why."""
-    meeting_apart.meet()
-    meeting_apart.lose_first()
-    left, roles = meeting_apart.nodes[1:], set[Role]()
-
-    def told() -> bool:
-        roles.update(node.role for node in left)
-        return all(node.trouble for node in left)
-
-    meeting_apart.tell_until(told, "both to say that they hear nobody")
-    assert roles <= {Role(judge=0), ALONE}
-    for number, node in enumerate(left, 1):
-        assert not node.moved
-        assert node.where == Store.where
-        assert not node.in_trouble, "the folder can be used: another node may come yet"
-        assert f"no other node was seen in folder {meeting_apart.folders[number]};" in node.trouble
-        assert "the store does not answer" in node.trouble
-        assert "hangcheck merge" in node.trouble
-
-
-def test_at_the_end_of_a_job_nobody_waits_for_a_store_that_is_gone(meeting: Job) -> None:
-    meeting.meet()
-    meeting.lose_first()
-    for node in meeting.nodes[1:]:
-        node.hurry()
-    meeting.turns(3)
-    assert all(node.moved for node in meeting.nodes[1:])
-
-
 def test_what_an_earlier_job_left_is_nobody_and_of_two_words_of_a_node_the_newer_counts() -> None:
     """What does not change is of nobody; slow storage may show an older word later."""
     nodes = Job(nodes=2)
@@ -327,16 +275,6 @@ def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
     assert "nodes do not hear each other" not in said
 
 
-@pytest.mark.parametrize(
-    "error", [MeetingFailed("it is a link", "remove it"), RuntimeError("anything")]
-)
-def test_a_node_that_cannot_hear_tells_all_the_same(error: Exception) -> None:
-    nodes = Job(nodes=2)
-    nodes.stores[0].odd = {"node-1": error}
-    nodes.turn()
-    assert set(nodes.values) == {"node-0", "node-1"}
-
-
 def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
     nodes = Job(nodes=2)
     nodes.meet()
@@ -347,28 +285,6 @@ def test_who_has_the_number_of_another_node_is_found_in_some_seconds() -> None:
         nodes.values["node-1"] = pack(message)
         nodes.turn()
     assert nodes.nodes[1].same_number == ("10.0.0.5",)
-
-
-def test_how_far_clocks_are_apart_is_known_on_the_first_node() -> None:
-    nodes = Job()
-    nodes.meet()
-    nodes.turns(5)
-    assert [clock.node for clock in nodes.nodes[0].clocks] == [1, 2]
-    assert nodes.nodes[1].clocks == ()
-    for clock in nodes.nodes[0].clocks:
-        assert abs(clock.ahead_s) <= clock.within_s < 2.0, "they have one clock"
-
-
-def test_a_calm_job_tells_less_and_less_and_a_silent_one_at_once() -> None:
-    nodes = Job()
-    nodes.meet()
-    node = nodes.nodes[1]
-    calm, silent = (message_of(job(rank(1, IN_BARRIER)), 1, stamp) for stamp in (1, 2))
-    nodes.clock.now_ns += 60 * NANOSECONDS
-    node.tell(calm, busy=False)
-    assert node.pause_s == 5.0
-    node.tell(silent, busy=True)
-    assert node.pause_s == 1.0
 
 
 STRANGER = 65_534
@@ -436,17 +352,6 @@ def test_a_word_in_a_folder_that_somebody_else_made_first_is_not_read(
         place.look("first")
     with pytest.raises(MeetingFailed, match=why):
         place.post("node-0", b"1")
-
-
-def test_a_folder_that_is_replaced_while_nodes_meet_is_looked_at_again(tmp_path: Path) -> None:
-    place = FolderPlace(tmp_path / "meet")
-    assert place.look("first") is None
-    place.post("first", b"ours")
-    assert place.look("first") == b"ours"
-    (tmp_path / "meet").rename(tmp_path / "ours")
-    (tmp_path / "meet").symlink_to(tmp_path / "ours")
-    with pytest.raises(MeetingFailed, match="it is a link"):
-        place.look("first")
 
 
 ANSWERS_ITS_PID = """

@@ -59,7 +59,6 @@ TAKEN: dict[str, tuple[list[Verdict], list[str | None]]] = {
         [ALONE, JOINED, JOINED, ALONE],
         ["report", "silent", None, None],
     ),
-    "good news is no alarm": ([verdict("healthy"), verdict("finished")], [None, None]),
     "a hang is not softened to a suspicion": (
         [verdict("hang", 1), verdict("suspect", 1)],
         ["report", None],
@@ -83,13 +82,6 @@ def test_each_verdict_is_told_as_it_is_news(case: str) -> None:
     assert alarm.proven == (taken[0].verdict == "hang" or taken[-1].verdict == "hang")
 
 
-def test_what_a_closer_look_adds_is_saved_without_a_word() -> None:
-    alarm = Alarm()
-    assert alarm.take(verdict("hang", 1), closer=True) == "report"
-    assert alarm.take(verdict("hang", 1), closer=True) == "silent"
-    assert alarm.take(verdict("suspect", 1), closer=True) is None
-
-
 @pytest.mark.parametrize(
     ("kind", "words"), [("suspect", "was suspected for"), ("hang", "was called a hang for")]
 )
@@ -109,19 +101,6 @@ def test_the_end_of_an_alarm_is_told_once_with_how_long_it_stood(kind: str, word
     assert alarm.take(last) in ("line", "report"), "a second one counts too"
 
 
-def test_how_long_a_stall_has_lasted_is_told_by_our_own_clock() -> None:
-    """Another node, whose clock is hours off, may have told of it."""
-    case = job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD))
-    for since in ("2001-01-01T00:00:00.000Z", "2999-01-01T00:00:00.000Z"):
-        alarm = Alarm()
-        assert alarm.stalled_s(case.taken_ns) == 0.0
-        alarm.take(replace(judge(case), stalled_since=since, stalled_for_s=40.0))
-        alarm.raised(case)
-        assert alarm.stalled_s(case.taken_ns + 5 * NANOSECONDS) == pytest.approx(45.0)
-        alarm.ended(NOW, 50.0)
-        assert alarm.stalled_s(case.taken_ns + 9 * NANOSECONDS) == 0.0
-
-
 MINUTE_NS = 60 * NANOSECONDS
 
 
@@ -139,18 +118,6 @@ def test_each_reminder_comes_after_twice_the_time_and_a_late_one_is_not_repeated
     assert alarm.reminder(0) is None
     assert alarm.reminder(9 * MINUTE_NS) == 540.0
     assert reminded_at(alarm, 10, 20) == [16]
-
-
-def test_a_worse_verdict_and_one_after_a_calm_are_reminded_of_anew() -> None:
-    alarm = Alarm()
-    alarm.take(verdict("suspect", 1))
-    assert reminded_at(alarm, 0, 4) == [2]
-    alarm.take(verdict("hang", 1))
-    assert reminded_at(alarm, 4, 8) == [6]
-    alarm.ended(NOW, 42.0)
-    assert reminded_at(alarm, 8, 100) == []
-    alarm.take(verdict("hang", 1))
-    assert reminded_at(alarm, 100, 104) == [102]
 
 
 RAISED_NS = 50
@@ -202,17 +169,6 @@ def interrupted(number: int) -> RankView:
 
 def stepping(step: int) -> RankView:
     return rank(0, IN_LOAD, beat=Beat(pid=1, step=step))
-
-
-def test_who_asks_first_counts_and_what_had_failed_by_then() -> None:
-    shutdown = Shutdown()
-    failed, killed = gone(1, 1, words="ValueError"), gone(2, -15)
-    shutdown.ask("SIGTERM", (HUNG[0], failed, killed), "rank 1 is silent", at(1))
-    shutdown.ask("SIGINT", HUNG, "", at(2))
-    assert shutdown.asked is not None
-    assert (shutdown.asked.by, shutdown.asked.failed_before) == ("SIGTERM", (1,))
-    assert (shutdown.asked.suspected, shutdown.asked_ns) == ("rank 1 is silent", at(1))
-    assert shutdown.begun(HUNG, proven=False, now_ns=at(1000))
 
 
 def test_a_job_that_steps_on_a_minute_later_was_asked_something_else() -> None:

@@ -1,31 +1,25 @@
-"""Where nodes meet, what they say of each other that cannot be, and which round it is."""
+"""Where nodes meet, and what they say of each other that cannot be."""
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
-from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
-from lightning_hangcheck.model.run import NodePlace, RoundStart
+from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
 from lightning_hangcheck.watch.joined_nodes import (
     addresses_to_ask,
-    agreed_number,
-    mark_of,
     silence_gap,
     silent_node,
 )
@@ -33,8 +27,6 @@ from lightning_hangcheck.watch.joined_nodes import (
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS)
-
-VERSIONS = __version__, "", "9.0", "9.0", "9.1"
 
 WORD = Message(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
 
@@ -65,12 +57,10 @@ def test_ranks_of_two_nodes_are_said() -> None:
 
 
 def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_it() -> None:
-    words = [replace(WORD, node=node, software=one) for node, one in enumerate(VERSIONS)]
+    words = [replace(WORD, node=node, software="9.0") for node in (2, 3)]
     sentences = list(contradictions(HERE, UNMARKED, [PeerState(one, 0) for one in words], 0))
     assert sentences == [
         f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
-        "each other; install the same on all nodes before the next run",
-        f"node 4 has lightning-hangcheck 9.1, node 0 has {__version__}: they understand "
         "each other; install the same on all nodes before the next run",
     ]
 
@@ -121,10 +111,8 @@ def heard(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
     ("reaches", "others_silent_s", "reach"),
     [
         ([AddressReach(ADDRESS, 0.1)], 20.0, "answers"),
-        ([AddressReach(ADDRESS, 0.1, 1, 19.0)], 20.0, "answers"),
         ([AddressReach(ADDRESS, 19.0, 1, 19.0)], 20.0, "unanswered"),
         ([AddressReach(ADDRESS, 19.0, 1, 0.4)], 20.0, "unknown"),
-        ([AddressReach(ADDRESS, 19.0)], 20.0, "unknown"),
         ([], 20.0, "unknown"),
         ([], 0.1, "goes_on"),
     ],
@@ -191,104 +179,3 @@ def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.Mon
     assert f"export {SHARED_BY_NODES}=" in without.way_out
     in_folder = meeting_of(SLURM, IN_RUN_DIR)
     assert [type(one) for one in in_folder.places] == [FolderPlace]
-
-
-def test_nothing_is_served_where_nobody_knows_the_first_node_or_nobody_asks() -> None:
-    without = meeting_of(NodePlace(number=1, nnodes=2, job="job"), OFFERED)
-    assert "nothing says where the first node is" in without.told
-    unasked = meeting_of(SLURM, Settings())
-    assert unasked.places == ()
-    assert "--nodes-port" in unasked.way_out
-
-
-PORT = 29_512
-
-FIRST_START = RoundStart(launcher="torchrun", number=0, most=3)
-
-THERE = Message(
-    version=VERSION,
-    node=1,
-    stamp=7,
-    round=2,
-    world_size=2,
-    local_world_size=1,
-    mark=RoundMark(20.0, PORT),
-)
-
-
-def joined(seconds: float, launcher: str = "torchrun") -> WatchedRound:
-    """A node's own first round, whose rank was started so long ago."""
-    watched = WatchedRound(0)
-    watched.take_in(
-        FoundRank(
-            rank=0,
-            pid=10,
-            started_ticks=ticks_since_boot() - int(seconds * TICKS_PER_SECOND),
-            world_size=2,
-            local_world_size=1,
-            start=replace(FIRST_START, launcher=launcher),
-            store_port=PORT,
-        ),
-        0,
-    )
-    return watched
-
-
-def heard_of(message: Message, number: int = 1, ago_s: float = 0.0) -> PeerState:
-    told_ns = time.monotonic_ns() - int(ago_s * SECOND)
-    line = class_of(RankView(rank=number), (), 0)
-    return PeerState(replace(message, lines=(line,)), told_ns)
-
-
-def agreed(watched: WatchedRound, *told: PeerState) -> int:
-    return agreed_number(watched, mark_of(watched), told, time.monotonic_ns())
-
-
-def test_a_node_that_joined_late_counts_as_the_others_do() -> None:
-    assert agreed(joined(20.0), heard_of(THERE)) == 2
-    assert agreed(joined(60.0), heard_of(THERE, ago_s=40.0)) == 2
-
-
-def test_of_several_numbers_the_highest_counts_and_ones_own_is_never_lowered() -> None:
-    third = replace(THERE, node=2, round=4)
-    assert agreed(joined(20.0), heard_of(THERE), heard_of(third, 2)) == 4
-    ahead = joined(20.0)
-    ahead.number = 5
-    assert agreed(ahead, heard_of(THERE)) == 5
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"mark": RoundMark(60.0, PORT)},
-        {"mark": RoundMark(20.0, PORT + 1), "world_size": 3},
-        {"mark": RoundMark()},
-        {"world_size": 3},
-    ],
-    ids=["started before", "another store", "a version that tells neither", "another size"],
-)
-def test_another_start_keeps_its_number(changes: dict[str, object]) -> None:
-    told = replace(THERE, **changes)  # type: ignore[arg-type]
-    assert agreed(joined(20.0), heard_of(told)) == 0
-
-
-def test_what_may_still_be_of_the_round_before_keeps_its_number() -> None:
-    young = replace(THERE, mark=RoundMark(2.0, PORT))
-    assert agreed(joined(2.0), heard_of(young)) == 0
-    ended = joined(20.0)
-    ended.note_exit(10, 1)
-    assert agreed(ended, heard_of(THERE)) == 0
-    assert agreed(joined(20.0), heard_of(THERE, number=0)) == 0, "both have rank 0"
-
-
-def test_only_torchrun_starts_all_ranks_together() -> None:
-    assert mark_of(joined(20.0, launcher="slurm")) == RoundMark()
-    assert agreed(joined(20.0, launcher="slurm"), heard_of(THERE)) == 0
-
-
-def test_nodes_that_have_each_rank_once_are_of_one_start_though_torchrun_sends_them_apart() -> None:
-    """torch 2.13 hands out addresses of an earlier round: their ranks wait at two stores."""
-    apart = replace(THERE, mark=RoundMark(20.0, PORT + 1))
-    assert agreed(joined(20.0), heard_of(apart)) == 2
-    assert agreed(joined(20.0), heard_of(apart, number=2)) == 0
-    assert agreed(joined(20.0), heard_of(replace(apart, mark=RoundMark(40.0, PORT + 1)))) == 0

@@ -11,17 +11,16 @@ from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
 from msgspec.structs import replace
 from processes import until
 
-from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import ELSEWHERE, rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import NodePlace, Round, RoundStart
-from lightning_hangcheck.nodes.encoding import BadMessage, pack, read_message
+from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
-from lightning_hangcheck.nodes.message import MOST_ENDS, VERSION, left_round, message_of
+from lightning_hangcheck.nodes.message import left_round, message_of
 from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, PeerState
-from lightning_hangcheck.watch.among_nodes import AmongNodes, is_on_whole_job
+from lightning_hangcheck.watch.among_nodes import AmongNodes
 from lightning_hangcheck.watch.joined_nodes import (
     EndedRounds,
     LeftHere,
@@ -140,18 +139,6 @@ def test_it_is_known_on_each_node_when_all_have_read_a_verdict(nodes: list[Among
     assert not any(node.all_know(replace(verdict, verdict="suspect")) for node in nodes)
 
 
-def test_a_node_that_has_ended_is_not_waited_for(nodes: list[AmongNodes]) -> None:
-    tell_until(nodes, lambda: hears(nodes))
-    verdict = judge(nodes[0].join(now(HERE)))
-    nodes[1].tell(now(THERE), None, ended=True)
-
-    def known() -> bool:
-        nodes[0].tell(now(HERE), verdict)
-        return nodes[0].all_know(verdict)
-
-    until(known, "the message that the other node has ended")
-
-
 def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
     nodes: list[AmongNodes], clock: Clock
 ) -> None:
@@ -210,43 +197,6 @@ def test_a_node_of_which_nothing_was_ever_heard_is_named(
     assert [gap.what for gap in late.gaps] == ["node 1"]
 
 
-@pytest.mark.parametrize(("own", "other"), [(0, 1), (1, 0)], ids=["the first", "another"])
-def test_a_node_whose_words_cannot_be_read_is_not_called_absent(
-    own: int, other: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Another version of this package is there: it was heard, and the gap says what is wrong."""
-    monkeypatch.setattr(log, "_said", set())
-    meet = FolderPlace(tmp_path / "meet")
-    place = NodePlace(number=own, nnodes=2)
-    with closing(AmongNodes(place, [meet])) as node:
-        stamps = iter(range(1_000_000))
-
-        def told() -> bool:
-            stamp, version = next(stamps), VERSION + 1
-            meet.post(f"node-{other}", pack(replace(message_of(THERE, 1, stamp), version=version)))
-            node.tell(now(HERE), None)
-            return node.join(now(HERE)).gaps != (GAP,)
-
-        until(told, "two words that cannot be read")
-        case = node.join(now(HERE, SILENT_AFTER_S))
-    assert case.run.absent_nodes == ()
-    (gap,) = case.gaps
-    assert gap.what == f"node {other}"
-    assert gap.why == (
-        f"what is told there is not used: it has version {VERSION + 1}, this one reads {VERSION}: "
-        "install the same lightning-hangcheck on all nodes"
-    )
-
-
-def test_a_hang_is_told_on_all_nodes_and_a_lost_pace_where_its_ranks_are() -> None:
-    hang = replace(judge(HERE), verdict="hang", stalled_since="2026-01-01T00:00:00Z")
-    assert is_on_whole_job(hang)
-    assert is_on_whole_job(replace(hang, verdict="recovered"))
-    assert not is_on_whole_job(replace(hang, verdict="finished"))
-    assert not is_on_whole_job(replace(hang, verdict="slow", stalled_since=None))
-    assert not is_on_whole_job(None)
-
-
 OF_TWO: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
 
 NEXT = RoundStart(launcher="torchrun", number=1, most=3)
@@ -294,22 +244,6 @@ def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
     for nodes in ({}, heard(GOES_ON), heard(replace(GOES_ON, run=ENDED_BY_AGENT.run))):
         assert join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
     assert join_round_end(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
-
-
-def test_no_more_ends_are_told_or_read_than_a_node_has_room_for() -> None:
-    many = replace(FAILED, ranks=tuple(gone(n, 1, order=n) for n in range(MOST_ENDS + 3)))
-    told = left_round(many)
-    assert [view.rank for view in told.ranks] == list(range(MOST_ENDS))
-    too_many = replace(told, ranks=(*told.ranks, gone(9, 1)))
-    with pytest.raises(BadMessage, match="length <= 8"):
-        read_message(pack(message_of(GOES_ON, 1, 1, left=too_many)))
-
-
-def test_a_node_alone_waits_for_nobody() -> None:
-    ended = EndedRounds()
-    ended.leave(LeftHere(FAILED, "", None))
-    ((_, _, remembered),) = ended.settled(NOW_NS)
-    assert remembered.culprits == (1,)
 
 
 def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_BACKWARD, IN_LOAD, SECOND, job, look, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, SECOND, job, look, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
@@ -88,16 +88,6 @@ def test_a_rank_that_waits_long_for_its_batches_is_named_after_the_limit() -> No
     assert slow.ratio == 10.0
 
 
-def test_loops_without_parts_are_watched_by_their_steps() -> None:
-    training = Training(0)
-    training.in_parts = False
-    slowness = training.steps(LEARNING).until_told(r0=SLOW_STEP)
-    assert (slowness.ranks[0].in_parts, slowness.ranks[0].before.seconds) == (False, 1.0)
-    assert slowness.ranks[0].now.seconds == 10.0
-    verdict = judge(replace(job(rank(0, silent=0.1)), slowness=slowness))
-    assert "parts of a step are not timed" in verdict.summary
-
-
 def test_what_is_no_lost_pace() -> None:
     assert Training(0).steps(LEARNING // 3).steps(100, r0=SLOW_STEP).told == [], "none is learnt"
     training = Training(0).steps(LEARNING)
@@ -155,15 +145,6 @@ def heavy_tailed(rng: random.Random, scale_s: float) -> Iterator[Step]:
         yield usual(rng, scale_s, 1.0, *late)
 
 
-def growing(rng: random.Random, scale_s: float) -> Iterator[Step]:
-    """Longer and longer sequences: eight times the work after some hours."""
-    elapsed_s, all_s = 0.0, rng.uniform(1, 12) * HOUR_S
-    while True:
-        step = usual(rng, scale_s, 8 ** min(1.0, elapsed_s / all_s))
-        elapsed_s += step[0].seconds
-        yield step
-
-
 def bursts(rng: random.Random, scale_s: float) -> Iterator[Step]:
     """Storage that others use: five to thirty times as slow, for less than the limit."""
     calm_s = rng.uniform(30, 1800)
@@ -187,20 +168,12 @@ def bimodal(rng: random.Random, scale_s: float) -> Iterator[Step]:
             yield usual(rng, scale_s, grown)
 
 
-def sorted_by_length(rng: random.Random, scale_s: float) -> Iterator[Step]:
-    """Each epoch begins with its longest batches and ends with its shortest."""
-    steps, factor = int(rng.uniform(600, 7200) / scale_s / 3), rng.uniform(3, 12)
-    while True:
-        for number in range(steps):
-            yield usual(rng, scale_s, factor ** (1 - number / steps))
-
-
 SLOW_AFTER_S, HOURS, HOUR_S = 180.0, 3.0, 3600.0
 RUNNING = job(rank(0, silent=0.1), rank(1, silent=0.1))
 
 
 @pytest.mark.parametrize("in_parts", [True, False], ids=["parts", "whole"])
-@pytest.mark.parametrize("kind", [heavy_tailed, growing, bursts, bimodal, sorted_by_length])
+@pytest.mark.parametrize("kind", [heavy_tailed, bursts, bimodal])
 def test_no_usual_loop_is_called_slow(kind: Kind, *, in_parts: bool) -> None:
     """Nothing in them is slow for as long as the limit."""
     for seed in range(2):
@@ -245,11 +218,3 @@ def test_ranks_in_a_collective_wait_and_others_work_at_a_line() -> None:
     waits, works = glances.added_to(SLOW).ranks
     assert (waits.looks, waits.waited) == (GLANCES, GLANCES - 1)
     assert (works.looks, works.waited, works.place) == (GLANCES, 1, IN_LOAD[-1])
-
-
-def test_backward_waits_only_where_it_sleeps() -> None:
-    glances = Glances()
-    glances.take(seen(IN_BACKWARD, state="R"))
-    assert glances.added_to(SLOW).ranks[0].waited == 0
-    glances.take(seen(IN_BACKWARD, state="S"))
-    assert glances.added_to(SLOW).ranks[0].waited == 1

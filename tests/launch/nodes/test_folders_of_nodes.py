@@ -84,37 +84,6 @@ def test_nodes_of_a_job_that_is_started_again_share_one_folder_below(
     assert f"{shared} already holds a run; this one is kept in {shared}/start-2\n" in said
 
 
-def test_another_node_than_the_first_may_come_first_when_a_job_is_started_again(
-    tmp_path: Path,
-) -> None:
-    shared = tmp_path / "run"
-    taken = [start_again(str(shared), RECORD, number).path for number in (0, 1, 1, 0, 1, 0)]
-    below = [one.relative_to(tmp_path).as_posix() for one in taken]
-    assert below[2:] == [
-        "run/start-2/node-1", "run/start-2", "run/start-3/node-1", "run/start-3",
-    ]  # fmt: skip
-
-
-def test_a_node_that_missed_a_start_joins_none_that_is_over(tmp_path: Path) -> None:
-    shared = tmp_path / "run"
-    for number in (0, 1):
-        start_again(str(shared), RECORD, number)
-    over(start_again(str(shared), RECORD))
-    assert start_again(str(shared), RECORD, 1).path == shared / "start-3" / "node-1"
-    assert start_again(str(shared), RECORD).path == shared / "start-3"
-
-
-def test_a_start_is_kept_elsewhere_where_its_folder_cannot_be_made(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    shared = tmp_path / "run"
-    start_again(str(shared), RECORD)
-    (shared / "start-2").write_text("a file")
-    assert start_again(str(shared), RECORD).path.name.startswith("hangcheck-run-")
-    assert "this run is kept in" in capfd.readouterr().err
-
-
 def test_a_folder_whose_name_is_not_utf8_is_no_reason_not_to_run(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,27 +101,6 @@ def test_where_no_node_has_a_number_yet_the_first_to_come_takes_it(tmp_path: Pat
     second = take_run_folder(str(shared), NAMED)
     assert first.path == shared
     assert second.path == shared / f"node-{socket.gethostname().partition('.')[0]}"
-
-
-def test_hosts_that_have_one_name_take_one_each(tmp_path: Path) -> None:
-    shared = tmp_path / "run"
-    taken = [take_run_folder(str(shared), NAMED).path for _ in range(4)]
-    assert len(set(taken)) == 4
-    named = f"{shared}/node-{socket.gethostname().partition('.')[0]}"
-    assert all(str(one).startswith(named) for one in taken[1:])
-
-
-@pytest.mark.parametrize("ended", [True, False], ids=["the same job again", "another job"])
-def test_where_none_has_a_number_a_folder_of_an_earlier_run_is_not_used(
-    ended: bool, tmp_path: Path
-) -> None:
-    shared = tmp_path / "run"
-    first = start_again(str(shared), NAMED if ended else RECORD)
-    if ended:
-        over(first)
-    host = socket.gethostname().partition(".")[0]
-    taken = [start_again(str(shared), NAMED).path for _ in range(2)]
-    assert taken == [shared / "start-2", shared / "start-2" / f"node-{host}"]
 
 
 @pytest.mark.parametrize(("number", "below"), [("0", ""), ("3", "/node-3")])

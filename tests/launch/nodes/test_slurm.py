@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, end, until
-from watch.launched import python, record_of, run_words, verdict_of
+from watch.launched import python, run_words, verdict_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -162,27 +162,6 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
         yield found
     finally:
         found.end()
-
-
-@WHEN_ASKED_FOR
-def test_tasks_that_run_hangcheck_meet_below_the_run_folder_that_they_share(
-    cluster: SlurmCluster, tmp_path: Path
-) -> None:
-    """Healthy, with Lightning's own SLURM environment: no store but the one inside rank 0."""
-    step = cluster.srun([NAMED, *run_words(TRAINING)], tmp_path / "said")
-    try:
-        assert step.wait(LONGEST_S) == 0, (tmp_path / "said").read_text()
-    finally:
-        end(step)
-    assert "HANG" not in (tmp_path / "said").read_text()
-    run = tmp_path / "run"
-    assert [verdict_of(one).verdict for one in (run, run / "node-1")] == ["finished", "finished"]
-    (job,) = (run / "nodes").iterdir()
-    assert sorted(one.name for one in job.iterdir()) == ["first", "node-0", "node-1"]
-    record = record_of(run / "node-1")
-    assert [rank.rank for rank in record.ranks] == [1]
-    assert record.meeting.startswith(f"folder {job}: no store that outlives the ranks")
-    assert record.meeting.endswith("this is node 1 of 2")
 
 
 @WHEN_ASKED_FOR

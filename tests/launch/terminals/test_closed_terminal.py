@@ -5,10 +5,8 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
-import psutil
 import pytest
 from launch.terminals.terminal import Terminal
-from long_tests import WHEN_ASKED_FOR
 from processes import is_alive, runs, until
 from watch.launched import run_words, verdict_of
 
@@ -18,21 +16,15 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.real
 SLEEPS = "import os, sys, time; print('ready', os.getpid(), flush=True); time.sleep(1000)"
 IN_A_GROUP_OF_ITS_OWN = "import os; os.setpgid(0, 0); " + SLEEPS
-STOPPED = "import os, signal; print('ready', os.getpid(), flush=True); os.kill(os.getpid(), 19)"
 
 
-@pytest.mark.parametrize(
-    "program", [IN_A_GROUP_OF_ITS_OWN, pytest.param(STOPPED, marks=WHEN_ASKED_FOR)]
-)
-def test_closing_the_terminal_of_the_session_that_we_lead(program: str, tmp_path: Path) -> None:
-    terminal = Terminal(tmp_path, run_words([sys.executable, "-c", program]))
+def test_closing_the_terminal_of_the_session_that_we_lead(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path, run_words([sys.executable, "-c", IN_A_GROUP_OF_ITS_OWN]))
     try:
         terminal.until_shown("ready ")
         until(lambda: (tmp_path / "run" / "run.json").exists(), "the run folder")
         below = terminal.below()
-        (command,) = [one for one in below if runs(one, program)]
-        if program == STOPPED:
-            until(lambda: command.status() == psutil.STATUS_STOPPED, "it to stop")
+        (command,) = [one for one in below if runs(one, IN_A_GROUP_OF_ITS_OWN)]
         terminal.close()
         until(lambda: not is_alive(command), "the command to end")
         assert terminal.until_ended() == 128 + 1
