@@ -46,7 +46,6 @@ OF_SLURM = {"rank": 5, "world_size": 8, "local_rank": 1, "node_rank": 1}
             "slurm",
             OF_SLURM | {"local_world_size": 1, "node_rank": 3},
         ),
-        (SLURM_STEP | FOUR_NODES | {"SLURM_NODEID": "4"}, "slurm", OF_SLURM | {"node_rank": 4}),
         (SHELL, "none", {}),
         (
             {"LOCAL_RANK": "1", "NODE_RANK": "0", "WORLD_SIZE": "2"},

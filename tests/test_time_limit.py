@@ -27,15 +27,6 @@ def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:
     )
 
 
-def test_bounded_work_gives_its_result_or_raises_its_error() -> None:
-    def denied() -> None:
-        raise PermissionError(13, "Permission denied")
-
-    assert within(10.0, lambda: "seen") == "seen"
-    with pytest.raises(PermissionError):
-        within(10.0, denied)
-
-
 def test_no_more_work_is_begun_while_sixteen_pieces_are_blocked() -> None:
     release = threading.Event()
     ended = threading.Semaphore(0)
@@ -70,22 +61,6 @@ def test_a_process_whose_reads_block_costs_its_own_places_and_no_other_reads() -
     while any(thread.name == "hangcheck-bounded" for thread in threading.enumerate()):
         pass
     assert within(10.0, lambda: "again", of=7) == "again"
-
-
-def test_the_same_work_for_many_processes_takes_one_thread() -> None:
-    threads: set[int] = set()
-
-    def work(pid: int) -> int:
-        threads.add(threading.get_ident())
-        if pid == 3:
-            raise PermissionError(13, "Permission denied")
-        return 2 * pid
-
-    found = each_within(10.0, work, [5, 3, 5, 7])
-    assert list(found) == [5, 3, 7]
-    assert (found[5], found[7]) == (10, 14)
-    assert isinstance(found[3], PermissionError)
-    assert len(threads) == 1
 
 
 def test_one_process_that_blocks_costs_its_own_answer_only() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import faulthandler
 import functools
-import os
 import signal
 import subprocess
 import sys
@@ -43,39 +42,6 @@ def name_sidecar(file: Path, pid: int) -> None:
     stat = read_process_stat(pid)
     assert stat
     file.write_bytes(encode(SidecarFacts(pid=pid, started_ticks=stat.started_ticks)))
-
-
-def test_only_a_sidecar_that_was_killed_and_not_replaced_is_missed_and_once(
-    tmp_path: Path, sidecar: subprocess.Popen[bytes]
-) -> None:
-    """Whoever replaced it has said so; that training goes on unwatched would be wrong by then."""
-    lost: list[int] = []
-    patience_s = [60.0]
-    file = tmp_path / "sidecar.json"
-    page = PageWriter.unseen()
-    watch = Pulse(page, file, lost.append, lambda: patience_s[0], lambda: None)
-    watch.look()
-    name_sidecar(file, sidecar.pid)
-    watch.look()
-    for left in (file.unlink, lambda: file.write_text("{")):  # on purpose
-        left()
-        watch.look()
-    name_sidecar(file, sidecar.pid)
-    killed = file.read_bytes()
-    sidecar.kill()
-    sidecar.wait(120)
-    watch.look()
-    name_sidecar(file, os.getpid())
-    patience_s[0] = 0.0
-    watch.look()
-    assert lost == []
-    for _ in range(2):
-        file.write_bytes(killed)
-        watch.look()
-    assert lost == [sidecar.pid], "nobody replaces it, and patience ends"
-    file.write_bytes(encode(SidecarFacts(pid=os.getpid(), started_ticks=1)))
-    watch.look()
-    assert lost == [sidecar.pid, os.getpid()], "another process with its id is none"
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(
@@ -153,28 +119,12 @@ def test_a_rank_tells_whose_handlers_could_end_its_wait(unhandled: None) -> None
         assert (signal.SIGUSR1 in handled_signals()) == of_others, handler
 
 
-def test_an_event_loop_that_a_signal_wakes_is_told(unhandled: None) -> None:
-    async def wait() -> None:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, sets_an_event)
-        assert signal.SIGCHLD in handled_signals()
-
-    asyncio.run(wait())
-
-
 async def next_rollout(rollouts: asyncio.Queue[int]) -> int:
     return await rollouts.get()
 
 
-async def gathered(rollouts: asyncio.Queue[int]) -> None:
-    await asyncio.gather(asyncio.sleep(0), next_rollout(rollouts))
-
-
 async def limited(rollouts: asyncio.Queue[int]) -> None:
     await asyncio.wait_for(next_rollout(rollouts), 600)
-
-
-async def waited_for(rollouts: asyncio.Queue[int]) -> None:
-    await asyncio.wait({asyncio.ensure_future(next_rollout(rollouts))})
 
 
 @pytest.mark.parametrize("through", [next_rollout, gathered, limited, waited_for])
@@ -292,20 +242,6 @@ def test_a_worker_that_learns_its_rank_is_a_rank(run: Callable[..., Program], me
         "finished",
     ]
     assert program.page().rank == 0
-
-
-@pytest.mark.skipif(
-    sys.version_info >= (3, 13),
-    reason="from Python 3.13 on such a child has forgotten its exception when its exit hooks run",
-)
-@pytest.mark.parametrize("method", ["fork", "spawn"])
-@pytest.mark.parametrize("how", ["learn and raise", "learn and exit"])
-def test_such_a_rank_leaves_last_words(run: Callable[..., Program], method: str, how: str) -> None:
-    program = run(worker(method, how))
-    page = program.page(int(program.out))
-    assert page.ending == "raised"
-    assert page.last_words.startswith("ValueError: of a rank in work (train.py:")
-    assert program.page().ending == "finished"
 
 
 def test_a_child_forked_by_hand_is_silent_even_when_it_raises(

@@ -159,27 +159,3 @@ def test_switched_off_a_tracked_loop_is_the_bare_loop(run: Callable[..., Program
     program = run(EPISODES, HANGCHECK_DISABLE="1")
     assert program.process.returncode == 0, program.err
     assert (program.said, program.pages()) == ([], set())
-
-
-def test_a_forked_child_does_not_touch_its_parents_loop(run: Callable[..., Program]) -> None:
-    program = run("""
-import os
-import lightning_hangcheck as hc
-for number in hc.track(range(2), "simulation"):
-    with hc.step("fork"):
-        child = os.fork()
-    if child == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-""")
-    assert program.process.returncode == 0, program.err
-    (entry,) = [entry for entry in program.journal() if entry["kind"] == "track"]
-    assert entry["steps"]["fork"]["count"] == 2
-
-
-def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
-    """A bar between log lines is noise."""
-    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
-    assert [line for line in program.err.splitlines() if line.strip()] == [
-        line for line in program.err.splitlines() if "simulation: 5 items" in line
-    ]

@@ -80,14 +80,6 @@ def test_a_plain_process_opens_its_own_and_exports_it() -> None:
     assert join_session({}, Identity(), None).path != session.path
 
 
-def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
-    session = open_session(tmp_path / "key", facts("train"))
-    session.sidecar_file.touch()
-    (session.pages / "1.page").touch()
-    session.leave(1)
-    assert (session.pages / "1.page").exists()
-
-
 STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
 
 JOIN = """
@@ -173,21 +165,6 @@ for _ in range(max(CALLS_KEPT, POSTED_KEPT)):
     calls.note(sys._getframe())
 for peer in range(MOST_PEERS + 1):
     messages.post_send(peer)
-"""
-
-BEGIN_WHEN_FULL = f"""{FILL}
-from lightning_hangcheck.session.collective_notes import (
-    MessageCounter, note_group, noted_messages,
-)
-server = room / "torch" / "7"
-note_group(server, "0", [0, 1])
-fill()
-try:
-    MessageCounter(server)
-except OSError:
-    assert noted_messages(server) is None
-else:
-    raise SystemExit("it found room where there is none")
 """
 
 

@@ -8,7 +8,6 @@ import pty
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,15 +18,10 @@ from processes import PATIENCE_S, PROGRAMS
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.text.shown import (
     LARGEST_RANK,
-    before,
     format_ranks,
-    moment_of,
     one_line,
     parse_ranks,
-    read_utc,
     seconds_in_words,
-    told_apart,
-    utc,
     visible,
     visible_json,
 )
@@ -42,30 +36,6 @@ def test_a_duration_is_never_an_exponent() -> None:
     seconds = (0.0, 0.31, 41.2, 59.94, 59.96, 125.4, 3599.6)
     words = ["<1 ms", "0.31 s", "41.2 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min"]
     assert [seconds_in_words(one) for one in seconds] == words
-
-
-MOMENT = datetime(2026, 11, 20, 10, 23, 45, 123999, tzinfo=timezone.utc)
-
-
-def test_a_moment_is_written_as_utc_with_all_its_digits_and_what_is_finer_is_cut_off() -> None:
-    assert utc(MOMENT, "seconds") == "2026-11-20T10:23:45Z"
-    assert utc(MOMENT, "microseconds") == "2026-11-20T10:23:45.123999Z"
-    assert utc(MOMENT.astimezone(timezone(timedelta(hours=2)))) == "2026-11-20T10:23:45.123Z"
-    assert utc(MOMENT.replace(microsecond=0)) == "2026-11-20T10:23:45.000Z"
-    assert before("2026-11-20T00:00:01.250Z", 2.0) == "2026-11-19T23:59:59.250Z"
-    assert moment_of(1_795_170_225_123_999_999) == MOMENT
-
-
-@pytest.mark.parametrize("fraction", ["", ".5", ".50", ".500000", ".500000000"])
-def test_a_fraction_of_any_length_is_read(fraction: str) -> None:
-    expected = MOMENT.replace(microsecond=500_000 if fraction else 0)
-    assert read_utc(f"2026-11-20T10:23:45{fraction}Z") == expected
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-20T10:23:45+02:00", "2026-13-01"])
-def test_what_is_no_moment_of_utc_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - of whatever reads it
-        read_utc(text)
 
 
 rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
@@ -128,14 +98,6 @@ def test_json_decodes_to_the_same(value: object) -> None:
         shown = visible_json(data.encode())
         assert json.loads(shown) == value
         assert all(line.isprintable() for line in shown.decode().split("\n"))
-
-
-def test_texts_that_look_alike_once_they_are_cut_are_told_apart_by_their_lengths() -> None:
-    """What each has in common with another is left out, which may leave the same of two."""
-    ends = ["ab" * 300 + "1", "ab" * 300 + "2", "ab" * 60 + "2"]
-    shown = told_apart(ends, 100)
-    assert len(set(shown)) == 3
-    assert shown[2].endswith("2 (121 characters)")
 
 
 # C0 without the line break, DEL, C1, directions, zero width, byte order mark
