@@ -15,7 +15,6 @@ from lightning_hangcheck.files import apart as module
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import (
     UnusableFile,
-    create_once,
     read_end_owned,
     read_owned,
     write_atomically,
@@ -68,13 +67,6 @@ def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
     write_atomically(path, b"second")
     assert path.read_bytes() == b"second"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_of_several_writers_one_wins_and_all_agree(tmp_path: Path) -> None:
-    path = tmp_path / "session.json"
-    assert create_once(path, b"first") == b"first"
-    assert create_once(path, b"second") == b"first"
     assert list(tmp_path.iterdir()) == [path]
 
 

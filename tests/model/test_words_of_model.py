@@ -7,13 +7,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 import lightning_hangcheck
-from lightning_hangcheck.model import verdict
 from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.slugs import (
     phase_after_checkpoint,
     phase_of_name,
@@ -102,13 +100,6 @@ def test_a_frame_that_was_written_is_read_again_and_nothing_else() -> None:
         assert Frame.parse(str(frame)) == frame
     for text in ("", "main", "main (train.py)", "main (train.py:x)", "(a:1)"):
         assert Frame.parse(text) is None
-
-
-def test_a_gap_and_its_remedy_are_one_sentence_in_the_verdict_only() -> None:
-    gap = Gap("stack of pid 7", 3, "it belongs to user id 7", "stack", "run as that user")
-    told = {"what": "stack of pid 7", "rank": 3, "why": "it belongs to user id 7; run as that user"}
-    assert msgspec.to_builtins(verdict.Gap.of(gap)) == told
-    assert msgspec.convert(msgspec.to_builtins(gap), Gap) == gap
 
 
 AT_ONCE = """

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import bz2
 import gzip
 import json
-import lzma
 import os
 import pickle
 import random
@@ -91,10 +89,9 @@ def test_json_tells_the_same_as_a_pickle(tmp_path: Path) -> None:
     assert read(tmp_path).verdict.culprits == (1,)
 
 
-@pytest.mark.parametrize("pack", [gzip.compress, bz2.compress, lzma.compress])
-def test_packed_files_are_unpacked(left: Path, pack: Callable[[bytes], bytes]) -> None:
+def test_packed_files_are_unpacked(left: Path) -> None:
     for file in left.iterdir():
-        file.write_bytes(pack(file.read_bytes()))
+        file.write_bytes(gzip.compress(file.read_bytes()))
     assert read(left).verdict.culprits == (1,)
 
 
@@ -109,15 +106,6 @@ def test_of_two_incidents_the_newer_is_told_and_the_other_named(tmp_path: Path) 
     assert "#7" in found.verdict.summary
     assert set(reasons(found)) == {"old_0", "old_1"}
     assert "another incident or job, of 2023-11-14T22:13:21Z" in reasons(found)["old_0"]
-
-
-def test_jobs_of_other_sizes_are_not_mixed(tmp_path: Path) -> None:
-    wide = {"0": [0, 1, 2, 3]}
-    other = {f"b_{rank}": dump(rank, did(7, ended=True), groups=wide) for rank in (2, 3)}
-    mine = {f"a_{rank}": one for rank, one in stuck(began_s=5.0).items()}
-    found = read(write(tmp_path / "left", mine | other))
-    assert (found.verdict.world_size, found.verdict.culprits) == (2, (1,))
-    assert set(reasons(found)) == {"b_2", "b_3"}
 
 
 # Foreign, torn and hostile.
@@ -204,15 +192,3 @@ def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) 
         (folder / "dump_1").write_bytes(data)
         found = read(folder)
         assert found.verdict.verdict == "hang", "rank 0 waits, whatever is left of rank 1"
-
-
-def test_source_code_beside_logs_is_no_log_of_the_rank_in_its_name(tmp_path: Path) -> None:
-    (tmp_path / "job.log").write_text("[rank1]: ValueError: no data\n")
-    source = tmp_path / "save_on_rank_0.py"
-    source.write_text("print('saving')\n")
-    found = read(tmp_path)
-    assert reasons(found) == {
-        "save_on_rank_0.py": "source code or documentation; name the file to read it"
-    }
-    assert [one.path for one in found.left.read] == [str(tmp_path / "job.log")]
-    assert len(read(tmp_path / "job.log", source).left.read) == 2

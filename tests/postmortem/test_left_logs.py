@@ -53,10 +53,6 @@ def of_group(ranks: range, sizes: dict[int, int]) -> list[str]:
     ]
 
 
-UNIQUE_ID = (
-    "torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving"
-    " ncclUniqueId from [0] via c10d key-value store by key '0', but store->get('0') got error: {}"
-)
 BARRIER = "RuntimeError: [Rank 0]: Ranks {} failed to pass monitoredBarrier in 300000 ms"
 AT, LATER, SOON = "2024-05-13_13:26:30", "2024-05-13_13:27:01", "2024-05-13_12:55:40"
 FALLEN = "NVRM: Xid (PCI:0000:44:00): {}, pid=412, name=python, GPU has fallen off the bus."
@@ -86,15 +82,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "torchrun's line at once tells a rank on its node, which is no global one": (
         [AT_ONCE],
         {"verdict": "crashed", "cause": "process_dead", "culprits": (), "guessed": (5,)},
-    ),
-    "its summary tells the global one": (
-        [AT_ONCE, summary((13, -9, AT))],
-        {"cause": "process_dead", "culprits": (13,), "certainty": "proven", "now": "dmesg"},
-    ),
-    "mpirun names the rank": (
-        ["mpirun noticed that process rank 7 with PID 311 on node gpu4 exited on signal 9"
-         " (Killed)."],
-        {"cause": "process_dead", "culprits": (7,), "certainty": "proven"},
     ),
     "a silent rank is unknown, not guilty": (
         [timeout(rank, 70, "_ALLGATHER_BASE", (513, 2052)) for rank in (0, 1, 2)],
@@ -133,10 +120,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          timeout(0, 70, "_ALLGATHER_BASE", (8, 32))],
         {"cause": "rank_diverged", "culprits": (0,), "certainty": "majority"},
     ),
-    "of two ranks in other operations neither is named": (
-        [timeout(0, 70, "BROADCAST", 8), timeout(1, 70, numel=BIG)],
-        {"cause": "collective_mismatch", **NOBODY},
-    ),
     "RAS lists the smaller set, not the guilty one": (
         ["#0-0 (fa93daea854b060b) MISMATCH",
          "  Communicator ranks have different AllGather operation counts",
@@ -163,10 +146,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [timeout(1, 1), status(1, 1, 1, -1)],
         {"cause": "network_wait", **NOBODY, "says": "NCCL_P2P_DISABLE"},
     ),
-    "where all ranks are inside the data does not move": (
-        [timeout(rank, 70, "_ALLGATHER_BASE", (8, 32)) for rank in range(4)],
-        {"cause": "network_wait", **NOBODY, "unseen": []},
-    ),
     "an exception of one rank explains the wait of the others": (
         [raised(3, "KeyError: 'label'"), *ALL_INSIDE],
         {"verdict": "dead", "cause": "process_dead", "culprits": (3,), "says": "KeyError: 'label'"},
@@ -179,12 +158,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         [raised(11, OUT_OF_MEMORY), timeout(0, 70)],
         {"cause": "memory_pressure", "culprits": (11,), "certainty": "proven",
          "now": "Reduce batch size"},
-    ),
-    "a GPU's fault in the words of torch 2.1": (
-        ["RuntimeError: CUDA error: uncorrectable ECC error encountered",
-         "[E ProcessGroupNCCL.cpp:916] [Rank 1] NCCL watchdog thread terminated with exception:"
-         " CUDA error: uncorrectable ECC error encountered"],
-        {"cause": "process_dead", "culprits": (1,), "certainty": "proven", "now": "out of use"},
     ),
     "a dead DataLoader worker": (
         [raised(2, KILLED_WORKER)], {"cause": "dataloader_worker", "now": "num_workers"},
@@ -218,10 +191,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["x [4] NCCL WARN NET/IB : Got completion from peer 10.0.0.7<54862>"],
         {"cause": "network_wait", **NOBODY, "now": "nccl-tests"},
     ),
-    "the id of a communicator that rank 0 never brought": (
-        [UNIQUE_ID.format("wait timeout after 600000ms, keys: /default_pg/0//cuda//0")],
-        {"culprits": (0,), "guessed": (), "now": "what rank 0 did"},
-    ),
     "clients that never came": (
         ["torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients."
          " 1/3 clients joined."],
@@ -233,22 +202,10 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " COMPLETE"],
         {"culprits": (6,), "says": "Xid 79", "now": "out of use"},
     ),
-    "torch's stack of what timed out": (
-        ["[rank3]:[E508 07:35:59.440171617 ProcessGroupNCCL.cpp:733] Stack trace of the failed"
-         " collective: ",
-         "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
-         "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
-        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
-    ),
     "a job that was cancelled": (
         ["slurmstepd: error: *** JOB 91 ON node1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME"
          " LIMIT ***"],
         {"verdict": "crashed", "says": "The job was ended from outside: due to time limit"},
-    ),
-    "torchrun that was asked to end, where the log ends there": (
-        ["W1130 12:13:49.388000 124326 torch/distributed/elastic/agent/server/api.py:723] Received"
-         " 15 death signal, shutting down workers"],
-        {"verdict": "crashed", **NOBODY, "says": "SIGTERM"},
     ),
     "an address that nobody answers": (
         ["[W socket.cpp:601] [c10d] The client socket has failed to connect to [n0.svc.local]:43461"
@@ -265,11 +222,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
          *(timeout(rank, 70) for rank in (0, 1))],
         {"verdict": "hang", **NOBODY},
-    ),
-    "a process of spawn that a signal ended": (
-        ["torch.multiprocessing.spawn.ProcessExitedException: process 3 terminated with signal"
-         " SIGKILL"],
-        {"cause": "process_dead", "culprits": (3,)},
     ),
     **{
         f"a rank that lost another names nobody: {error[:40]}": ([raised(1, error)], NOBODY)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +10,6 @@ from cases import agrees
 from log_lines import status, timeout
 from postmortem.dumps import (
     LEFT_BEHIND,
-    REAL_RECORDS,
     did,
     dump,
     judged,
@@ -29,32 +27,11 @@ if TYPE_CHECKING:
 ALL = range(8)
 ONE = {"0": list(ALL)}
 MESH = {"0": list(ALL), "1": [0, 1, 2, 3], "2": [4, 5, 6, 7], "3": [0, 4], "4": [1, 5]}
-OTHER = {"0": list(ALL), "1": [0, 1]}
-DRAWS = 40
-REMOVED = 6
 
 
 def whole(*entries: dict[str, Any], groups: Mapping[str, Sequence[int]] = ONE) -> Dumps:
     """The same of all ranks."""
     return {rank: dump(rank, *entries, groups=groups) for rank in ALL}
-
-
-@pytest.mark.skipif(not REAL_RECORDS.exists(), reason=f"{REAL_RECORDS} is not there")
-@pytest.mark.parametrize("culprits", [(9, 14), (12, 14)])
-def test_a_real_job_is_explained_whatever_dumps_are_lost(culprits: tuple[int, ...]) -> None:
-    files = sorted((REAL_RECORDS / f"ranks-{culprits[0]}-{culprits[1]}").iterdir())
-    verdict = judged_files(files)
-    assert (verdict.verdict, verdict.culprits) == ("hang", culprits)
-    assert (verdict.seen_in, verdict.certainty) == ("files", "proven")
-    assert verdict.victims == tuple(rank for rank in range(16) if rank not in culprits)
-    assert verdict.world_size == 16
-    draw, named = random.Random(7), 0
-    for _ in range(DRAWS):
-        verdict = judged_files(draw.sample(files, 16 - REMOVED))
-        assert set(verdict.culprits) <= set(culprits), "nobody innocent is named"
-        named += bool(verdict.culprits)
-        assert any("no dump of it is here" in gap.why for gap in verdict.gaps)
-    assert named > DRAWS / 2
 
 
 def mixed(dumps: Dumps, *entries: dict[str, Any], of: int, **told: Any) -> Dumps:

@@ -108,12 +108,6 @@ def test_one_page_of_torchs_debug_server_has_all_ranks(heading: str) -> None:
     assert [len(one.stack.threads) for one in dumps] == [2, 2, 2]
 
 
-def test_processes_below_a_rank_are_no_ranks() -> None:
-    text = py_spy(900, LOADER) + "\n" + py_spy(950, ("__getitem__", "/home/ada/data.py"))
-    first, second = read_stack_file("rank2.txt", text.encode())
-    assert (first.rank, second.rank) == (2, None)
-
-
 def test_what_faulthandler_really_writes_is_read(tmp_path: Path) -> None:
     answers = tmp_path / "rank5.dump"
     with answers.open("w") as file:

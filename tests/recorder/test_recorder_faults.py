@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +11,7 @@ from lightning_hangcheck.look.flight_record import flight_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from conftest import Program
 
@@ -141,27 +141,6 @@ def test_a_session_whose_pages_cannot_be_written(
     program = run(TRAIN)
     assert_trained(program, "no page in shared memory, so no sidecar sees this rank")
     assert len(program.journal()) == 104
-
-
-NO_SHARED_MEMORY = """
-from pathlib import Path
-import lightning_hangcheck.session.session as session
-session.SHARED_MEMORY = Path("/dev/null/shm")
-"""
-
-
-def test_without_shared_memory_the_temporary_folder_serves(
-    run: Callable[..., Program], tmp_path: Path
-) -> None:
-    program = run(
-        NO_SHARED_MEMORY + TRAIN,
-        HANGCHECK_SESSION=None,
-        HANGCHECK_RUN_DIR=str(tmp_path / "run"),
-        TMPDIR=str(tmp_path),
-    )
-    assert_trained(program, None)
-    assert (tmp_path / f"hangcheck-{os.getuid()}").is_dir()
-    assert len(list((tmp_path / "run" / "ranks").iterdir())) == 1
 
 
 def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(

@@ -131,34 +131,3 @@ with hc.section("Datalogger save"):
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "saved"]
     assert save.at[:19] == entry["at"][:19]
     assert entry["seconds"] < 1.0
-
-
-def test_what_a_thread_beside_the_main_one_saves_is_no_sign_that_the_rank_gets_on(
-    start: Callable[..., Program],
-) -> None:
-    """A thread that keeps copies of the weights goes on while the main one is stuck for ever."""
-    program = start("""
-import threading
-import lightning_hangcheck as hc
-def keep_copies():
-    for _ in range(3):
-        with hc.section("save checkpoint"):
-            pass
-with hc.section("Trainer constructor"):
-    print("inside", flush=True)
-    input()
-    thread = threading.Thread(target=keep_copies)
-    thread.start()
-    thread.join()
-    print("kept", flush=True)
-    input()
-""")
-    assert program.hear() == "inside"
-    before = program.page()
-    program.tell("\n")
-    assert program.hear() == "kept"
-    after = program.page()
-    assert after.last_beat_ns == before.last_beat_ns
-    assert after.save is not None, "it is counted all the same"
-    program.finish("\n")
-    assert program.page().last_beat_ns > after.last_beat_ns

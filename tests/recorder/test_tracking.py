@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.judge.frames import tracked_place
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -130,32 +128,15 @@ def test_loops_and_steps_are_counted_and_leave_nothing_open(run: Callable[..., P
     assert not any(line.startswith("About to call") for line in program.said)
 
 
-WAITING = """
-import lightning_hangcheck as hc
-for episode in hc.track(range(50), "simulation"):
-    if episode == 40:
-        with hc.step("get observation"):
-            print("inside", flush=True)
-            input()
-            print("beaten", flush=True)
-            input()
-    hc.step("act")
-"""
-
-
-def test_the_page_says_which_step_of_which_item(start: Callable[..., Program]) -> None:
-    program = start(WAITING)
-    assert program.hear() == "inside"
-    page = program.page()
-    assert [str(section) for section in page.sections] == ["simulation, item 41", "get observation"]
-    assert tracked_place(page) == 'in step "get observation" of "simulation", item 41'
-    assert page.phase is None, "a loop that runs is past the start"
-    assert page.beats >= 2 * 40
-    program.tell("\n")
-    program.finish("\n")
-
-
 def test_switched_off_a_tracked_loop_is_the_bare_loop(run: Callable[..., Program]) -> None:
     program = run(EPISODES, HANGCHECK_DISABLE="1")
     assert program.process.returncode == 0, program.err
     assert (program.said, program.pages()) == ([], set())
+
+
+def test_without_a_terminal_nothing_is_drawn(run: Callable[..., Program]) -> None:
+    """A bar between log lines is noise."""
+    program = run("import lightning_hangcheck as hc\nlist(hc.track(range(5), 'simulation'))")
+    assert [line for line in program.err.splitlines() if line.strip()] == [
+        line for line in program.err.splitlines() if "simulation: 5 items" in line
+    ]

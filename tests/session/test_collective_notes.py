@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from pathlib import Path
 
 import lightning_hangcheck
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.session.collective_notes import (
-    POSTED_KEPT,
     CallNoter,
-    MessageCounter,
     note_group,
     noted_groups,
     noted_messages,
@@ -29,22 +26,6 @@ def test_members_of_groups_come_back(tmp_path: Path) -> None:
     assert noted_groups(server) == {"0": (0, 1, 2), "1": (0, 2)}
     assert noted_messages(server) == MessageCounts(), "who notes groups would note messages, too"
     assert notes_file(server, "groups").stat().st_mode & 0o777 == 0o600
-
-
-def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> None:
-    server = tmp_path / "torch" / "4711"
-    counter = MessageCounter(server)
-    for _ in range(POSTED_KEPT):
-        counter.post_send(7)
-    counter.post_receive(0)
-    beside = threading.Thread(target=counter.post_send, args=(3,))
-    beside.start()
-    beside.join()
-    noted = noted_messages(server)
-    assert noted is not None
-    assert (noted.sent, noted.received) == ({7: POSTED_KEPT, 3: 1}, {0: 1})
-    main, other = noted.newest
-    assert (main[-2:], len(main), other) == ((8, -1), POSTED_KEPT - 1, (4,))
 
 
 def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(

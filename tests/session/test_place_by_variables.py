@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 from msgspec.structs import replace
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.session import Session, SessionFacts
 from lightning_hangcheck.session.whose import (
-    first_host,
     job_key,
     key_of_nodes,
     node_key,
     place_in,
-    place_of,
     start_key,
-    tell_place,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TORCHRUN = {
     "RANK": "2",
@@ -85,54 +76,6 @@ def test_the_launchers_variables_say_which_node_this_is(
     assert place_in(environment) == place
 
 
-@pytest.mark.parametrize(
-    ("hosts", "first"),
-    [
-        ("n1", "n1"),
-        ("node[007-012,20],gpu3", "node007"),
-        ("$(id)", ""),
-        ("", ""),
-    ],
-)
-def test_the_first_host_of_a_slurm_step(hosts: str, first: str) -> None:
-    """As `scontrol show hostnames` has it."""
-    assert first_host({"SLURM_STEP_NODELIST": hosts, "SLURM_JOB_NODELIST": "other"}) == first
-
-
-BY_COMMAND = NodePlace(number=1, nnodes=4, host="first", port=29500)
-TASK = NodePlace(number=3, nnodes=4, ranks=1, job="slurm-7-0", machines=2)
-
-
-@pytest.mark.parametrize(
-    ("by_command", "store", "by_rank", "place"),
-    [
-        (None, ("", 0), None, None),
-        (None, ("", 0), OF_TORCHRUN, OF_TORCHRUN),
-        # the ranks' own store is another one in each round, and in a broken one not the same
-        (None, ("n0", 29400), replace(OF_TORCHRUN, port=9), replace(OF_TORCHRUN, job="the job")),
-        (BY_COMMAND, ("", 0), OF_TORCHRUN, replace(BY_COMMAND, nnodes=2, ranks=2)),
-        # a task that watches its own rank is no whole node
-        (TASK, ("", 0), OF_SLURM, TASK),
-    ],
-)
-def test_where_nodes_meet_is_told_by_the_command_and_how_many_came_by_the_ranks(
-    by_command: NodePlace | None,
-    store: tuple[str, int],
-    by_rank: NodePlace | None,
-    place: NodePlace | None,
-    tmp_path: Path,
-) -> None:
-    job = "the job" if store[0] else ""
-    facts = SessionFacts(
-        run_dir="", command="", started_at="", root_pid=1, job=job, node=by_command, store=store
-    )
-    session = Session(tmp_path, facts)
-    if by_rank is not None:
-        for number in (by_rank.number + 1, by_rank.number):  # a later round numbers them anew
-            tell_place(session, replace(by_rank, number=number))
-    assert place_of(session) == place
-
-
 ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
 TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -176,15 +119,6 @@ def test_nodes_meet_under_one_key_though_their_agents_count_differently() -> Non
     assert key_of_nodes(ours, identify(ours)) == key_of_nodes(theirs, identify(theirs))
     fewer = {**ours, "WORLD_SIZE": "2"}
     assert key_of_nodes(fewer, identify(fewer)) != key_of_nodes(ours, identify(ours))
-
-
-def test_a_requeued_job_of_slurm_is_the_same_job() -> None:
-    job, node, start = keys(SLURM_TASK)
-    again = keys({**SLURM_TASK, "SLURM_RESTART_COUNT": "1"})
-    assert again[:2] == (job, node)
-    assert again[2] != start
-    assert keys({**SLURM_TASK, "SLURM_JOB_ID": "8"})[0] != job
-    assert keys({**SLURM_TASK, "SLURM_STEP_ID": "1"})[1] != node
 
 
 def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:

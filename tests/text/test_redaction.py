@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import shlex
-import subprocess
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from lightning_hangcheck.identity import identify
-from lightning_hangcheck.observe.discovery import FoundRank
-from lightning_hangcheck.observe.run_record import rank_record
-from lightning_hangcheck.recorder.process import start_facts
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_values
 from lightning_hangcheck.text.shown import show_command
 
@@ -130,22 +125,6 @@ def test_variables_are_hidden_by_name_and_by_what_they_hold() -> None:
     assert redact_values(plain) == plain
     proxy = redact_values({"HTTPS_PROXY": "http://u:pw@proxy:1"})
     assert proxy == {"HTTPS_PROXY": f"http://{HIDDEN}@proxy:1"}
-
-
-ENVIRONMENT = {"WORLD_SIZE": "2", "UCX_TLS": "tcp", "FSDP_VERSION": "2", "HOME": "/root"}
-TOLD = {"FSDP_VERSION": "2", "UCX_TLS": "tcp", "WORLD_SIZE": "2"}
-
-
-def test_the_journal_and_the_run_record_tell_the_same() -> None:
-    pipe = subprocess.PIPE
-    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0, env=ENVIRONMENT) as rank:
-        assert rank.stdin is not None
-        assert rank.stdout is not None
-        rank.stdin.write(b"\n")
-        assert rank.stdout.read(1) == b"\n"  # it runs: during its exec it shows no environment
-        recorded = rank_record(FoundRank(rank=0, pid=rank.pid), "node0")
-    assert recorded.environment == TOLD
-    assert start_facts(ENVIRONMENT, identify(ENVIRONMENT))["environment"] == TOLD
 
 
 VALUE = "xsecretx"

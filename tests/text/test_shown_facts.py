@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -29,8 +28,6 @@ from lightning_hangcheck.text.shown import (
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from processes import StartProgram
-
 
 def test_a_duration_is_never_an_exponent() -> None:
     seconds = (0.0, 0.31, 41.2, 59.94, 59.96, 125.4, 3599.6)
@@ -44,18 +41,6 @@ rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
 @given(rank_lists)
 def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
     assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
-
-
-@given(some.text(some.sampled_from("0123456789-, x²"), max_size=12))
-def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
-    try:
-        ranks = parse_ranks(text)
-    except ValueError as error:
-        message = str(error)
-    else:
-        assert parse_ranks(format_ranks(ranks)) == ranks
-        return
-    assert "write for example" in message or "not an ascending range" in message
 
 
 def test_ranges_look_so() -> None:
@@ -126,27 +111,6 @@ def hangcheck(folder: Path, *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.real
-def test_a_list_of_jobs_and_a_visit(program: StartProgram, tmp_path: Path) -> None:
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"a{EVIL}"}
-    jobs = [
-        program("escaping_names.py", "unaware", EVIL, MASTER_PORT=port, **rank) for port in "12"
-    ]
-    code, listed = hangcheck(tmp_path, "attach")
-    (line,) = [line for line in listed.splitlines() if line.startswith(f"pid {jobs[0].pid} ")]
-    assert code == 2
-    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b\r\n[red]a[/red]" in line
-
-    code, visited = hangcheck(tmp_path, "attach", "--pid", str(jobs[0].pid), "--run-dir", "run")
-    assert code == 0, visited
-    assert "rank 0" in visited
-    stacks = assert_harmless((tmp_path / "run/evidence/1/stacks.txt").read_bytes())
-    assert r"stands\x1b[2J" in stacks
-    assert hangcheck(tmp_path, "report", "run")[0] == 0
-    assert hangcheck(tmp_path, "report", "run", "--json")[0] == 0
-    assert_harmless((tmp_path / "run/evidence/1/case.json").read_bytes())
-
-
-@pytest.mark.real
 def test_the_console_and_the_report_of_a_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -180,26 +144,3 @@ def test_an_error_that_quotes_its_argument(
     said = assert_harmless(capsys.readouterr().err.encode())
     assert said.startswith("hangcheck: ")
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("bar", ["rich", "tqdm"])
-def test_the_bar_of_a_tracked_loop(bar: str, tmp_path: Path) -> None:
-    """On a real terminal; of the escapes in it, all are the bar's own."""
-    reader, writer = pty.openpty()
-    code = f"import lightning_hangcheck as hc\nfor _ in hc.track([1], {EVIL!r}, bar={bar!r}): pass"
-    try:
-        subprocess.run(
-            [sys.executable, "-c", code],
-            cwd=tmp_path,
-            stderr=writer,
-            env={**os.environ, "HANGCHECK_RUN_DIR": str(tmp_path / "run"), "COLUMNS": "300"},
-            timeout=PATIENCE_S,
-            check=True,
-        )
-        shown = os.read(reader, 1 << 16).decode()
-    finally:
-        os.close(reader)
-        os.close(writer)
-    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b [red]a[/red]" in shown
-    assert "\x1b[2J" not in shown
-    assert not {"\x07", "\u202e", "\u200b"} & set(shown)
