@@ -207,11 +207,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " LIMIT ***"],
         {"verdict": "crashed", "says": "The job was ended from outside: due to time limit"},
     ),
-    "an address that nobody answers": (
-        ["[W socket.cpp:601] [c10d] The client socket has failed to connect to [n0.svc.local]:43461"
-         " (errno: 113 - No route to host)."],
-        {"verdict": "hang", "cause": "rendezvous", **NOBODY, "says": "at n0.svc.local:43461"},
-    ),
     "a job that ended well": (
         ["`Trainer.fit` stopped: `max_epochs=3` reached."],
         {"verdict": "healthy"},

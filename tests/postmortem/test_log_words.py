@@ -240,8 +240,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         )
         for form in (
             "[10:24:{step:02}.007][+{step}.1s][R{rank}/2][LR{rank}][PID:1{rank}] step {step}: tool",
-            "[DEBUG] [10:24:{step:02}] [Rank {rank}/2] step {step} loss=0.{step}",
-            "[DEBUG][rank {rank}] step {step} of 100",
             "3: \x1b[31m[DEBUG][10:24:{step:02}.007][+{step}.1s][R{rank}/2] step {step}",
         )
     },

@@ -82,9 +82,10 @@ def sets_an_event(*_: object) -> None:
     """Stands for a handler of the user's."""
 
 
-def from_package(path: str, source: str) -> Callable[..., object]:
+def from_package(path: str) -> Callable[..., object]:
     names: dict[str, Callable[..., object]] = {}
-    exec(compile(source, f"/venv/lib/python3.11/site-packages/{path}", "exec"), names)  # noqa: S102
+    code = compile("def handler(*_): pass", f"/venv/lib/python3.11/site-packages/{path}", "exec")
+    exec(code, names)  # noqa: S102
     return names["handler"]
 
 
@@ -93,12 +94,9 @@ def test_a_rank_tells_whose_handlers_could_end_its_wait(unhandled: None) -> None
     faulthandler.register(signal.SIGUSR1)
     assert signal.SIGUSR1 not in handled_signals()
     handlers: list[tuple[Any, bool]] = [
-        (
-            from_package("torch/utils/data/_utils/signal_handling.py", "def handler(*_): pass"),
-            False,
-        ),
+        (from_package("torch/utils/data/_utils/signal_handling.py"), False),
         (sets_an_event, True),
-        (from_package("submitit/core/job_environment.py", "def handler(*_): pass"), True),
+        (from_package("submitit/core/job_environment.py"), True),
         (signal.SIG_IGN, False),
     ]
     for handler, of_others in handlers:

@@ -46,17 +46,6 @@ try:
     list(hc.track(failing(), "failing"))
 except OSError as error:
     assert str(error) == "of the iterable"
-assert len(hc.track([1, 2])) == 2
-try:
-    len(hc.track(observations()))
-except TypeError as error:
-    assert "not known" in str(error)
-again = hc.step("again")
-with again, again:
-    pass
-with again:
-    pass
-assert list(zip(hc.track("ab", "a"), hc.track("cd", "b"))) == [("a", "c"), ("b", "d")]
 """
 
 SAID = """

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from msgspec.structs import replace
 
-from lightning_hangcheck.rundir import RunFolder, claim_run_folder
+from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
@@ -52,16 +52,6 @@ def test_all_nodes_of_a_job_share_its_folder_also_beside_another(
     assert settle_run_folder(node("b", "one")).folder.path == tmp_path / "run"
     beside = {settle_run_folder(node(host, "two")).folder.path for host in "ab"}
     assert len(beside) == 1
-
-
-def test_a_folder_that_hangcheck_run_took_is_no_other_jobs(
-    node: Callable[[str, str], Session], tmp_path: Path
-) -> None:
-    (tmp_path / "run").mkdir()
-    claim_run_folder(
-        RunFolder(tmp_path / "run"), b'{"run_id": "run", "command": "", "started_at": ""}'
-    )
-    assert settle_run_folder(node("host", "one")).folder.path != tmp_path / "run"
 
 
 def test_where_not_even_beside_is_room_a_temporary_folder_serves(

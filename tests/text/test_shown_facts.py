@@ -43,11 +43,6 @@ def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
     assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
 
 
-def test_ranges_look_so() -> None:
-    ranks = ([], [8, 0, 1, 2, 2], range(4096), [3, 5, 7])
-    assert [format_ranks(one) for one in ranks] == ["", "0-2,8", "0-4095", "3,5,7"]
-
-
 @pytest.mark.parametrize("text", ["-1", "1-", "3-1", "a", "1-2-3", "0-99999999", "1.5"])
 def test_what_is_no_range_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is no"):
