@@ -80,8 +80,6 @@ ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
 
 TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 
-SLURM_TASK = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
-
 
 def torchrun(rank: int = 0, attempt: int = 0, run: str = "none", **more: str) -> dict[str, str]:
     return {
