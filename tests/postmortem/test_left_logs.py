@@ -66,6 +66,39 @@ AT_ONCE = (
 NOBODY: dict[str, Any] = {"culprits": (), "guessed": ()}
 
 TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
+    "Lightning's line of a child tells a rank on its node": (
+        ["[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating all"
+         " other processes to avoid zombies"],
+        {"cause": "process_dead", "culprits": (), "guessed": (1,), "says": "local rank 1"},
+    ),
+    "DeepSpeed names the command that it started last, whoever died": (
+        ["[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['python', '-u',"
+         " 'train.py', '--local_rank=1'] exits with return code = -11"],
+        {"verdict": "crashed", "cause": "process_dead", **NOBODY, "says": "SIGSEGV"},
+    ),
+    "mpirun names the rank": (
+        ["mpirun noticed that process rank 7 with PID 311 on node gpu4 exited on signal 9"
+         " (Killed)."],
+        {"cause": "process_dead", "culprits": (7,), "certainty": "proven"},
+    ),
+    "an actor of Ray that died without a word": (
+        ["The actor is dead because its worker process has died. Worker exit type: SYSTEM_ERROR"
+         " Worker exit detail: Worker unexpectedly exits with a connection error code 2."],
+        {"verdict": "crashed", "cause": "process_dead", **NOBODY},
+    ),
+    "gloo of another size is a mismatch": (
+        ["terminate called after throwing an instance of 'gloo::EnforceNotMet'",
+         "  what():  [enforce fail at gloo/transport/tcp/pair.cc:446] op.preamble.length <="
+         " op.nbytes. 61 vs 12"],
+        {"cause": "collective_mismatch", **NOBODY},
+    ),
+    "torch's stack of what timed out": (
+        ["[rank3]:[E508 07:35:59.440171617 ProcessGroupNCCL.cpp:733] Stack trace of the failed"
+         " collective: ",
+         "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
+         "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
+        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
+    ),
     "who reports first is not the culprit": (
         [timeout(rank, 70) for rank in (3, 0, 1, 2)],
         {"verdict": "hang", **NOBODY, "says": "do not say for whom"},

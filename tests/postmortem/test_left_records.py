@@ -40,6 +40,7 @@ def mixed(dumps: Dumps, *entries: dict[str, Any], of: int, **told: Any) -> Dumps
 
 
 TWO = {"0": [0, 1]}
+OTHER = {"0": list(ALL), "1": [0, 1]}
 PAIR = {"0": list(ALL), "7": [2, 5]}
 PARTS = {"0": list(ALL), "1": [0, 1, 2, 3]}
 LINE = (("step", "/home/ada/demo/train.py", 88), ("main", "/home/ada/demo/train.py", 120))
@@ -59,6 +60,20 @@ def at_messages(*posts: str) -> Dumps:
 
 
 TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
+    "where all but one have nothing open and are not there nothing tells who is wrong": (
+        mixed(whole(did(7, ended=True)), did(7, ended=True), did(8), of=6),
+        {"culprits": (), "certainty": "guess", "fact": "a guess: "},
+    ),
+    "what a dump does not list, whose ring has wrapped, may have ended": (
+        uncounted(
+            whole(did(50, ended=True), groups=OTHER)
+            | {0: dump(0, did(9, group="1"), groups=OTHER)}, 1,
+        ),
+        {"culprits": ()},
+    ),
+    "a first operation that never ends is the machine": (
+        whole(did(1)), {"culprits": (), "cause": "network_wait", "now": "NCCL_P2P_DISABLE=1"},
+    ),
     "a rank with nothing open that others wait for is in its own code, or inside that call": (
         mixed(whole(did(6, ended=True), did(7)), did(6, ended=True, frames=LINE), of=3),
         {"culprits": (3,), "cause": "rank_stalled", "victims": (0, 1, 2, 4, 5, 6, 7),

@@ -96,6 +96,31 @@ def keep(folder: Path, waiting: int, absent: int, taken_at: str, **fields: Any) 
     save_run(case, judge(case), (), RunFolder(folder))
 
 
+def test_of_several_runs_in_a_tree_the_newest_that_ended_badly_is_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep(tmp_path / "runs" / "first", 0, 1, "2026-11-20T10:00:00Z")
+    keep(tmp_path / "runs" / "second", 1, 0, "2026-11-20T12:00:00Z")
+    calm = job(
+        rank(0, IN_LOAD, silent=0.0),
+        rank(1, IN_LOAD, silent=0.0),
+        started_at="2026-11-20T14:00:00Z",
+        taken_at="2026-11-20T14:00:00Z",
+    )
+    save_run(calm, judge(calm), (), RunFolder(tmp_path / "runs" / "third"))
+    out = str(tmp_path / "runs" / "out")
+    assert invoke(["postmortem", str(tmp_path / "runs"), "--run-dir", out]) == 3
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split()[:3] == ["who", "rank", "0"]
+    told = " ".join(" ".join(lines).split())
+    assert f"{tmp_path}/runs/first: another run, HANG" in told
+    assert f"{tmp_path}/runs/third: a run that shows nothing wrong (HEALTHY)" in told
+    assert invoke(["postmortem", str(tmp_path / "runs"), "--run-dir", f"{out}2"]) == 3
+    again = capsys.readouterr().out
+    assert again.splitlines()[0] == lines[0]
+    assert "it was made from other evidence" in " ".join(again.split())
+
+
 def test_what_files_beside_a_run_folder_say_is_told_with_its_verdict(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -125,3 +125,23 @@ def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:
     assert ours == "torchrun-demo"
     assert keys(torchrun(3, run="demo", attempt=1, **TWO_NODES))[0] == ours
     assert keys(torchrun(0, **TWO_NODES))[0] == "torchrun-node0-29500"
+
+
+SLURM_TASK = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (torchrun(attempt=2), (2, 3)),
+        ({**SLURM_TASK, "SLURM_RESTART_COUNT": "1"}, (1, None)),
+        (SLURM_TASK, (None, None)),
+        ({"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_round_is_what_the_launcher_counts(
+    environment: dict[str, str], expected: tuple[int | None, int | None]
+) -> None:
+    identity = identify(environment)
+    assert (identity.round, identity.most_restarts) == expected

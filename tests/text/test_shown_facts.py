@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
+import pty
 import re
 import subprocess
 import sys
@@ -22,7 +22,6 @@ from lightning_hangcheck.text.shown import (
     parse_ranks,
     seconds_in_words,
     visible,
-    visible_json,
 )
 
 if TYPE_CHECKING:
@@ -69,15 +68,6 @@ def test_what_is_not_visible_is_shown_by_its_escape() -> None:
     shown = r"a\tb\x1b[31m\x07\x7f\x9b\u200b\u202e\u2066\ufeff\ud800 é 模 🙂"
     assert visible(text) == shown
     assert one_line(f" {text}\r\n\n b ") == shown.replace(r"\t", " ") + " b"
-
-
-@given(some.recursive(some.text() | texts.filter(str.isprintable), some.lists))
-def test_json_decodes_to_the_same(value: object) -> None:
-    for ensure_ascii in (True, False):
-        data = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
-        shown = visible_json(data.encode())
-        assert json.loads(shown) == value
-        assert all(line.isprintable() for line in shown.decode().split("\n"))
 
 
 # C0 without the line break, DEL, C1, directions, zero width, byte order mark
@@ -139,3 +129,26 @@ def test_an_error_that_quotes_its_argument(
     said = assert_harmless(capsys.readouterr().err.encode())
     assert said.startswith("hangcheck: ")
     assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("bar", ["rich", "tqdm"])
+def test_the_bar_of_a_tracked_loop(bar: str, tmp_path: Path) -> None:
+    """On a real terminal; of the escapes in it, all are the bar's own."""
+    reader, writer = pty.openpty()
+    code = f"import lightning_hangcheck as hc\nfor _ in hc.track([1], {EVIL!r}, bar={bar!r}): pass"
+    try:
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=tmp_path,
+            stderr=writer,
+            env={**os.environ, "HANGCHECK_RUN_DIR": str(tmp_path / "run"), "COLUMNS": "300"},
+            timeout=PATIENCE_S,
+            check=True,
+        )
+        shown = os.read(reader, 1 << 16).decode()
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b [red]a[/red]" in shown
+    assert "\x1b[2J" not in shown
+    assert not {"\x07", "\u202e", "\u200b"} & set(shown)
