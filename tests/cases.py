@@ -66,10 +66,6 @@ IN_WANDB = (
     Frame("init", f"{SITE}/wandb/sdk/wandb_init.py", 1536),
     Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
 )
-IN_GUARD = (
-    MAIN,
-    Frame("wait", f"{SITE}/lightning_hangcheck/hooks/places.py", 133),
-)
 IN_LOADER = (
     MAIN,
     user("fit", 60),

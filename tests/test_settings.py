@@ -62,11 +62,8 @@ def test_a_switch_can_be_said_in_several_ways() -> None:
     [
         ("stall_timeout", "soon"),
         ("stall_timeout", "0"),
-        ("stall_timeout", "-3"),
         ("stall_timeout", "inf"),
-        ("stall_timeout", "nan"),
         ("on_hang", "explode"),
-        ("console", "loud"),
         ("disable", "perhaps"),
     ],
 )

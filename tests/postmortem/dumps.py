@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 LEFT_BEHIND = Path(os.environ.get("HANGCHECK_LEFT_BEHIND", SHARED / "left-behind"))
 """Real dumps and logs, which are not part of this repository."""
-REAL_RECORDS = LEFT_BEHIND / "flight-records"
 SECOND = 1_000_000_000
 BEGAN = 1_700_000_000 * SECOND
 Groups = "Mapping[str, Sequence[int]]"

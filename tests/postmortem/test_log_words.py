@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import subprocess
-import sys
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +10,7 @@ import pytest
 from cases import agrees
 from hypothesis import given
 from hypothesis import strategies as st
-from log_lines import judged, raised, summary, tag, timeout
+from log_lines import judged, raised, timeout
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.postmortem.log_words import WORDS
@@ -34,58 +32,13 @@ def only(reading: LogReading, kind: str) -> LogFact:
     return fact
 
 
-WATCHDOG = {
-    "torch 1.13": "[E ProcessGroupNCCL.cpp:737] [Rank 3] Watchdog caught collective operation"
-    " timeout: WorkNCCL(OpType=ALLREDUCE, TensorShape=[12], Timeout(ms)=1800000) ran for 1801256"
-    " milliseconds before timing out.",
-    "torch 2.7": "[rank3]:[E513 13:25:57.714781669 ProcessGroupNCCL.cpp:632] [Rank 3] Watchdog"
-    " caught collective operation timeout: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=12,"
-    " NumelOut=12, Timeout(ms)=1800000) ran for 1801256 milliseconds before timing out.",
-}
-
-
-@pytest.mark.parametrize("version", WATCHDOG)
-def test_time_outs_of_all_versions(version: str) -> None:
-    fact = only(read(WATCHDOG[version]), "timeout")
-    told = fact.op, fact.group_rank, fact.limit_ms, fact.ran_ms
-    assert told == ("ALLREDUCE", 3, 1_800_000, 1_801_256)
-    assert set(fact.sizes) == {12}
-    assert fact.seq == (None if version == "torch 1.13" else 9)
-
-
-@pytest.mark.parametrize(
-    ("text", "group", "numbers"),
-    [
-        ("[PG 5 Rank 3] Timeout at NCCL work: 9, last enqueued NCCL work: 12, last completed NCCL"
-         " work: 8.", "PG 5", (9, 12, 8)),
-        ("[PG 1 (default_pg) Rank 3] Exception (either an error or timeout) detected by watchdog at"
-         " work: 9, last enqueued NCCL work: 12, last completed NCCL work: 8.", "default",
-         (9, 12, 8)),
-        (f"{tag(3, '21(TENSOR_PARALLEL)')}  failure detected by watchdog at work sequence id: 9 PG"
-         " status: last enqueued work: 12, last completed work: -1", "guid 21", (9, 12, -1)),
-        (f"{tag(3)}  failure detected by watchdog at work sequence id: 9 PG status: last enqueued"
-         " work: 12, last started work: 9, last completed work: 8", "default", (9, 12, 8)),
-    ],
-)  # fmt: skip
-def test_numbers_of_a_group_in_all_spellings(
-    text: str, group: str, numbers: tuple[int, int, int]
-) -> None:
-    fact = only(read(f"[rank3]:[E ProcessGroupNCCL.cpp:1] {text}"), "status")
-    assert (fact.seq, fact.enqueued, fact.completed) == numbers
-    assert (fact.group, fact.group_rank, fact.rank) == (group, 3, 3)
-
-
 @pytest.mark.parametrize(
     "prefix",
     [
         "[rank3]: ",
-        "[default3]:",
         "3: ",
         "[1,3]<stderr>:",
-        "[pod/train-0/pytorch] [rank3]: ",
         "(TrainWorker pid=615, ip=10.0.0.7) [rank3]: ",
-        "(Policy[rank=3] pid=615, ip=10.0.0.7) ",
-        "2026-02-18T10:28:25.497Z [rank3]: ",
         "[10:23:45.123][+2.456s][R3/8][LR3][PID:12345] ",
     ],
 )
@@ -97,21 +50,13 @@ def test_whose_a_line_is_with_the_prefixes_of_launchers(prefix: str) -> None:
     assert reading.last_words[0].text.startswith("torch.OutOfMemoryError")
 
 
-def test_labels_that_contradict_torch_are_numbers_of_nodes() -> None:
-    lines = [f"{rank // 8}: [rank{rank}]: epoch 1" for rank in range(16)]
-    reading = read(*lines, "1: RuntimeError: CUDA out of memory")
-    assert only(reading, "memory").rank is None
-
-
 @pytest.mark.parametrize(
     ("name", "rank"),
     [
         ("logs/rank3.log", 3),
         ("rank_12/stderr.log", 12),
-        ("global-rank-7.txt", 7),
         ("slurm-991.out", None),
         ("crank5.log", None),
-        ("frank/train.log", None),
     ],
 )
 def test_the_rank_in_a_files_name(name: str, rank: int | None) -> None:
@@ -146,29 +91,6 @@ def test_of_chained_exceptions_the_last_one_counts() -> None:
     assert [fact.error for fact in reading.facts] == ["RuntimeError: worker died"]
 
 
-def test_a_traceback_in_torchruns_summary_is_of_its_rank() -> None:
-    told = summary((2, 1, "2023-09-14_01:45:50")).replace(
-        "To enable traceback see: https://pytorch.org/docs/stable/elastic",
-        'Traceback (most recent call last):\n    File "x.py", line 3, in f\n'
-        "    KeyError: 'label'\n",
-    )
-    fact = only(read(told), "exit")
-    assert (fact.rank, fact.error) == (2, "KeyError: 'label'")
-    assert judged(told).culprits == (2,)
-
-
-def test_a_log_is_read_the_same_in_many_pieces() -> None:
-    line = "[rank2]: epoch 3 loss 0.1 is fine and long enough to fill pieces\n"
-    filler = line * (3 * PIECE // 2 // len(line))
-    text = f"{timeout(0, 3)}\n{filler}{raised(5, 'KeyError: 1')}\n{filler}{timeout(1, 3)}\n"
-    reading = read_log("job.log", io.BytesIO(text.encode()))
-    assert [fact.rank for fact in reading.facts] == [0, 5, 1]
-    lines = text.split("\n")
-    assert all(
-        fact.text in lines[fact.line - 1] for fact in reading.facts if fact.kind == "timeout"
-    )
-
-
 class Endless(io.RawIOBase):
     """A stream that never shows an end of its only line, up to so many bytes."""
 
@@ -194,19 +116,6 @@ def test_memory_stays_small_with_a_line_without_an_end() -> None:
 def test_nul_bytes_and_broken_text_do_no_harm() -> None:
     data = b"\0\xff\xfe" + timeout(4, 3).encode() + b"\0\0\n\x80"
     assert only(read_log("job.log", io.BytesIO(data)), "timeout").seq == 3
-
-
-def test_a_clock_that_goes_back_is_noticed_and_midnight_is_not() -> None:
-    def at(*times: str) -> bool:
-        return read(*(timeout(n, 3, at=f"{time} ") for n, time in enumerate(times))).clock_went_back
-
-    assert at("E513 13:25:57.714781669", "E513 12:25:57.714781669")
-    assert not at("E513 23:59:57.714781669", "E514 00:00:07.714781669")
-
-
-def test_of_a_log_full_of_one_word_the_first_are_kept() -> None:
-    reading = read(*["NVRM: Xid (PCI:0000:44:00): 79, pid=4, name=python, GPU is lost"] * 2_100)
-    assert len(reading.facts) == 2_000
 
 
 BITS = st.one_of(
@@ -236,14 +145,6 @@ def test_no_text_breaks_the_reader_or_the_judgement(parts: list[str]) -> None:
     assert 0 in [row.rank for row in found.ranks]
     assert not set(found.culprits) & set(found.victims)
     assert not found.culprits or found.certainty
-
-
-PROGRAM = """
-import lightning_hangcheck as hc
-hc.checkpoint("Script started")
-with hc.section("tokenizer"):
-    hc.checkpoint("Tokenizer loaded")
-"""
 
 
 @pytest.fixture
@@ -292,30 +193,18 @@ def at_logger(*others: str) -> list[str]:
 
 
 TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "a logger that rank 0 alone creates is proven by the barrier of the others": (
-        at_logger("About to call barrier..."),
-        {"culprits": (0,), "certainty": "proven", "cause": "logger_init"},
-    ),
-    "ranks that read need not wait for anybody": (
-        at_logger("About to call read_shards..."),
-        {"verdict": "suspect", "culprits": ()},
-    ),
-    "nor ranks that a barrier let go": (
-        at_logger("About to call barrier...", "barrier returned (0.100s)"),
-        {"verdict": "suspect", "culprits": ()},
-    ),
-    "nor ranks that passed a checkpoint": (
-        at_logger("CHECKPOINT 9: WandbLogger ready"),
-        {"verdict": "suspect", "culprits": ()},
-    ),
-    "a barrier that both entered is not what one of them lacks": (
-        [line(0, "About to call barrier..."), *at_logger("About to call barrier...")[::-1]],
-        {"culprits": ()},
-    ),
     "who fell silent first is told over midnight": (
         ["[23:59:41.000][+1.0s][R1/2][LR1][PID:11] loading shard 5",
          "[00:00:20.000][+40.0s][R0/2][LR0][PID:10] loading took long"],
         {"guessed": (1,), "says": "Rank 1 fell silent first, 39 s before rank 0"},
+    ),
+    "all at the logger is known and nobody is blamed": (
+        at_logger("About to call WandbLogger constructor..."),
+        {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
+    ),
+    "nor ranks that a barrier let go": (
+        at_logger("About to call barrier...", "barrier returned (0.100s)"),
+        {"verdict": "suspect", "culprits": ()},
     ),
     "who raised first goes by the time of the line that raised": (
         [line(0, "read raised KeyError: 'a' (0.010s)", at=3.5),
@@ -323,35 +212,9 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          line(1, "its log is at disk", at=9.0)],
         {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"},
     ),
-    "what a rank raises as another one fails was not first": (
-        [line(0, "reduce raised RuntimeError: Connection closed by peer (0.010s)", at=3.0),
-         line(1, "load_vocab raised ValueError: no such split (0.010s)", at=3.1)],
-        {"verdict": "crashed", "culprits": (1,)},
-    ),
-    "a rank that went on is not said to have raised": (
-        [line(1, "read raised OSError: try again (0.010s)"),
-         *(line(rank, "step 2: answer, 4.4 s") for rank in (1, 0))],
-        {"verdict": "healthy"},
-    ),
-    "all at the logger is known and nobody is blamed": (
-        at_logger("About to call WandbLogger constructor..."),
-        {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
-    ),
-    "of calls of one name the earlier one is guessed": (
-        [line(0, "About to call read..."), line(1, "About to call read..."),
-         line(0, "read returned (0.100s)"), line(0, "About to call read...")],
-        {"guessed": (1,), "culprits": (),
-         "says": "Rank 1 began read #1 and did not come back from it; rank 0 began read #2"},
-    ),
     "a call of one rank where the other wrote no line": (
         at_logger(),
         {"verdict": "suspect", "cause": "logger_init", "guessed": (0,), "unseen": [1]},
-    ),
-    "why the job was ended, and who wrote no line": (
-        [line(0, "CHECKPOINT 2: Args parsed", world=3),
-         line(1, "CHECKPOINT 1: Script started", world=3),
-         "slurmstepd: error: *** JOB 91 ON n1 CANCELLED AT 2024-05-13T13:00:00 DUE TO TIME LIMIT"],
-        {"guessed": (1,), "says": "from outside: due to time limit", "unseen": [2]},
     ),
     "a rank that wrote no line": (
         [line(0, "CHECKPOINT 2: Args parsed")],
@@ -376,8 +239,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         )
         for form in (
             "[10:24:{step:02}.007][+{step}.1s][R{rank}/2][LR{rank}][PID:1{rank}] step {step}: tool",
-            "[DEBUG] [10:24:{step:02}] [Rank {rank}/2] step {step} loss=0.{step}",
-            "[DEBUG][rank {rank}] step {step} of 100",
             "3: \x1b[31m[DEBUG][10:24:{step:02}.007][+{step}.1s][R{rank}/2] step {step}",
         )
     },
@@ -388,49 +249,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_what_console_lines_tell(name: str) -> None:
     lines, expected = TOLD[name]
     agrees(judged(*lines), expected)
-
-
-def test_what_two_processes_really_wrote_is_read(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    log = tmp_path / "slurm-4711.out"
-    with log.open("wb") as stream:
-        for rank in ("0", "1"):
-            program = PROGRAM if rank == "0" else PROGRAM.split("with", maxsplit=1)[0]
-            subprocess.run(
-                [sys.executable, "-c", program],
-                cwd=tmp_path,
-                env={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2"},
-                stderr=stream,
-                check=True,
-                timeout=120,
-            )
-    assert invoke(["postmortem", str(log), "--run-dir", str(tmp_path / "out")]) == 3
-    said = " ".join(capsys.readouterr().out.split())
-    assert "Rank 1 came to CHECKPOINT 1: Script started, while rank 0 came as far as" in said
-
-
-def test_ranks_that_said_the_same_at_different_times_are_told_apart(
-    printed: Callable[..., str],
-) -> None:
-    text = printed(
-        "[10:24:31.007][+2.1s][R1/2][LR1][PID:11] CHECKPOINT 2: Args parsed",
-        "[10:31:31.007][+422.1s][R0/2][LR0][PID:10] CHECKPOINT 2: Args parsed",
-    )
-    assert "rank 0 7 min 00 s after rank 1. Look first at what rank 0 did before it" in text
-    assert "last lines 10:24:31.007 to 10:31:31.007" in text
-
-
-def test_of_a_rank_the_newest_process_counts_also_before_it_knows_its_number(
-    printed: Callable[..., str],
-) -> None:
-    text = printed(
-        line(0, "CHECKPOINT 4: Tokenizer loaded", pid=5),
-        line("?", "CHECKPOINT 1: Script started", world="?", pid=9),
-        line(0, "CHECKPOINT 2: Args parsed", pid=9),
-        line(1, "CHECKPOINT 1: Script started"),
-    )
-    assert "rank 0 CHECKPOINT 2: Args parsed last line" in text
 
 
 def test_a_hostile_name_does_nothing_to_the_terminal(printed: Callable[..., str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import time
@@ -41,22 +40,6 @@ def left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             tmp_path / "logs" / f"node{number // 2}", {name: dump(number, *entries, groups=world)}
         )
     return tmp_path
-
-
-def test_three_lines_come_first_then_what_was_read_and_left_out(
-    left: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (left / "logs" / "weights").write_bytes(b"PK\x03\x04")
-    assert invoke(["postmortem", "."]) == 3
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["who", "rank", "2", "(proven", "by", "what", "was", "read)"]
-    labels = [line[:14].strip() for line in lines if line[:14].strip()]
-    assert labels[:5] == ["who", "why", "now", "read", "left out"]
-    assert any("flight record of ranks 0-3: 4 files" in line for line in lines)
-    assert any("a zip archive" in line for line in lines)
-    assert any(line.startswith("HANG  rank 2 has not entered all_reduce #7") for line in lines)
-    (run,) = (left / "hangcheck_runs").iterdir()
-    assert (run / "verdict.json").is_file()
 
 
 def test_json_is_the_verdict_alone(left: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -153,20 +136,6 @@ def test_what_files_beside_a_run_folder_say_is_told_with_its_verdict(
     assert "ValueError: bad sample" in also[0]
 
 
-def test_files_explain_what_a_calm_run_folder_beside_them_does_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    calm = job(rank(0, IN_LOAD, silent=0.0), rank(1, IN_LOAD, silent=0.0))
-    save_run(calm, judge(calm), (), RunFolder(tmp_path / "left" / "run"))
-    text = raised(0, "ValueError: bad sample")
-    (tmp_path / "left" / "job.log").write_text(f"{text}\n")
-    out = str(tmp_path / "out")
-    assert invoke(["postmortem", str(tmp_path / "left"), "--run-dir", out]) == 3
-    told = " ".join(capsys.readouterr().out.split())
-    assert "Rank 0 failed: ValueError: bad sample" in told.partition(" read ")[0]
-    assert f"{tmp_path}/left/run: a run that shows nothing wrong (HEALTHY)" in told
-
-
 def test_what_it_made_of_files_is_judged_again_as_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -179,21 +148,6 @@ def test_what_it_made_of_files_is_judged_again_as_it_was(
         assert invoke(again) == 3, again
     assert capsys.readouterr().out.count("CRASHED  Rank 0 failed: ValueError: bad sample") == 4
     assert invoke(["postmortem", str(made), "job.log"]) == 3
-
-
-@pytest.mark.parametrize(
-    "mark", ["rank {}: ", "2026-11-20 10:00:00,000 INFO [Rank {}] ", "RANK {} | "]
-)
-def test_a_line_with_a_rank_in_it_is_the_last_word_of_that_rank(
-    mark: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lines = [f"{mark.format(rank)}step {step} done" for step in range(4) for rank in (2, 0, 1)]
-    (tmp_path / "job.log").write_text("\n".join([*lines[:-3], lines[-2], lines[-1], "bye"]) + "\n")
-    assert (
-        invoke(["postmortem", str(tmp_path / "job.log"), "--run-dir", str(tmp_path / "run")]) == 0
-    )
-    told = re.findall(r"(?m)^ +rank (\d) .* step (\d) done", capsys.readouterr().out)
-    assert dict(told) == {"0": "3", "1": "3", "2": "2"}
 
 
 def test_it_imports_no_torch(left: Path) -> None:

@@ -108,38 +108,6 @@ def test_one_page_of_torchs_debug_server_has_all_ranks(heading: str) -> None:
     assert [len(one.stack.threads) for one in dumps] == [2, 2, 2]
 
 
-def test_stacks_with_a_launchers_prefix_on_each_line_may_be_interleaved() -> None:
-    texts = [py_spy(900 + rank, REDUCE if rank else LOADER).splitlines() for rank in range(2)]
-    lines = [f"[rank{rank}]: {line}" for both in zip(*texts, strict=True)
-             for rank, line in enumerate(both)]  # fmt: skip
-    dumps = read_stack_file("all.log", "\n".join(lines).encode())
-    assert [(one.rank, one.stack.pid) for one in dumps] == [(0, 900), (1, 901)]
-    assert dumps[1].stack.threads[0].frames[-1].function == "all_reduce"
-
-
-def test_processes_below_a_rank_are_no_ranks() -> None:
-    text = py_spy(900, LOADER) + "\n" + py_spy(950, ("__getitem__", "/home/ada/data.py"))
-    first, second = read_stack_file("rank2.txt", text.encode())
-    assert (first.rank, second.rank) == (2, None)
-
-
-def test_a_later_dump_of_the_same_process_is_another_one() -> None:
-    dumps = read_stack_file("rank2.txt", (faulted(LOADER) + faulted(REDUCE)).encode())
-    assert [one.stack.threads[0].frames[-1].function for one in dumps] == [LOADER[0], REDUCE[0]]
-
-
-def test_paths_that_py_spy_shortened_keep_their_owner() -> None:
-    text = py_spy(900, ("wait", "threading.py"), ("all_reduce", "torch/distributed/x.py"))
-    (dump,) = read_stack_file("rank0.txt", text.encode())
-    files = [frame.file for frame in dump.stack.threads[0].frames]
-    assert files == [
-        TRAIN[1],
-        TRAIN[1],
-        "/site-packages/torch/distributed/x.py",
-        "/lib/python3/threading.py",
-    ]
-
-
 def test_what_faulthandler_really_writes_is_read(tmp_path: Path) -> None:
     answers = tmp_path / "rank5.dump"
     with answers.open("w") as file:

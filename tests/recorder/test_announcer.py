@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -14,7 +13,6 @@ from hypothesis import strategies as some
 
 import lightning_hangcheck
 from lightning_hangcheck.recorder.announcer import (
-    LONGEST_LAST_WORDS,
     format_line,
     last_words,
 )
@@ -185,8 +183,6 @@ load_vocab()
     ("end", "code", "ending"),
     [
         ("sys.exit(3)", 3, "finished"),
-        ("sys.exit('message')", 1, "finished"),
-        ("pass", 0, "finished"),
         ("os.kill(os.getpid(), 2)", -2, "raised"),
         ("os._exit(4)", 4, "running"),
         ("current().mark_raised(ValueError('of a stage'))", 0, "raised"),
@@ -202,7 +198,7 @@ def test_how_a_program_ends_is_on_its_page(
     assert program.page().ending == ending
 
 
-HANDED_ON = """Caught {} in DataLoader worker process 0.
+HANDED_ON = """Caught ValueError in DataLoader worker process 0.
 Original Traceback (most recent call last):
   File "/venv/lib/python3.11/site-packages/torch/utils/data/_utils/worker.py", line 374, in _worker_loop
     data = fetcher.fetch(index)
@@ -211,65 +207,15 @@ Original Traceback (most recent call last):
     return self.read(index)
   File "/usr/lib/python3.11/json/__init__.py", line 346, in loads
     return _default_decoder.decode(s)
-{}
+ValueError: image 40
 """  # noqa: E501 - as torch 2.13 raises it
 
 
-@pytest.mark.parametrize(
-    "words", ["ValueError: image 40", "ValueError: first\nsecond", "ValueError"]
-)
-def test_what_a_worker_raised_is_told_by_its_own_words_and_place(words: str) -> None:
+def test_what_a_worker_raised_is_told_by_its_own_words_and_place() -> None:
     """Torch raises it again in the rank, where no frame is left of it."""
-    told = last_words(ValueError(HANDED_ON.format("ValueError", words)))
+    told = last_words(ValueError(HANDED_ON))
     place = "in __getitem__ (/home/ada/demo/data.py:17)"
-    assert told == f"{words.replace(chr(10), ' ')} (in DataLoader worker process 0) {place}"
-
-
-def test_the_place_is_the_users_code_even_when_a_library_raised() -> None:
-    read_config = compile("import json\njson.loads('{')", "/home/ada/train.py", "exec")
-    with pytest.raises(json.JSONDecodeError) as caught:
-        exec(read_config, {})  # noqa: S102 - for its place
-    words = last_words(caught.value)
-    assert words.startswith("JSONDecodeError: Expecting property name")
-    assert words.endswith("in <module> (/home/ada/train.py:2)")
-
-
-@pytest.mark.parametrize(
-    ("how", "told"),
-    [
-        ("from error", " (from RuntimeError: [gloo/transport/pair.cc:5] closed by peer)"),
-        ("", " (from RuntimeError: [gloo/transport/pair.cc:5] closed by peer)"),
-        ("from None", ""),
-    ],
-)
-def test_last_words_tell_what_an_exception_came_from(how: str, told: str) -> None:
-    raised = f"""
-try:
-    raise RuntimeError("[gloo/transport/pair.cc:5] closed by peer")
-except RuntimeError as error:
-    raise OSError("step 5 failed") {how}
-"""
-    with pytest.raises(OSError, match="step 5 failed") as caught:
-        exec(compile(raised, "/home/ada/train.py", "exec"), {})  # noqa: S102 - for its place
-    place = "in <module> (/home/ada/train.py:5)"
-    assert last_words(caught.value) == f"OSError: step 5 failed{told} {place}"
-
-
-@given(some.text(max_size=5000))
-def test_last_words_are_one_line_of_at_most_300_characters_and_keep_the_place(text: str) -> None:
-    try:
-        json.loads(_raise(text))
-    except ValueError as error:
-        words = last_words(error)
-    assert len(words) <= LONGEST_LAST_WORDS
-    assert words.isprintable()
-    assert words.startswith("ValueError")
-    assert " in _raise (" in words
-    assert "test_announcer.py:" in words
-
-
-def _raise(text: str) -> str:
-    raise ValueError(text)
+    assert told == f"ValueError: image 40 (in DataLoader worker process 0) {place}"
 
 
 HEAVY = ("torch", "lightning", "pytorch_lightning", "wandb", "transformers", "rich", "psutil")

@@ -7,8 +7,6 @@ import re
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from hypothesis import given
-from hypothesis import strategies as some
 from processes import until
 
 from lightning_hangcheck.recorder.journal_writer import (
@@ -23,13 +21,6 @@ from lightning_hangcheck.session.session import Session, SessionFacts, open_sess
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-plain_values = some.recursive(
-    some.none() | some.booleans() | some.integers() | some.floats() | some.text(),
-    lambda inner: some.lists(inner) | some.dictionaries(some.text(), inner),
-    max_leaves=8,
-)
-field_sets = some.dictionaries(some.text(min_size=1), plain_values, max_size=4)
 
 
 def lines_of(*names: str) -> bytes:
@@ -50,16 +41,6 @@ def writer(session: Session, rank: int | None) -> JournalWriter:
 
 def names_in(entries: list[dict[str, Any]]) -> list[str]:
     return [entry["name"] for entry in entries]
-
-
-@given(field_sets, some.integers(0, 2**62))
-def test_any_entry_is_one_line_of_json(fields: dict[str, object], at_ns: int) -> None:
-    line = encode_entry(Entry("note", fields, at_ns, 5), 17)
-    assert line.endswith(b"\n")
-    assert line.count(b"\n") == 1
-    entry = json.loads(line)
-    assert {"at", "ns", "pid", "kind"} <= set(entry)
-    assert entry.get("problem") or set(fields) <= set(entry)
 
 
 def test_an_entry_has_its_time_and_no_secret() -> None:

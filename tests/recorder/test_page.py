@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import random
 import stat
 import sys
-import threading
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS, until
 
 from lightning_hangcheck.identity import Identity
@@ -29,31 +25,20 @@ from lightning_hangcheck.recorder.page import (
     PageWriter,
     read_page,
 )
-from lightning_hangcheck.recorder.process import TrainingEnd, TrainingThread
 
 if TYPE_CHECKING:
     from pathlib import Path
-    from types import FrameType
 
     from processes import RunningProgram, StartProgram
 
     from lightning_hangcheck.model.slugs import Phase
 
-RECORDS = [value for value in vars(layout).values() if isinstance(value, layout.Record)]
 
 counts = some.integers(0, 2**62)
 
 
 def no_start() -> None:
     raise AssertionError("a writer that has a page does not start another")
-
-
-def test_records_do_not_overlap_and_fit_on_the_page() -> None:
-    ordered = sorted(RECORDS, key=lambda record: record.start)
-    for before, after in itertools.pairwise(ordered):
-        assert before.stop <= after.start
-    assert ordered[-1].stop <= layout.PLACES[0]
-    assert all(record.start % 64 == 0 for record in ordered)
 
 
 def test_the_most_that_is_shown_fits_into_one_place() -> None:
@@ -199,7 +184,6 @@ def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) ->
     [
         (b"short", "5 bytes"),
         (b"\0" * layout.PAGE_SIZE, "no page"),
-        (b"%PDF-1.7".ljust(layout.PAGE_SIZE), "no page"),
         (
             layout.HEADER.form.pack(layout.MAGIC, 99, layout.PAGE_SIZE, 1, 1, 1).ljust(8192),
             "version 99",
@@ -258,20 +242,6 @@ def test_a_reader_sees_what_was_written_since_it_last_read(tmp_path: Path) -> No
     reader.close()
 
 
-def test_a_page_that_does_not_change_costs_two_reads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """64 ranks are read four times a second."""
-    PageWriter.create(tmp_path / "17.page").mark_checkpoint(1, "one", 10**18)
-    reader, calls = PageReader(tmp_path / "17.page"), []
-    reader.read()
-    pread = os.pread
-    monkeypatch.setattr(os, "pread", lambda *given: calls.append(given) or pread(*given))
-    assert isinstance(reader.read(), Beat)
-    assert len(calls) == 2
-    reader.close()
-
-
 def test_a_beat_asks_the_clock_and_calls_nothing_else() -> None:
     """No lock, no system call: a store for the count and one for the moment."""
     page, writer, called = PageWriter.unseen(), BeatWriter(no_start), list[str]()
@@ -292,43 +262,6 @@ def test_a_beat_asks_the_clock_and_calls_nothing_else() -> None:
 ACTOR = PROGRAMS / "site-packages" / "serving_actor.py"
 
 
-@pytest.mark.parametrize(
-    ("way", "well"),
-    [
-        ("return one", True),
-        ("for one in (1, 2): return one", True),
-        ("pass", True),
-        ("fail()", False),
-        ("try: fail()\n    except ValueError: raise KeyError from None", False),
-        ("try: fail()\n    except ValueError: raise", False),
-    ],
-)
-def test_how_the_outermost_call_of_a_thread_was_left_is_known(way: str, well: bool) -> None:
-    left: list[FrameType] = []
-    told: list[tuple[bool, Frame]] = []
-
-    def fail() -> None:
-        raise ValueError("no such split")
-
-    here = {"note": lambda: left.append(sys._getframe(1)), "fail": fail}  # noqa: SLF001
-    exec(f"def train(one=1):\n    note()\n    {way}\n    one += 1", here)  # noqa: S102
-    with suppress(ValueError, KeyError):
-        here["train"]()
-    TrainingEnd(left.pop(), lambda *end: told.append(end))
-    assert [(ended_well, frame.function) for ended_well, frame in told] == [(well, "train")]
-
-
-def test_in_a_program_that_trains_in_its_main_thread_no_other_one_does() -> None:
-    training = TrainingThread(lambda *_: None)
-    heard: list[bool] = []
-    other = threading.Thread(target=lambda: heard.append(training.is_here()))
-    other.start()
-    other.join()
-    assert training.is_here()
-    assert heard == [False]
-    assert not training.trains_in_another_thread
-
-
 def page_of(running: RunningProgram, session: Path) -> Beat:
     reader = PageReader(session / "pages" / f"{running.pid}.page")
     page = reader.read()
@@ -341,7 +274,7 @@ def page_of(running: RunningProgram, session: Path) -> Beat:
 @pytest.mark.parametrize(
     ("function", "ending", "words"),
     [
-        pytest.param("return_well", "finished", "", marks=WHEN_ASKED_FOR),
+        ("return_well", "finished", ""),
         ("raise_within", "raised", "an exception that left raise_within ("),
     ],
 )
@@ -359,21 +292,3 @@ def test_the_end_of_the_training_is_told_while_its_process_goes_on(
     assert told.ending == ending
     assert words in told.last_words
     assert running.process.poll() is None
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_process_that_is_ended_while_it_trains_has_not_finished(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    """Its exit handlers run in the main thread, which only served."""
-    folder = str(tmp_path / "run")
-    running = program(ACTOR, "training_in_thread", "train_on", "obey", HANGCHECK_RUN_DIR=folder)
-    kept = PageReader(tmp_path / running.first_words / "pages" / f"{running.pid}.page")
-    assert isinstance(kept.read(), Beat)
-    running.tell("")
-    running.process.wait(120)
-    page = kept.read()
-    kept.close()
-    assert isinstance(page, Beat)
-    assert (page.training, page.ending) == ("beside", "running")

@@ -3,19 +3,12 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
-
-from processes import PROGRAMS, until
-
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page import PageReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from conftest import Program
-    from processes import StartProgram
 
 
 def without_times(lines: list[str]) -> list[str]:
@@ -94,19 +87,6 @@ with hc.section("Trainer constructor"):
     assert program.page().phase == "startup"
 
 
-def test_a_section_may_be_entered_again_and_within_itself(run: Callable[..., Program]) -> None:
-    program = run("""
-import lightning_hangcheck as hc
-again = hc.section("load")
-with again, again:
-    pass
-with again:
-    pass
-""")
-    assert len([line for line in program.said if line.startswith("load returned")]) == 3
-    assert program.page().sections == ()
-
-
 def test_a_signal_handler_may_record_in_the_midst_of_recording(
     run: Callable[..., Program],
 ) -> None:
@@ -151,49 +131,3 @@ with hc.section("Datalogger save"):
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "saved"]
     assert save.at[:19] == entry["at"][:19]
     assert entry["seconds"] < 1.0
-
-
-def test_what_a_thread_beside_the_main_one_saves_is_no_sign_that_the_rank_gets_on(
-    start: Callable[..., Program],
-) -> None:
-    """A thread that keeps copies of the weights goes on while the main one is stuck for ever."""
-    program = start("""
-import threading
-import lightning_hangcheck as hc
-def keep_copies():
-    for _ in range(3):
-        with hc.section("save checkpoint"):
-            pass
-with hc.section("Trainer constructor"):
-    print("inside", flush=True)
-    input()
-    thread = threading.Thread(target=keep_copies)
-    thread.start()
-    thread.join()
-    print("kept", flush=True)
-    input()
-""")
-    assert program.hear() == "inside"
-    before = program.page()
-    program.tell("\n")
-    assert program.hear() == "kept"
-    after = program.page()
-    assert after.last_beat_ns == before.last_beat_ns
-    assert after.save is not None, "it is counted all the same"
-    program.finish("\n")
-    assert program.page().last_beat_ns > after.last_beat_ns
-
-
-def test_where_the_main_thread_only_serves_the_training_thread_tells_where_the_rank_is(
-    program: StartProgram, tmp_path: Path
-) -> None:
-    actor = PROGRAMS / "site-packages" / "serving_actor.py"
-    run_dir = str(tmp_path / "run")
-    running = program(actor, "training_in_thread", "load", HANGCHECK_RUN_DIR=run_dir)
-    reader = PageReader(Path(running.first_words) / "pages" / f"{running.pid}.page")
-    # torn where the writer was interrupted in the middle of a record
-    until(lambda: isinstance(reader.read(), Beat), f"a whole page, not {reader.read()}")
-    page = reader.read()
-    assert isinstance(page, Beat)
-    assert [section.in_main_thread for section in page.sections] == [True]
-    assert page.phase == "model_load"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -15,11 +14,9 @@ from lightning_hangcheck.rundir import (
     RunFolder,
     claim_run_folder,
     find_run_folder,
-    folders_of_job,
     journals_of_job,
     name_run_folder,
     prepare_run_folder,
-    read_early,
     read_rank,
 )
 
@@ -57,15 +54,6 @@ def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:
     assert folder.run_file.read_bytes() == b"first"
 
 
-def test_verdicts_are_counted_by_number(tmp_path: Path) -> None:
-    folder = RunFolder(tmp_path)
-    assert folder.verdict_numbers() == []
-    prepare_run_folder(folder)
-    for name in ("1.json", "10.json", "2.json", ".2.json.99", "notes.txt"):
-        (tmp_path / "verdicts" / name).touch()
-    assert folder.verdict_numbers() == [1, 2, 10]
-
-
 def test_the_newest_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnreadableRun, match="there is no run below"):
@@ -74,17 +62,6 @@ def test_the_newest_run_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert find_run_folder(None).run_id == "one"
     with pytest.raises(UnreadableRun, match="is no folder"):
         find_run_folder("two")
-
-
-def line(kind: str, what: str) -> str:
-    return json.dumps({"at": "2026-11-20T10:24:16.000Z", "kind": kind, "what": what}) + "\n"
-
-
-def test_only_lines_of_that_kind_are_read(tmp_path: Path) -> None:
-    journal = tmp_path / "rank-0.jsonl"
-    assert read_early(journal, "offloaded") == [], "there is none yet"
-    journal.write_text(line("offloaded", "A") + line("said", "offloaded") + '{"kind":"offloaded')
-    assert [entry["what"] for entry in read_early(journal, "offloaded")] == ["A"]
 
 
 PID = 17
@@ -119,12 +96,3 @@ def test_processes_of_a_rank_follow_each_other_whatever_node_they_were_on(job: P
     assert starts == [("a", "10:00"), ("b", "10:10"), ("a", "10:20")]
     assert [entry["host"] for entry in entries] == ["a", "a", "b", "b", "a", "a"]
     assert list(journals) == ["rank-0", "rank-1"]
-
-
-@pytest.mark.parametrize("named", ["", "node-b"])
-def test_any_of_the_nodes_folders_leads_to_all(job: Path, named: str) -> None:
-    folder = RunFolder(job / named)
-    first, *_ = folders = folders_of_job(folder)
-    assert first == folder
-    assert {one.path for one in folders} == {job, job / "node-b"}
-    assert list(journals_of_job(folder)) == ["rank-0", "rank-1"]

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
-import threading
 from pathlib import Path
 
 import lightning_hangcheck
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.session.collective_notes import (
-    MOST_PEERS,
-    POSTED_KEPT,
     CallNoter,
-    MessageCounter,
-    last_meeting,
     note_group,
     noted_groups,
     noted_messages,
@@ -34,34 +28,6 @@ def test_members_of_groups_come_back(tmp_path: Path) -> None:
     assert notes_file(server, "groups").stat().st_mode & 0o777 == 0o600
 
 
-def test_with_more_ranks_than_there_is_room_for_nothing_is_told(tmp_path: Path) -> None:
-    server = tmp_path / "torch" / "4711"
-    counter = MessageCounter(server)
-    for peer in range(MOST_PEERS):
-        counter.post_receive(peer)
-    noted = noted_messages(server)
-    assert noted is not None
-    assert len(noted.received) == MOST_PEERS
-    counter.post_receive(MOST_PEERS)
-    assert noted_messages(server) is None
-
-
-def test_the_order_of_the_newest_messages_is_kept_by_thread(tmp_path: Path) -> None:
-    server = tmp_path / "torch" / "4711"
-    counter = MessageCounter(server)
-    for _ in range(POSTED_KEPT):
-        counter.post_send(7)
-    counter.post_receive(0)
-    beside = threading.Thread(target=counter.post_send, args=(3,))
-    beside.start()
-    beside.join()
-    noted = noted_messages(server)
-    assert noted is not None
-    assert (noted.sent, noted.received) == ({7: POSTED_KEPT, 3: 1}, {0: 1})
-    main, other = noted.newest
-    assert (main[-2:], len(main), other) == ((8, -1), POSTED_KEPT - 1, (4,))
-
-
 def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
     tmp_path: Path,
 ) -> None:
@@ -74,17 +40,3 @@ def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
     here["step"]()  # type: ignore[operator]
     ((_, site),) = noted_sites(tmp_path).items()
     assert (site.frames[-1].function, "ours" in str(site.frames)) == ("step", False)
-
-
-def test_whom_a_rank_was_to_meet_in_its_last_call_is_known(tmp_path: Path) -> None:
-    server = tmp_path / "torch" / "7"
-    assert last_meeting(server) == ((), ())
-    note_group(server, "pair", (1, 3))
-    noter, here = CallNoter(server), inspect.currentframe()
-    assert here is not None
-    for group in ("pair", "", "pair"):
-        noter.note(here, group=group)
-    members, called_from = last_meeting(server)
-    assert (members, called_from[-1].file) == ((1, 3), __file__)
-    noter.note(here)
-    assert last_meeting(server)[0] == ()

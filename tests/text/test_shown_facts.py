@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
 import subprocess
 import sys
-from datetime import datetime, timedelta, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,23 +17,15 @@ from processes import PATIENCE_S, PROGRAMS
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.text.shown import (
     LARGEST_RANK,
-    before,
     format_ranks,
-    moment_of,
     one_line,
     parse_ranks,
-    read_utc,
     seconds_in_words,
-    told_apart,
-    utc,
     visible,
-    visible_json,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from processes import StartProgram
 
 
 def test_a_duration_is_never_an_exponent() -> None:
@@ -44,53 +34,12 @@ def test_a_duration_is_never_an_exponent() -> None:
     assert [seconds_in_words(one) for one in seconds] == words
 
 
-MOMENT = datetime(2026, 11, 20, 10, 23, 45, 123999, tzinfo=timezone.utc)
-
-
-def test_a_moment_is_written_as_utc_with_all_its_digits_and_what_is_finer_is_cut_off() -> None:
-    assert utc(MOMENT, "seconds") == "2026-11-20T10:23:45Z"
-    assert utc(MOMENT, "microseconds") == "2026-11-20T10:23:45.123999Z"
-    assert utc(MOMENT.astimezone(timezone(timedelta(hours=2)))) == "2026-11-20T10:23:45.123Z"
-    assert utc(MOMENT.replace(microsecond=0)) == "2026-11-20T10:23:45.000Z"
-    assert before("2026-11-20T00:00:01.250Z", 2.0) == "2026-11-19T23:59:59.250Z"
-    assert moment_of(1_795_170_225_123_999_999) == MOMENT
-
-
-@pytest.mark.parametrize("fraction", ["", ".5", ".50", ".500000", ".500000000"])
-def test_a_fraction_of_any_length_is_read(fraction: str) -> None:
-    expected = MOMENT.replace(microsecond=500_000 if fraction else 0)
-    assert read_utc(f"2026-11-20T10:23:45{fraction}Z") == expected
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "2026-11-20T10:23:45+02:00", "2026-13-01"])
-def test_what_is_no_moment_of_utc_is_refused(text: str) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011 - of whatever reads it
-        read_utc(text)
-
-
 rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
 
 
 @given(rank_lists)
 def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
     assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
-
-
-@given(some.text(some.sampled_from("0123456789-, x²"), max_size=12))
-def test_any_text_is_read_or_refused_with_a_sentence(text: str) -> None:
-    try:
-        ranks = parse_ranks(text)
-    except ValueError as error:
-        message = str(error)
-    else:
-        assert parse_ranks(format_ranks(ranks)) == ranks
-        return
-    assert "write for example" in message or "not an ascending range" in message
-
-
-def test_ranges_look_so() -> None:
-    ranks = ([], [8, 0, 1, 2, 2], range(4096), [3, 5, 7])
-    assert [format_ranks(one) for one in ranks] == ["", "0-2,8", "0-4095", "3,5,7"]
 
 
 @pytest.mark.parametrize("text", ["-1", "1-", "3-1", "a", "1-2-3", "0-99999999", "1.5"])
@@ -121,23 +70,6 @@ def test_what_is_not_visible_is_shown_by_its_escape() -> None:
     assert one_line(f" {text}\r\n\n b ") == shown.replace(r"\t", " ") + " b"
 
 
-@given(some.recursive(some.text() | texts.filter(str.isprintable), some.lists))
-def test_json_decodes_to_the_same(value: object) -> None:
-    for ensure_ascii in (True, False):
-        data = json.dumps(value, ensure_ascii=ensure_ascii, indent=2)
-        shown = visible_json(data.encode())
-        assert json.loads(shown) == value
-        assert all(line.isprintable() for line in shown.decode().split("\n"))
-
-
-def test_texts_that_look_alike_once_they_are_cut_are_told_apart_by_their_lengths() -> None:
-    """What each has in common with another is left out, which may leave the same of two."""
-    ends = ["ab" * 300 + "1", "ab" * 300 + "2", "ab" * 60 + "2"]
-    shown = told_apart(ends, 100)
-    assert len(set(shown)) == 3
-    assert shown[2].endswith("2 (121 characters)")
-
-
 # C0 without the line break, DEL, C1, directions, zero width, byte order mark
 OBEYED = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
@@ -161,27 +93,6 @@ def hangcheck(folder: Path, *words: str) -> tuple[int, str]:
         [*OURS, *words], cwd=folder, capture_output=True, timeout=PATIENCE_S, check=False
     )
     return ended.returncode, assert_harmless(ended.stdout + ended.stderr)
-
-
-@pytest.mark.real
-def test_a_list_of_jobs_and_a_visit(program: StartProgram, tmp_path: Path) -> None:
-    rank = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": f"a{EVIL}"}
-    jobs = [
-        program("escaping_names.py", "unaware", EVIL, MASTER_PORT=port, **rank) for port in "12"
-    ]
-    code, listed = hangcheck(tmp_path, "attach")
-    (line,) = [line for line in listed.splitlines() if line.startswith(f"pid {jobs[0].pid} ")]
-    assert code == 2
-    assert r"\x1b[2J\x1b]0;owned\x07\u202egnp\u200b\r\n[red]a[/red]" in line
-
-    code, visited = hangcheck(tmp_path, "attach", "--pid", str(jobs[0].pid), "--run-dir", "run")
-    assert code == 0, visited
-    assert "rank 0" in visited
-    stacks = assert_harmless((tmp_path / "run/evidence/1/stacks.txt").read_bytes())
-    assert r"stands\x1b[2J" in stacks
-    assert hangcheck(tmp_path, "report", "run")[0] == 0
-    assert hangcheck(tmp_path, "report", "run", "--json")[0] == 0
-    assert_harmless((tmp_path / "run/evidence/1/case.json").read_bytes())
 
 
 @pytest.mark.real
