@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import threading
 from typing import TYPE_CHECKING
@@ -15,12 +16,15 @@ from lightning_hangcheck.files import apart as module
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.files.safe import (
     UnusableFile,
+    create_once,
     read_end_owned,
     read_owned,
+    read_regular,
     write_atomically,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 STRANGER = 12_345
@@ -28,10 +32,29 @@ STRANGER = 12_345
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 
-def test_what_is_no_file_is_named_at_once(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "file")
-    with pytest.raises(UnusableFile, match="it is a FIFO"):
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(str(path))
+
+
+MADE: dict[str, Callable[[Path], object]] = {
+    "a FIFO": os.mkfifo,
+    "a symbolic link": lambda path: path.symlink_to("/dev/zero"),
+    "a socket": a_socket,
+}
+
+
+@pytest.mark.parametrize("kind", MADE)
+def test_what_is_no_file_is_named_at_once(kind: str, tmp_path: Path) -> None:
+    MADE[kind](tmp_path / "file")
+    with pytest.raises(UnusableFile, match=f"it is {kind}"):
         read_owned(tmp_path / "file")
+
+
+def test_a_device_behind_a_link_that_may_be_followed(tmp_path: Path) -> None:
+    (tmp_path / "source.py").symlink_to("/dev/zero")
+    with pytest.raises(UnusableFile, match="it is a device"):
+        read_regular(tmp_path / "source.py", 10)
 
 
 def test_a_file_is_read_up_to_its_bound(tmp_path: Path) -> None:
@@ -60,6 +83,22 @@ def test_a_file_is_replaced_whole_and_private(tmp_path: Path) -> None:
     write_atomically(path, b"second")
     assert path.read_bytes() == b"second"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "verdict.json"
+    path.mkdir()
+    (path / "in-the-way").touch()
+    with pytest.raises(OSError, match=r"verdict\.json"):
+        write_atomically(path, b"new")
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_several_writers_one_wins_and_all_agree(tmp_path: Path) -> None:
+    path = tmp_path / "session.json"
+    assert create_once(path, b"first") == b"first"
+    assert create_once(path, b"second") == b"first"
     assert list(tmp_path.iterdir()) == [path]
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, StartProgram, end, is_sidecar, until
+from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, until
 from watch.launched import python, run, run_words, start_run, verdict_of
 
 from lightning_hangcheck.launch.run import end_ranks
 from lightning_hangcheck.machine import read_process_stat
+from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,6 +62,7 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
 
 
 @pytest.mark.real
+@WHEN_ASKED_FOR
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
     assert (well.returncode, well.stderr) == (0, "")
@@ -76,6 +79,30 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     ended = run(tmp_path, python(code), HANGCHECK_DISABLE="1")
     assert (ended.returncode, ended.stderr) == (0, "")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
+def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
+    tmp_path: Path,
+) -> None:
+    """The exit code comes back at once, and the last line says what goes on."""
+    sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
+    script = f"import subprocess; print(subprocess.Popen({sleeps}, start_new_session=True).pid)"
+    process = start_run(tmp_path, python(script))
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    try:
+        assert process.wait(PATIENCE_S) == 0
+        summary = verdict_of(tmp_path / "run").summary
+        assert psutil.Process(pid).is_running()
+        assert summary == (
+            "the command ended; a process that it started still runs, unwatched: "
+            f"hangcheck attach --pid {pid}"
+        )
+    finally:
+        end_by_pid([psutil.Process(pid)])
+        end(process)
 
 
 @pytest.mark.real
@@ -170,6 +197,41 @@ def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
     assert verdict_of(tmp_path).verdict == kind
 
 
+@pytest.mark.real
+def test_a_run_folder_that_is_taken_away_meanwhile_is_begun_anew_and_what_it_lost_is_a_gap(
+    tmp_path: Path,
+) -> None:
+    script = """
+import pathlib, time
+import lightning_hangcheck as hc
+hc.checkpoint("before")
+for word in ("removed", "leave"):
+    while not pathlib.Path(word).exists():
+        time.sleep(0.05)
+    hc.checkpoint("after")
+"""
+    journal = tmp_path / "run" / "ranks" / "rank-0.jsonl"
+    rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+    running = start_run(tmp_path, [sys.executable, "-c", script], **rank)
+    try:
+        until(lambda: journal.exists() and "before" in journal.read_text(), "the journal")
+        (tmp_path / "run").rename(tmp_path / "taken")
+        (tmp_path / "removed").touch()
+        until(journal.exists, "the journal to be begun anew")
+        (tmp_path / "leave").touch()
+        assert running.wait(PATIENCE_S) == 0
+    finally:
+        end(running)
+    (gap,) = verdict_of(tmp_path / "run").gaps
+    assert gap.what == "journal rank-0.jsonl"
+    lost = len((tmp_path / "taken" / "ranks" / "rank-0.jsonl").read_text().splitlines())
+    assert gap.why.startswith(f"{lost} lines are missing: its file was removed or moved")
+    entries, (told,) = read_journal(journal)
+    assert told.why.startswith(f"{lost} of its lines are missing: its file was removed or moved")
+    kept = [entry["kind"] for entry in entries]
+    assert kept == ["dropped", "checkpoint", "checkpoint", "finished"]
+
+
 OUTLIVING = """
 import pathlib, signal, time
 signal.signal(signal.SIGTERM, lambda *_: pathlib.Path("asked").touch())
@@ -221,3 +283,75 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     assert hung.process.wait(PATIENCE_S) == -signal.SIGKILL
     assert younger.process.poll() is None
     end_ranks(ranks)
+
+
+RANK = """
+import os
+from lightning_hangcheck.recorder.lifecycle import current
+current().learn_identity({rank}, 2, {rank})
+{end}
+"""
+
+
+@pytest.mark.real
+def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: Path) -> None:
+    facts = SessionFacts(
+        run_dir=str(tmp_path / "run"),
+        command="train",
+        started_at="2026-01-01T00:00:00.000Z",
+        root_pid=0,
+    )
+    session = open_session(tmp_path / "shared" / "session", facts)
+    session.sidecar_file.touch()  # ranks leave their pages to a sidecar that is there
+    for rank, ending in ((0, ""), (1, "raise ValueError('bad sample')")):
+        subprocess.run(
+            [sys.executable, "-c", RANK.format(rank=rank, end=ending)],
+            env={"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"},
+            stderr=subprocess.DEVNULL,
+            check=False,
+            timeout=PATIENCE_S,
+        )
+    sidecar = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)]
+    subprocess.run(sidecar, check=True, timeout=PATIENCE_S)
+    until((tmp_path / "run" / "verdict.json").exists, "the verdict")
+    verdict = verdict_of(tmp_path / "run")
+    assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
+    assert "bad sample" in verdict.summary
+    until(lambda: not session.path.exists(), "the session to be freed")
+    late = subprocess.run(sidecar, capture_output=True, timeout=PATIENCE_S, check=False)
+    assert (late.returncode, late.stderr) == (0, b""), "nothing is left to say"
+
+
+APART_OF_A_CHILD = """
+import os, signal, subprocess, sys, time
+from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.launch.run import Job
+
+job = Job([sys.executable, "-c", "pass"], os.environ, set())
+reader, writer = os.pipe()
+child = os.fork()
+if child == 0:
+    def write_to_what_stalls():
+        signal.pause()
+    try:
+        apart(0.1, write_to_what_stalls)
+    except NoAnswerFromStorage:
+        os._exit(0)
+os.waitpid(child, 0)
+while job.exit_code is None:
+    job.reap()
+from lightning_hangcheck.look.proc import descendants
+orphans = [one.pid for one in descendants(os.getpid())]
+left = job.processes()
+for pid in orphans:
+    os.kill(pid, signal.SIGKILL)
+assert orphans, "nothing was left behind: this shows nothing"
+assert left == [], left
+"""
+
+
+def test_what_writes_for_the_sidecar_is_no_process_of_the_job() -> None:
+    """Seen: each run with a suspicion ended with "a process that it started still runs"."""
+    code = [sys.executable, "-c", APART_OF_A_CHILD]
+    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert ended.returncode == 0, ended.stderr

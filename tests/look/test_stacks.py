@@ -29,6 +29,7 @@ from lightning_hangcheck.look.stacks import (
     LONGEST_VALUE,
     MOST_CALLS,
     MOST_DUMPS,
+    PySpyFailed,
     dump,
     innermost_calls,
     native_calls,
@@ -55,10 +56,13 @@ if TYPE_CHECKING:
     ("line", "takes"),
     [
         ("with self.lock:", True),
+        ("    with guard:  # of the cache (all of it)", True),
         ("with guard: hits += 1", True),
+        ("with guard, other as taken:", True),
         ("self.lock.acquire(timeout=5)", True),
         ("with guard: torch.mm(a, b)", False),
         ("with open(path):", False),
+        ("without: int = 1", False),
     ],
 )
 def test_a_line_that_takes_a_lock_and_calls_nothing_else_is_known(
@@ -74,11 +78,13 @@ SERVES = (
     Frame("<module>", f"{PACKAGES}/ray/_private/workers/default_worker.py", 9),
     Frame("Worker.main_loop", f"{PACKAGES}/ray/_private/worker.py", 1014),
 )
+JOINS = (Frame("init_process_group", f"{PACKAGES}/torch/distributed/c.py", 3),)
 TRAINS = (
     Frame("Thread._bootstrap", "/lib/python3.11/threading.py", 995),
     Frame("train", "/home/ada/train.py", 12),
 )
 OF_USER = (Frame("<module>", "/home/ada/train.py", 40),)
+LEFT = (Frame("_shutdown", "/lib/python3.11/threading.py", 1600),)
 
 
 @pytest.mark.parametrize(
@@ -86,7 +92,11 @@ OF_USER = (Frame("<module>", "/home/ada/train.py", 40),)
     [
         ((SERVES, (), TRAINS), "b"),
         ((SERVES, TRAINS, TRAINS), "b"),  # newest first where no ids are known: b was there before
+        ((SERVES, SERVES), "m"),
         ((OF_USER, TRAINS), "m"),
+        (((*SERVES, *JOINS), TRAINS), "m"),
+        ((LEFT, TRAINS), "m"),
+        (((), TRAINS), "m"),
     ],
 )
 def test_the_main_thread_is_first_unless_it_only_serves(
@@ -126,6 +136,18 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
     assert "text/html" in values["headers"]
     assert values["pair"].startswith('{"auth": [redacted]')
     assert values["cut"] == '"password=[redacted] ..."'
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, closer),) = look.samples
+    assert plain.native_calls == ()
+    assert look.gaps == ()
+    assert any("sleep" in call for call in closer.native_calls)
 
 
 def test_calls_end_at_the_innermost_python_frame_and_are_bounded() -> None:
@@ -196,6 +218,16 @@ def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
+def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
+    offering: StartProgram,
+) -> None:
+    running = offering("stands_with_many_helpers")
+    assert "more than 100 threads" in why_not(running.pid)
+    assert "main thread is not among them" in why_not(running.pid)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_a_signal_that_somebody_handles_is_not_taken(offering: StartProgram) -> None:
     taken, free = offering("waits_for_ever", "taken"), offering("waits_for_ever")
     offers = [find_offer(running.pid) for running in (taken, free)]
@@ -209,6 +241,26 @@ def test_a_process_that_became_another_program_is_sent_nothing(offering: StartPr
     until(lambda: psutil.Process(running.pid).name() == "sleep", "the other program")
     assert why_not(running.pid) == f"it no longer handles signal {FIRST_CHOICE}"
     assert running.process.poll() is None
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
+    running = offering("waits_for_ever")
+    os.kill(running.pid, signal.SIGSTOP)
+    until(lambda: psutil.Process(running.pid).status() == "stopped", "it to stop")
+    assert why_not(running.pid) == "it is stopped, so it answers no signal"
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> None:
+    running = offering("leaves")
+    assert find_offer(running.pid) is not None
+    running.tell("leave")
+    assert running.process.wait(120) == 0
+    assert find_offer(running.pid) is None
+    assert list(Path(running.first_words, "stacks").iterdir()) == []
 
 
 NEWER = """\
@@ -250,6 +302,12 @@ OUTERMOST = {"name": "<module>", "filename": "/home/ada/train.py", "line": 9, "i
 WHOLE = {"os_thread_id": 7, "active": True, "frames": [NOW, OUTERMOST]}
 WITHOUT_ITS_OUTER_END = {"os_thread_id": 7, "active": True, "frames": [NOW]}
 
+OF_FREED_MEMORY = {
+    "os_thread_id": 7,
+    "active": True,
+    "frames": [{**NOW, "name": "\0\x13wo\0"}, OUTERMOST],
+}
+
 LOST = {"os_thread_id": 7, "active": True, "frames": []}
 IN_NATIVE_CODE = {"os_thread_id": 8, "active": True, "frames": []}
 
@@ -280,6 +338,7 @@ def asked(folder: Path) -> int:
     [
         (None, None, [WHOLE]),
         ([WITHOUT_ITS_OUTER_END], [WITHOUT_ITS_OUTER_END], [WHOLE]),
+        ([OF_FREED_MEMORY], [OF_FREED_MEMORY], [WHOLE]),
         ([LOST], [WHOLE]),
         # native code may call Python in a thread of its own: believed the second time
         ([WHOLE, IN_NATIVE_CODE], [WHOLE, IN_NATIVE_CODE]),
@@ -295,6 +354,15 @@ def test_what_is_torn_is_read_again(
     thread, *_ = read_threads(program("sleeping.py").pid, PATIENCE_S)
     assert [frame.name for frame in thread.frames] == ["works", "<module>"]
     assert asked(tmp_path) == len(answers)
+
+
+def test_what_stays_torn_is_left_out_after_three_times(
+    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answering(tmp_path, monkeypatch, *[[WITHOUT_ITS_OUTER_END]] * (MOST_DUMPS + 1))
+    with pytest.raises(PySpyFailed, match="torn"):
+        read_threads(program("sleeping.py").pid, PATIENCE_S)
+    assert asked(tmp_path) == MOST_DUMPS
 
 
 def test_all_attempts_share_one_time_limit(
@@ -325,6 +393,22 @@ def switches(pid: int) -> list[str]:
     """How often its main thread gave up its processor, of its own will or not."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return [line for line in lines if "ctxt_switches" in line]
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_threads_that_python_does_not_number_have_the_kernels_ids_all_the_same(
+    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of Python 3.10, where py-spy knows no ids without pausing the process."""
+    running = program("many_threads.py", "3")
+    known = {one.thread_name: one.os_thread_id for one in read_threads(running.pid, PATIENCE_S)}
+    told = json.loads(dump(running.pid, PATIENCE_S))
+    answering(tmp_path, monkeypatch, [{**one, "os_thread_id": None} for one in told])
+    found = {one.thread_name: one.os_thread_id for one in read_threads(running.pid, PATIENCE_S)}
+    tids = {int(task.name) for task in Path(f"/proc/{running.pid}/task").iterdir()}
+    assert found == known
+    assert set(found.values()) == tids
 
 
 @pytest.fixture
@@ -374,6 +458,7 @@ def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path
             r"printf 'Error: No stacks\n\nCaused by:\n  0: out\n  1: the moon: full\n' >&2; exit 1",
             "py-spy: No stacks (the moon: full)",
         ),
+        ("exit 7", "py-spy: it ended with 7"),
         (
             """echo '[{"threads": 3}]'""",
             "py-spy's answer is of another version than 0.4: Object missing required field `frames`"
@@ -386,6 +471,12 @@ def test_a_failure_is_told_in_one_line_with_its_innermost_cause(
 ) -> None:
     install(beside_python, script)
     assert why_no_stack(psutil.Process().pid) == why
+
+
+def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:
+    (beside_python / "py-spy").write_text("#!/nowhere/at/all\n")
+    (beside_python / "py-spy").chmod(0o700)
+    assert "cannot be started (No such file or directory)" in why_no_stack(psutil.Process().pid)
 
 
 @pytest.mark.real

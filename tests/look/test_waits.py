@@ -9,20 +9,26 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
+from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, until
 
-from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, kernel_state, wakes_at
+from lightning_hangcheck.judge.threads import FUTEXES
+from lightning_hangcheck.look.kernel import CALLS, TIMESPEC, calls_of, kernel_state, wakes_at
 from lightning_hangcheck.look.open_files import (
     Holders,
+    file_locks,
+    own_addresses,
     reach_of,
     tcp_connections,
 )
 from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.stacks import python_stacks
-from lightning_hangcheck.look.threads import maker_of
+from lightning_hangcheck.look.threads import UNKNOWN, maker_of
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
@@ -63,7 +69,7 @@ def test_opening_a_fifo_without_a_writer_is_told_from_a_file(
 
 @pytest.mark.parametrize(
     ("how", "call"),
-    [("wait_for_any_child", ""), ("poll_child", "epoll_wait")],
+    [("wait_for_child", "wait4"), ("wait_for_any_child", ""), ("poll_child", "epoll_wait")],
 )
 def test_waiting_for_children_names_each(program: StartProgram, how: str, call: str) -> None:
     """asyncio polls a descriptor of its child, from Python 3.12 on."""
@@ -93,8 +99,32 @@ def test_a_daemon_keeps_a_pipe_though_nobody_looks_at_it(program: StartProgram) 
     try:
         target = target_of(running.pid, kind="pipe")
         assert [one.pid for one in target.holders] == [daemon]
+        state = kernel_state(running.pid, 0, PATIENCE_S)[0]
+        late = Holders([running.pid], deadline=0.0)
+        assert [one.holders for one in late.complete(state).threads[0].waits_for] == [()]
+        assert len(late.gaps) == 1, "who was not looked for may have it"
     finally:
         os.kill(daemon, signal.SIGKILL)
+
+
+def test_who_may_signal_an_event_is_found_among_the_jobs_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "read_event")
+    child = int(running.first_words)
+    alone = target_of(running.pid, kind="other")
+    assert (alone.call, alone.name[:9], alone.holders) == ("read", "eventfd:[", ())
+    shared = target_of(running.pid, child, kind="pipe")
+    assert shared.name == alone.name
+    assert {one.pid for one in shared.holders} == {running.pid, child}
+
+
+def test_a_pseudo_terminal_is_a_pipe_to_the_process_that_made_it(program: StartProgram) -> None:
+    """One that nobody of the job made may be a person's."""
+    running = program(PROGRAM, "read_pseudo_terminal")
+    child = int(running.first_words)
+    alone = target_of(child, kind="terminal")
+    assert alone.name.startswith("/dev/pts/")
+    answers = target_of(child, running.pid, kind="pipe")
+    assert [one.pid for one in answers.holders] == [running.pid]
 
 
 @pytest.mark.parametrize(("once", "told"), [("once", ["time"]), ("again", ["other"])])
@@ -106,12 +136,44 @@ def test_a_timer_of_the_kernel_is_a_time_if_it_ends_but_once(
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == told
 
 
-def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(program: StartProgram) -> None:
+def test_a_launcher_that_waits_for_its_processes_shares_nothing_with_them(
+    program: StartProgram,
+) -> None:
+    """It gives no semaphore back, that it has started one of them with."""
+    running = program(PROGRAM, "take_semaphore", "joined child")
+    child = int(running.first_words)
+    target = target_of(child, kind="shared")
+    assert target.holders == ()
+
+
+@pytest.mark.parametrize("waiter", ["parent", "child"])
+def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
+    program: StartProgram, waiter: str
+) -> None:
     """Also the one that started it."""
-    running = program(PROGRAM, "take_semaphore")
-    target = target_of(int(running.first_words), kind="shared")
+    running = program(PROGRAM, "take_semaphore", waiter)
+    pids = [running.pid, int(running.first_words)]
+    waits, other = pids if waiter == "parent" else pids[::-1]
+    target = target_of(waits, *([other] if waiter == "parent" else []), kind="shared")
     assert (target.call, target.name[:8]) == ("futex", "memory:[")
-    assert [one.pid for one in target.holders] == [running.pid]
+    assert [one.pid for one in target.holders] == [other]
+
+
+def test_a_join_of_a_thread_is_no_wait_for_other_processes(program: StartProgram) -> None:
+    running = program(PROGRAM, "join_natively")
+
+    def joins() -> bool:
+        main = state_of(running.pid).threads[0]
+        return main.syscall in FUTEXES and not main.arguments[1] & 128  # FUTEX_PRIVATE_FLAG
+
+    until(joins, "the main thread to join the other")
+    assert state_of(running.pid).threads[0].waits_for == ()
+
+
+def test_a_receiver_names_the_remote_end(program: StartProgram) -> None:
+    running = program(PROGRAM, "receive")
+    target = target_of(running.pid, kind="socket")
+    assert (target.call, target.name) == ("recvfrom", running.first_words)
 
 
 def test_a_poll_is_still_read_after_a_dump_interrupted_it(program: StartProgram) -> None:
@@ -123,10 +185,12 @@ def test_a_poll_is_still_read_after_a_dump_interrupted_it(program: StartProgram)
         python_stacks(running.pid, 0, PATIENCE_S)
 
 
-def test_one_that_accepts_names_its_own_end(program: StartProgram) -> None:
-    running = program(PROGRAM, "accept")
+@pytest.mark.parametrize("family", ["4", "6"])
+def test_one_that_accepts_names_its_own_end(program: StartProgram, family: str) -> None:
+    running = program(PROGRAM, "accept", family)
     target = target_of(running.pid, kind="socket")
-    assert target.name == f"[::1]:{running.first_words}"
+    address = {"4": "127.0.0.1", "6": "[::1]"}[family]
+    assert target.name == f"{address}:{running.first_words}"
     assert target.call.startswith("accept")
 
 
@@ -146,11 +210,49 @@ def test_the_owner_of_the_remote_end_is_found_and_bytes_of_a_download_are_counte
         until(lambda: state_of(running.pid).network_bytes > before + 50_000, "the bytes")
 
 
+def test_threads_in_locks_show_it_by_line_and_futex(program: StartProgram) -> None:
+    running = program(PROGRAM, "locked_threads")
+
+    def locked() -> int:
+        ((_, sample),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
+        futexes = {
+            thread.tid
+            for thread in sample.kernel.threads
+            if any(target.kind == "futex" for target in thread.waits_for)
+        }
+        threads = sample.stack.threads if sample.stack is not None else ()
+        return sum(thread.takes_lock and thread.tid in futexes for thread in threads)
+
+    until(lambda: locked() == 2, "the threads to be in their locks")
+
+
 def test_a_process_that_waits_for_a_signal_has_no_time_limit(program: StartProgram) -> None:
     running = program(PROGRAM, "wait_for_signal")
     assert running.first_words == "waiting"
     target_of(running.pid, kind="other")
     assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == ["other"]
+
+
+def test_the_lock_table_is_read_as_proc_5_has_it(tmp_path: Path) -> None:
+    (tmp_path / "locks").write_text(
+        "3: -> OFDLCK  ADVISORY  WRITE -1 fe:10:2146453 0 EOF\n3: what is this\n"
+    )
+    (waiting,) = file_locks(str(tmp_path / "locks"))
+    assert (waiting.number, waiting.waiting, waiting.exclusive) == ("3:", True, True)
+    assert (waiting.pid, waiting.device, waiting.inode) == (-1, (0xFE, 0x10), 2146453)
+
+
+def test_the_calls_in_which_threads_block_are_known() -> None:
+    """Numbers of include/uapi: asm/unistd_64.h and asm-generic/unistd.h."""
+    intel, arm = calls_of("x86_64"), calls_of("aarch64")
+    assert (intel[0], intel[202].name, arm[63], arm[98].name) == (
+        arm[63],
+        "futex",
+        intel[0],
+        "futex",
+    )
+    assert {call.name for call in arm.values()} < {call.name for call in intel.values()}
+    assert calls_of("some other machine") == {}
 
 
 @pytest.mark.parametrize(
@@ -167,19 +269,46 @@ def test_memory_that_holds_no_moment_any_more_is_not_taken_for_one(
     assert wakes_at(os.getpid(), number, arguments) == wakes_ns
 
 
-def test_both_ends_of_a_connection_and_its_bytes_are_told() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        address = listens.getsockname()
-        asks = socket.create_connection(address, source_address=("127.0.0.2", 0))
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="older ones wait until a wall clock's time")
+def test_a_thread_that_waits_for_an_event_shows_until_when() -> None:
+    """One that ticks by ``Event.wait`` shows another moment each time, as a sleeping one does."""
+    event = threading.Event()
+    thread = threading.Thread(target=event.wait, args=(600.0,))
+    before_ns = time.monotonic_ns()
+    thread.start()
+    try:
+        wakes_ns = until(lambda: _wakes_ns(thread.native_id), "the thread to wait")
+    finally:
+        event.set()
+        thread.join()
+    assert 600e9 <= wakes_ns - before_ns < 660e9
+
+
+def _wakes_ns(tid: int | None) -> int | None:
+    state, _ = kernel_state(os.getpid(), 0, 5.0)
+    return next(one.wakes_ns for one in state.threads if one.tid == tid)
+
+
+@pytest.mark.parametrize(
+    ("family", "server", "client"),
+    [(socket.AF_INET, "127.0.0.1", "127.0.0.2"), (socket.AF_INET6, "::1", "::1")],
+)
+def test_both_ends_of_a_connection_and_its_bytes_are_told(
+    family: socket.AddressFamily, server: str, client: str
+) -> None:
+    with socket.create_server((server, 0), family=family) as listens:
+        asks = socket.create_connection(listens.getsockname()[:2], source_address=(client, 0))
         accepted, _ = listens.accept()
     with asks, accepted:
         asks.sendall(b"x" * 1_000)
         assert len(accepted.recv(1_000, socket.MSG_WAITALL)) == 1_000
         there = tcp_connections()[os.fstat(accepted.fileno()).st_ino]
-        assert there.local == f"127.0.0.1:{address[1]}"
+        shown = f"[{server}]" if family is socket.AF_INET6 else server
+        assert there.local == f"{shown}:{accepted.getsockname()[1]}"
         assert there.remote.rpartition(":")[2] == str(asks.getsockname()[1])
         assert there.carried_bytes >= 1_000
-        assert Connection(there.local, there.remote) in state_of(os.getpid()).connections
+        told = Connection(there.local, there.remote) in state_of(os.getpid()).connections
+        assert told == (server != client), "only what leads to another address"
 
 
 def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:
@@ -189,6 +318,10 @@ def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:
         (reach,) = reach_of(["127.0.0.3", "127.0.0.4"], [os.getpid()])
     assert (reach.address, reach.unanswered) == ("127.0.0.3", 0)
     assert reach.heard_s < 5.0
+
+
+def test_other_machines_know_this_one_by_no_address_of_its_own_loopback() -> None:
+    assert not any(one.startswith("127.") or one == "[::1]" for one in own_addresses())
 
 
 def polled_by(waiter: RunningProgram) -> WaitTarget:
@@ -237,7 +370,7 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     path = str(folder / "hub.lock")
     holder = program(PROGRAM, "lock", "flock", path)
     assert holder.announcement() == "holding"
-    waiter = program(PROGRAM, "filelock", path)
+    waiter = program(PROGRAM, "filelock", "hard", path)
 
     target = polled_by(waiter)
     assert (target.call, target.kind, target.name) == ("filelock", "lock", path)
@@ -305,3 +438,62 @@ def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
     tmp_path: Path, text: str
 ) -> None:
     assert made_by(tmp_path / "cache.lock", text.format(os.getpid())) == ([], False)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.parametrize("library", [("filelock", "soft"), ("baton",)])
+def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_open(
+    program: StartProgram, tmp_path: Path, library: tuple[str, ...]
+) -> None:
+    path = tmp_path / "lock"
+    named = str(tmp_path) if library == ("baton",) else str(path)
+    with path.open("w"):
+        waiter = program(PROGRAM, *library, named)
+        target = polled_by(waiter)
+        assert ([one.pid for one in target.holders], target.abandoned) == ([os.getpid()], False)
+    target = polled_by(waiter)
+    assert (target.name, target.holders, target.abandoned) == (str(path), (), True)
+
+
+INSIDE = """
+import os, socket, subprocess, sys
+from pathlib import Path
+from lightning_hangcheck.look.threads import maker_of
+ended, path = subprocess.Popen(["true"]), Path(sys.argv[1])
+ended.wait()
+path.write_text(str(ended.pid))
+print(maker_of(str(path), os.getpid()).gone, flush=True)
+path.write_text(f"{os.getpid()}\\n{socket.gethostname()}\\n")
+print("written", flush=True)
+sys.stdin.read()
+"""
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_neither_a_container_nor_its_host_knows_who_of_the_other_made_a_file(
+    tmp_path: Path,
+) -> None:
+    """It has this host's name, as with ``docker run --network host``, and numbers of its own."""
+    path = tmp_path / "a.lock"
+    command = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", INSIDE, path]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as inside:
+        found = subprocess.run(["stat", "-f", "-c", "%T", path.parent], stdout=subprocess.PIPE)
+        own = found.stdout.strip() in (b"overlayfs", b"tmpfs")  # of this container alone
+        assert inside.stdout.readline() == f"{own}\n"
+        assert inside.stdout.readline() == "written\n"
+        assert maker_of(str(path), os.getpid()) == UNKNOWN
+        inside.communicate(timeout=120)
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    path.touch()
+    target = polled_by(program(PROGRAM, "filelock", "soft", str(path), "1000"))
+    assert (target.name, target.abandoned) == (str(path), False)

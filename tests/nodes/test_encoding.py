@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
-from cases import IN_BARRIER, IN_LOAD, NOW_NS, job, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, job, look, rank
 from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,13 +19,17 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import RankView
+from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
+    CallSite,
+    CollectiveEntry,
     CollectiveRecord,
     FlightRecord,
     GroupFamily,
     GroupRun,
 )
-from lightning_hangcheck.nodes import encoding
+from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.nodes import encoding, peers
 from lightning_hangcheck.nodes.encoding import (
     MARK,
     MOST_MEMORY,
@@ -35,6 +39,7 @@ from lightning_hangcheck.nodes.encoding import (
     read_judgement,
     read_message,
 )
+from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import (
     TAKEN_NS,
     TOO_LARGE,
@@ -46,13 +51,19 @@ from lightning_hangcheck.nodes.message import (
     message_of,
     shortened,
 )
-from lightning_hangcheck.nodes.peers import PeerState
+from lightning_hangcheck.nodes.peers import Peers, PeerState
 from lightning_hangcheck.watch.joined_nodes import join_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_size=8)
+
+
+def test_a_rank_that_gets_on_tells_no_stacks() -> None:
+    (line,) = message_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
+    assert (line.view.processes, line.stacks, line.view.pid) == ((), (), 100)
 
 
 def test_in_a_large_job_evidence_is_told_where_it_is_asked_for() -> None:
@@ -122,29 +133,113 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
     assert "at most" in refusal(PACKED)
 
 
+def with_thread(**fields: Any) -> bytes:
+    """The first rank, its main thread otherwise."""
+    (look,) = WORD.lines[0].view.processes
+    kernel = look.samples[-1].kernel
+    assert kernel is not None
+    thread = replace(kernel.threads[0], **fields)
+    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
+    return with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
+
+
+def test_registers_have_no_sign() -> None:
+    """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
+    largest = (1 << 64) - 1
+    message, _ = read_message(with_thread(arguments=(3, largest)))
+    kernel = message.lines[0].view.processes[0].samples[-1].kernel
+    assert kernel is not None
+    assert kernel.threads[0].arguments == (3, largest)
+
+
 @pytest.mark.parametrize(
     "data",
     [
+        with_thread(arguments=(-1,)),
+        with_state(node=-1),
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
         with_state(mark=RoundMark(math.nan, 1)),
+        with_state(wall_clock_s=math.inf),
         with_state(wants=(-1,)),
         with_state(asks=("10.0.0.1",) * 1_000),
+        with_state(world_size=-1),
         with_state(stacks=((5_000,),)),
+        with_state(stacks=((0,) * 2_000,)),
         with_state(stacks=()),
         with_state(lines=WORD.lines * 2),
         with_first_rank(rank=1 << 40),
+        with_first_rank(rank=1),
         with_first_rank(silent_for_s=math.inf),
         with_first_rank(idle_for_s=-1.0),
+        with_first_rank(silent_for_s=1e300),
         with_first_rank(processes=()),
+        with_class(ranks=()),
+        with_class(ranks=(0,)),
         with_class(ranks=(1, 0)),
         with_class(ranks=(-1, 0)),
+        with_class(ranks=(0, 0, 0, 0)),
+        with_class(ranks=(0, 1 << 40)),
         with_class(ranks=(0, 3)),
+        with_class(ranks=(2, 5_000)),
         with_class(view=FOLDED.lines[0].view, groups=(), stacks=()),
     ],
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:
     assert refusal(data)
+
+
+DIGITS = "1" * 5_000
+
+"""Python refuses to read a number of so many."""
+
+IN_GROUPS = FlightRecord(
+    taken_ns=1,
+    groups=(CollectiveRecord(group="1", entries=(CollectiveEntry(seq=1, op="", site=1),)),),
+    sites={1: CallSite(root="root 0")},
+)
+
+
+def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
+    """A rank by itself, and one of a class, in such groups."""
+    flight = replace(IN_GROUPS, sites={1: CallSite(root=root)})
+    view = replace(WORD.lines[0].view, flight=flight, processes=())
+    words = [class_of(view, (family,), standing) for standing in (0, 7)]
+    alone, alike = (pack(replace(WORD, lines=(one, *WORD.lines[1:]))) for one in words)
+    return alone, alike
+
+
+def made_use_of(data: bytes) -> None:
+    """Do all that is done with what was read."""
+    message, _ = read_message(data)
+    judge(join_peers(job(rank(3, IN_BARRIER), world_size=4), [PeerState(message, 1)]))
+
+
+@given(
+    first=st.integers(-2, 5),
+    step=st.integers(-2, 1 << 62),
+    count=st.integers(-1, 4),
+    name=st.text(max_size=5) | st.sampled_from([DIGITS, "7", "07", "-7", "\u0667", "\u00b2"]),
+    name_step=st.integers(-(1 << 63), (1 << 63) - 1),
+    offsets=st.lists(st.integers(-2, 5), max_size=6),
+    root=st.text(max_size=5) | st.sampled_from([f"root {DIGITS}", "root 0", "root \u00b2"]),
+)
+@example(0, 1, 2, DIGITS, 1, [0, 1, 2], "root 0")
+@example(0, 1, 1, DIGITS, 0, [0, 1, 2], "root 0")
+@example(0, 1, 1, "1", 0, [0, 1, 2], f"root {DIGITS}")
+def test_odd_groups_are_refused_or_harm_nobody(
+    first: int, step: int, count: int, name: str, name_step: int, offsets: list[int], root: str
+) -> None:
+    run = GroupRun(first, step, count, name, name_step)
+    for data in in_groups(GroupFamily(tuple(offsets), (run,)), root):
+        with suppress(BadMessage):
+            made_use_of(data)
+
+
+@pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
+def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
+    target = WaitTarget(call="waitid", kind="process", name=name)
+    assert "that cannot be" in refusal(with_thread(waits_for=(target,)))
 
 
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), ValueError("x"), OSError()])
@@ -167,12 +262,15 @@ VERDICT = judge(CASE)
     "changes",
     [
         {"stalled_for_s": math.nan},
+        {"stalled_for_s": math.inf},
+        {"stalled_for_s": 1e300},
         {"stalled_for_s": -1.0},
         {"world_size": 1 << 40},
         {"stalled_since": "three o'clock"},
         {"detected_at": "2" * 10_000},
         {"culprits": (-1,)},
         {"summary": "x " * 50_000},
+        {"command": "x" * 100_000},
         {"remedies": VERDICT.remedies * 30_000},
     ],
 )
@@ -185,6 +283,8 @@ def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 MB = 1_000_000
 
 NOBODY: dict[str, Any] = {"version": VERSION, "node": 1, "stamp": 1}
+
+TOLD_VERDICT: dict[str, Any] = msgspec.to_builtins(judge(CASE))
 
 
 def of_state(**fields: Any) -> dict[str, Any]:
@@ -211,9 +311,12 @@ THREAD = {"tid": 1, "state": "", "cpu_s": 0}
 KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0}
 
 OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
+    "addresses": lambda n: of_state(addresses=["ab"] * n),
     "lines": lambda n: of_state(lines=[[0, {"rank": 0}, [0, 0]]] * n),
     "groups": lambda n: of_rank(groups=[[]] * n),
+    "steps": lambda n: of_rank(steps=[[1, 1]] * n),
     "threads": lambda n: of_sample(kernel={**KERNEL, "threads": [THREAD] * n}),
+    "gpus": lambda n: of_sample(gpus=[{"index": 1}] * n),
     "sites": lambda n: of_flight(sites={one: {} for one in range(n)}),
     "deep stacks": lambda n: of_state(frames=[FRAME], stacks=[[0] * 1_000] * (n // 1_000)),
     "many stacks": lambda n: of_state(frames=[FRAME], stacks=[[0]] * n),
@@ -253,6 +356,23 @@ def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: i
     assert traced(lambda: read_message(data))[1] < 0.6 * MOST_MEMORY
 
 
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {"evidence": [["", 0, ""]] * 1_500_000},
+        {"wait_for": [{"from": "", "to": "", "through": ""}] * 900_000},
+        {"ranks": [{"rank": 0}] * 1_500_000},
+    ],
+)
+def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any]) -> None:
+    told = {"version": VERSION, "stamp": 1, "verdict": {**TOLD_VERDICT, **verdict}}
+    data = MARK + zlib.compress(msgspec.msgpack.encode(told), 6)
+    assert len(data) < 60_000
+    refused, most = traced(lambda: read_judgement(data))
+    assert isinstance(refused, BadMessage)
+    assert most < 64 * MB
+
+
 def with_families(families: list[GroupFamily], ranks: int = 1) -> Message:
     """A message of ranks that are each in groups of these shapes."""
     flight = FlightRecord(taken_ns=1, groups=(CollectiveRecord(group="0"),) * len(families))
@@ -281,6 +401,34 @@ def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
     told, _ = read_message(pack(shortened(WORD)))
     assert told.gaps == (TOO_LARGE,)
     assert [line.view.rank for line in told.lines] == [0, 1]
+
+
+def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
+    hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
+    assert hears.take(1, first)
+    assert hears.heard[1].message.lines[0].view.processes
+    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
+    assert hears.take(2, second)
+    assert hears.heard[2].message.gaps == (TOO_LARGE,)
+    assert not hears.heard[2].message.lines[0].view.processes
+    monkeypatch.setattr(peers, "MOST_MEMORY", 0)
+    assert not hears.take(3, third)
+    assert "more memory" in hears.unused[3]
+
+
+def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None:
+    """Ranks of real training were 40 to 57 kB each: as many bytes are made of workers here."""
+    workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
+    waits = rank(0, IN_BARRIER, children=workers)
+    told = message_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
+    unpacked = len(msgspec.msgpack.encode(told))
+    assert unpacked > 40_000 * 64
+    message, memory = read_message(pack(told))
+    assert len(message.lines[0].view.processes) == 46
+    assert memory < MOST_MEMORY
 
 
 def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:

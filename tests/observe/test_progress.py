@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, OpenSection
+from lightning_hangcheck.model.beat import Beat, OpenSection, StepTimes
 from lightning_hangcheck.model.case import Case, RunFacts
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.observe import run_record as saving
 from lightning_hangcheck.observe.progress import (
     MARKS_TOLD,
+    MOST_PLACES,
+    MOST_SUMS,
+    STEPS_KEPT,
     ProcessorTime,
     Progress,
     StepHistory,
@@ -106,6 +112,21 @@ def test_a_rank_is_idle_since_its_threads_last_computed(
     assert idleness(progress, 103.0) == idle_s
 
 
+def test_a_rank_that_stops_within_a_window_is_idle_from_there_on() -> None:
+    progress = Progress(0)
+    for quarter, used in enumerate((0.0, 0.25, 0.3, 0.3, 0.3, 0.3, 0.3, 0.3)):
+        progress.read_processor(ProcessorTime(used, used), quarter * SECOND // 4)
+    assert idleness(progress, 5.0) == 4.5
+
+
+def test_one_tick_of_the_kernels_clock_is_no_activity_however_short_the_reading() -> None:
+    progress = Progress(0)
+    read_beats(progress, 1.0)
+    progress.read_processor(ProcessorTime(0.0, 0.0), 1 * SECOND)
+    progress.read_processor(ProcessorTime(0.01, 0.01), 1 * SECOND + SECOND // 20)
+    assert idleness(progress, 5.0) == 4.0
+
+
 def test_a_time_that_nobody_watched_does_not_count() -> None:
     progress = Progress(0)
     read_beats(progress, 1.0)
@@ -138,6 +159,15 @@ def test_steps_that_went_by_between_two_readings_teach_the_pace_of_the_whole_loo
     assert pace.longest_pause_s < 1.0
 
 
+def test_steps_teach_nothing_of_validation() -> None:
+    progress = Progress(0)
+    for step in range(10):
+        reading = Beat(pid=1, beats=1, last_beat_ns=step + 1, phase="backward", step=step)
+        progress.read_beat(reading, step + 1)
+    progress.read_beat(Beat(pid=1, beats=2, last_beat_ns=99, phase="validation", step=9), 99)
+    assert progress.pace() is None
+
+
 def test_a_rank_circles_from_its_last_beat_or_its_last_new_sign() -> None:
     progress = Progress(0)
     progress.saw_new(2 * SECOND)
@@ -155,6 +185,16 @@ def test_a_section_with_a_number_in_its_name_is_one_place_however_many_there_are
     pace = progress.pace()
     assert pace.known
     assert pace.longest_pause_s < 1.0
+
+
+def test_a_place_that_was_left_long_ago_has_no_known_pace_any_more() -> None:
+    progress = Progress(0)
+    names = ["first", *(f"s{'x' * number}" for number in range(MOST_PLACES)), "first"]
+    for index, name in enumerate(names):
+        for part in range(5):
+            at_s = 1.0 + index + part / 10
+            progress.read_beat(beat(at_s, "validation", name), int(at_s * SECOND))
+    assert progress.pace().pauses < 5
 
 
 def pace_of(*readings: tuple[float, int | None, int]) -> float | None:
@@ -187,7 +227,9 @@ def test_when_the_newest_steps_were_made() -> None:
     [
         ([(10, 0, 0), (40, 1, 1), (42, 2, 2), (44, 3, 3), (50, 4, 4), (52, 5, 5)], 2.0),
         ([(1, 0, 0), (2, 4, 4), (5, 5, 5)], 0.25),  # steps between two readings share their time
+        ([(1, 1, 1), (1.5, 1, 3), (3, 2, 9)], 2.0),  # the same step
         ([], None),
+        ([(1, 7, 7)], None),  # before one was seen whole
         ([(1, None, 3), (4, None, 4)], 3.0),  # a loop that shows no steps, by its beats
         ([(1, 8, 8), (31, 9, 9), (40, 0, 10), (41, 1, 11)], 1.0),  # a second training
     ],
@@ -196,6 +238,24 @@ def test_a_step_that_is_long_leaves_the_median(
     readings: list[tuple[float, int | None, int]], median_s: float | None
 ) -> None:
     assert pace_of(*readings) == median_s
+
+
+def test_a_fast_loop_keeps_only_its_newest_steps() -> None:
+    before = [(1.0 + at, at, at) for at in range(STEPS_KEPT)]
+    last = float(STEPS_KEPT)
+    assert pace_of(*before, (last + 1.0, 1_000_000, 1_000_000)) == 1.0 / (1_000_001 - STEPS_KEPT)
+
+
+def test_marks_stay_few_and_evenly_spread() -> None:
+    history = StepHistory()
+    for steps in range(1, 10_001):
+        history.read(Beat(pid=1, step_times=StepTimes(steps, steps * 0.1)))
+    counts = [mark.steps for mark in history.sums]
+    assert MOST_SUMS // 2 <= len(counts) <= MOST_SUMS
+    assert counts[0] == 1
+    gaps = {later - earlier for earlier, later in itertools.pairwise(counts)}
+    assert len(gaps) == 1
+    assert counts[-1] > 10_000 - 2 * gaps.pop()
 
 
 CASE = Case(
@@ -215,11 +275,21 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
     return prepare_run_folder(RunFolder(tmp_path / "run"))
 
 
-def test_a_page_that_fails_is_said_once(
+def test_a_page_that_fails_is_said_once_and_an_older_one_does_not_replace_a_newer(
     folder: RunFolder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """One that took long is finished after the next verdict came."""
     monkeypatch.setattr(log, "_said", set())
     folder.page_file.mkdir()
     for _ in range(2):
         save_page(folder, 1, CASE, VERDICT)
     assert capfd.readouterr().err.count("report.html was not written (IsADirectoryError") == 1
+    folder.page_file.rmdir()
+    newer = msgspec.structs.replace(VERDICT, summary="newer")
+    for number, verdict in ((1, VERDICT), (2, newer)):
+        folder.numbered_verdict(number).write_bytes(encode_pretty(verdict))
+    save_page(folder, 2, CASE, newer)
+    save_page(folder, 1, CASE, VERDICT)
+    page = folder.page_file.read_text()
+    assert "newer" in page
+    assert page.count(VERDICT.summary) == 1, "among the earlier ones"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import json
 import lzma
 import os
 import pickle
+import random
 from typing import TYPE_CHECKING
 
 import pytest
@@ -122,6 +124,32 @@ def test_of_two_incidents_the_newer_is_told_and_the_other_named(tmp_path: Path) 
     assert "another incident or job, of 2023-11-14T22:13:21Z" in reasons(found)["old_0"]
 
 
+def test_two_incidents_in_a_few_minutes_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
+    """Of the first only rank 1 is left, of the second only rank 0: they are not joined."""
+    first = {"first_1": stuck(number=90_000)[1]}
+    second = {"second_0": stuck(began_s=60.0)[0]}
+    found = read(write(tmp_path / "left", first | second))
+    assert found.verdict.culprits == ()
+    assert "no dump of rank 1 is here" in found.verdict.summary
+
+
+def test_jobs_of_other_sizes_are_not_mixed(tmp_path: Path) -> None:
+    wide = {"0": [0, 1, 2, 3]}
+    other = {f"b_{rank}": dump(rank, did(7, ended=True), groups=wide) for rank in (2, 3)}
+    mine = {f"a_{rank}": one for rank, one in stuck(began_s=5.0).items()}
+    found = read(write(tmp_path / "left", mine | other))
+    assert (found.verdict.world_size, found.verdict.culprits) == (2, (1,))
+    assert set(reasons(found)) == {"b_2", "b_3"}
+
+
+def test_a_record_without_entries_belongs_where_its_counts_do(tmp_path: Path) -> None:
+    dumps = {"a_0": stuck()[0], "a_1": dump(1, groups=PAIR, counted={"0": (6, 6)})}
+    old = {"b_1": dump(1, groups=PAIR, counted={"0": (52_000, 52_000)})}
+    found = read(write(tmp_path / "left", dumps | old))
+    assert found.verdict.culprits == (1,)
+    assert set(reasons(found)) == {"b_1"}
+
+
 # Foreign, torn and hostile.
 
 
@@ -149,15 +177,32 @@ def huge_memo() -> bytes:
     return b"\x80\x02X\x09\x00\x00\x00pg_configr\xff\xff\xff\x7f."
 
 
+def many_references() -> bytes:
+    """A list of a million times one entry, each with a million sizes."""
+    data = io.BytesIO()
+    pickler = pickle.Pickler(data, protocol=2)
+    sizes = [[1] * 1_000] * 1_000
+    entry = {"profiling_name": "nccl:all_reduce", "input_sizes": sizes * 1_000, "pg_id": 0}
+    pickler.dump({"entries": [entry] * 1_000_000})
+    return data.getvalue()
+
+
 TORN = pickle.dumps(stuck()[0], protocol=2)
 FOREIGN = {
     "torn": (TORN[: len(TORN) // 2], "its pickle is torn"),
     "empty": (b"", "it is empty"),
     "memo": (huge_memo(), "too much memory"),
     "other_pickle": (pickle.dumps({"pg_config": 3, "weights": [1.0]}), "flight record"),
+    "other_json": (b'{"pg_config": 5, "entries": "none"}', "it is not a flight record"),
+    "notes": (b"# Notes\n\nTry again with a smaller batch.\n", "says nothing of ranks"),
     "torn_json": (b'{"pg_config": {"0": ', "its JSON is torn"),
+    "deep_json": (b'{"pg_config": ' + b"[" * 100_000, "its JSON is torn"),
+    "numbers": (b'{"entries": [{"profiling_name": 5, "record_id": "x"}]}', "of another form"),
+    "checkpoint": (b"PK\x03\x04" + b"\0" * 100, "a zip archive"),
     "program": (b"\x7fELF\x02", "a program"),
     "noise": (bytes(range(256)) * 8, "of no kind that is known"),
+    "torn_gzip": (gzip.compress(TORN)[:200], "its gzip data is torn"),
+    "bomb": (300 * gzip.compress(b"\0" * 1_000_000), "no kind that is known"),
     "pickle_bomb": (gzip.compress(TORN[:-1]) + 300 * gzip.compress(b"N0" * 500_000), "a bomb"),
 }
 
@@ -171,6 +216,12 @@ def test_what_is_torn_or_foreign_ends_in_a_sentence(left: Path, name: str) -> No
     assert why in reasons(found)["foreign"]
 
 
+def test_references_do_not_grow_without_bounds(left: Path) -> None:
+    (left / "foreign").write_bytes(many_references())
+    found = read(left)
+    assert found.verdict.culprits == (1,)
+
+
 def test_links_pipes_and_circles_are_left_out(left: Path) -> None:
     (left / "deep").mkdir()
     (left / "deep" / "circle").symlink_to(left)
@@ -178,6 +229,12 @@ def test_links_pipes_and_circles_are_left_out(left: Path) -> None:
     found = read(left)
     assert found.verdict.culprits == (1,)
     assert set(reasons(found)) == {"circle", "fifo"}
+
+
+def test_a_file_named_twice_is_read_once(left: Path) -> None:
+    found = read(left, left / "dump_0")
+    assert len(found.left.read) == 2
+    assert found.left.left_out == ()
 
 
 @pytest.mark.parametrize("what", ["nothing", "no record"])
@@ -189,6 +246,23 @@ def test_where_nothing_can_be_read_the_reason_is_said(tmp_path: Path, what: str)
         read(folder)
     with pytest.raises(UnreadableRun, match="is not there"):
         read(tmp_path / "nowhere")
+
+
+FUZZED = 60
+
+
+def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) -> None:
+    draw = random.Random(11)
+    folder = write(tmp_path / "left", {"dump_0": stuck()[0]})
+    whole = [pickle.dumps(stuck()[1], protocol=2), json.dumps(stuck()[1]).encode()]
+    for number in range(FUZZED):
+        data = bytearray(whole[number % 2])
+        for _ in range(draw.randrange(1, 9)):
+            at = draw.randrange(len(data))
+            data[at : at + draw.choice((0, 1, 9))] = draw.randbytes(draw.choice((0, 1, 5)))
+        (folder / "dump_1").write_bytes(data)
+        found = read(folder)
+        assert found.verdict.verdict == "hang", "rank 0 waits, whatever is left of rank 1"
 
 
 def test_source_code_beside_logs_is_no_log_of_the_rank_in_its_name(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 
 from announcing import announce
@@ -29,6 +30,22 @@ def keeps_the_interpreter_lock():
 def becomes_another_program():
     announce(str(session.path))
     os.execvp("sleep", ["sleep", str(HELD_FOR_S)])  # noqa: S606 - a program of its own
+
+
+def leaves():
+    announce(str(session.path))
+    sys.stdin.readline()
+
+
+def stands_with_a_helper():
+    threading.Thread(target=time.sleep, args=(HELD_FOR_S,), daemon=True).start()
+    waits_for_ever()
+
+
+def stands_with_many_helpers():
+    for _ in range(120):
+        threading.Thread(target=time.sleep, args=(HELD_FOR_S,), daemon=True).start()
+    waits_for_ever()
 
 
 facts = SessionFacts(run_dir=".", command="", started_at="", root_pid=os.getpid())

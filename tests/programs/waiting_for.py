@@ -4,12 +4,14 @@ import ctypes
 import fcntl
 import multiprocessing
 import os
+import pty
 import select
 import signal
 import socket
 import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -24,11 +26,18 @@ def lock(kind, path):
         sys.stdin.read()
 
 
-def filelock(path):
+def filelock(kind, path, limit="-1"):
     import filelock
 
     announce("trying")
-    filelock.FileLock(path).acquire()
+    {"hard": filelock.FileLock, "soft": filelock.SoftFileLock}[kind](path).acquire(int(limit))
+
+
+def baton(folder):
+    from torch.utils.cpp_extension import load_inline
+
+    announce("trying")
+    load_inline("spare", "int one() { return 1; }", functions=["one"], build_directory=folder)
 
 
 def database(path):
@@ -48,6 +57,12 @@ def sleep_beside(path):
 def open_fifo(path):
     announce()
     Path(path).read_bytes()
+
+
+def wait_for_child():
+    child = subprocess.Popen(["sleep", "1000"])
+    announce(child.pid)
+    child.wait()
 
 
 def wait_for_any_child():
@@ -88,13 +103,31 @@ def poll_child():
     events.poll()
 
 
-def take_semaphore():
+def read_event():
+    event = os.eventfd(0)
+    child = subprocess.Popen(["sleep", "1000"], pass_fds=[event])
+    announce(child.pid)
+    os.eventfd_read(event)
+
+
+def take_semaphore(who):
     context = multiprocessing.get_context("fork")
     semaphore = context.Semaphore(0)
-    child = context.Process(target=semaphore.acquire)
+
+    def take(name):
+        semaphore.acquire() if name in who else time.sleep(1000)
+
+    child = context.Process(target=take, args=("child",))
     child.start()
     announce(child.pid)
-    time.sleep(1000)
+    child.join() if who == "joined child" else take("parent")
+
+
+def read_pseudo_terminal():
+    _, slave = pty.openpty()
+    child = subprocess.Popen(["cat"], stdin=slave, stdout=slave)
+    announce(child.pid)
+    child.wait()
 
 
 def read_timer(how):
@@ -106,16 +139,26 @@ def read_timer(how):
     os.read(timer, 8)
 
 
+def join_natively():
+    """The main thread waits in a thread's join of C, which asks for shared memory all the same."""
+    library = ctypes.CDLL(None)
+    entry = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)(lambda _: time.sleep(1000))
+    thread = ctypes.c_ulong()
+    library.pthread_create(ctypes.byref(thread), None, entry, None)
+    announce()
+    library.pthread_join(thread, None)
+
+
 def wait_for_signal():
     announce("waiting")
     signal.pause()
 
 
-def receive(limit):
+def receive(limit=""):
     server = socket.create_server(("127.0.0.1", 0))
     announce("{}:{}".format(*server.getsockname()))
     client = socket.create_connection(server.getsockname())
-    client.settimeout(float(limit))
+    client.settimeout(float(limit) if limit else None)
     client.recv(1)
 
 
@@ -126,10 +169,25 @@ def download(port):
         pass
 
 
-def accept():
-    server = socket.create_server(("::1", 0), family=socket.AF_INET6)
+def accept(family):
+    families = {"4": (socket.AF_INET, "127.0.0.1"), "6": (socket.AF_INET6, "::1")}
+    server = socket.create_server((families[family][1], 0), family=families[family][0])
     announce(server.getsockname()[1])
     server.accept()
+
+
+def locked_threads():
+    locks = [threading.Lock() for _ in range(2)]
+    for one in locks:
+        one.acquire()
+
+    def want(one):
+        with one:
+            pass
+
+    threading.Thread(target=want, args=(locks[1],)).start()
+    announce()
+    want(locks[0])
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

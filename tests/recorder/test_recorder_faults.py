@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from lightning_hangcheck.look.flight_record import flight_record
+from lightning_hangcheck.session.session import MOST_NAMES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from conftest import Program
 
@@ -94,6 +95,20 @@ def test_a_disk_that_stalls_for_ever(run: Callable[..., Program]) -> None:
     assert program.page().beats == 20000
 
 
+@pytest.mark.usefixtures("unwatched")
+def test_a_journal_whose_last_line_was_torn_goes_on_on_a_line_of_its_own(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    journals = tmp_path / "run" / "ranks"
+    journals.mkdir(parents=True)
+    journal = journals / "rank-0.jsonl"
+    journal.write_bytes(b'{"kind":"start"}\n{"kind":"chec')
+    assert_trained(run(TRAIN), None)
+    lines = journal.read_bytes().split(b"\n")
+    assert lines[:2] == [b'{"kind":"start"}', b'{"kind":"chec']
+    assert lines[2].startswith(b'{"at":')
+
+
 BAD_ARGUMENTS = """
 import lightning_hangcheck as hc
 
@@ -133,6 +148,11 @@ def test_an_option_that_cannot_be_used(run: Callable[..., Program]) -> None:
     assert "write for example HANGCHECK_STALL_TIMEOUT=300;" in program.troubles[0]
 
 
+def test_a_session_that_is_gone(run: Callable[..., Program], session: Session) -> None:
+    session.remove()
+    assert_trained(run(TRAIN), "is gone")
+
+
 def test_a_session_whose_pages_cannot_be_written(
     run: Callable[..., Program], session: Session
 ) -> None:
@@ -141,6 +161,37 @@ def test_a_session_whose_pages_cannot_be_written(
     program = run(TRAIN)
     assert_trained(program, "no page in shared memory, so no sidecar sees this rank")
     assert len(program.journal()) == 104
+
+
+NO_SHARED_MEMORY = """
+from pathlib import Path
+import lightning_hangcheck.session.session as session
+session.SHARED_MEMORY = Path("/dev/null/shm")
+"""
+
+
+def test_without_shared_memory_the_temporary_folder_serves(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    program = run(
+        NO_SHARED_MEMORY + TRAIN,
+        HANGCHECK_SESSION=None,
+        HANGCHECK_RUN_DIR=str(tmp_path / "run"),
+        TMPDIR=str(tmp_path),
+    )
+    assert_trained(program, None)
+    assert (tmp_path / f"hangcheck-{os.getuid()}").is_dir()
+    assert len(list((tmp_path / "run" / "ranks").iterdir())) == 1
+
+
+def test_without_any_memory_there_is_the_console(
+    run: Callable[..., Program], tmp_path: Path
+) -> None:
+    first = tmp_path / f"hangcheck-{os.getuid()}"
+    for name in (first, *(Path(f"{first}-{number}") for number in range(1, MOST_NAMES))):
+        name.write_text("no folder")
+    program = run(NO_SHARED_MEMORY + TRAIN, HANGCHECK_SESSION=None, TMPDIR=str(tmp_path))
+    assert_trained(program, "this rank is seen on the console only")
 
 
 def test_a_failure_of_our_own_ends_recording_and_is_judged_from_outside(
@@ -192,6 +243,31 @@ raise ValueError("as ever")
     assert program.err.startswith("Traceback")
     assert list(session.pages.iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["session", "train.py"]
+
+
+SANDBOX = """
+import os, pathlib
+HIDDEN = ("/proc/loadavg", "/proc/sys/kernel", "/proc/self/ns", "/proc/self/uid_map")
+def hiding(look):
+    def hidden(path, *more, **named):
+        if str(path).startswith(HIDDEN):
+            raise FileNotFoundError(2, "No such file or directory", str(path))
+        return look(path, *more, **named)
+    return hidden
+for name in ("read_bytes", "read_text"):
+    setattr(pathlib.Path, name, hiding(getattr(pathlib.Path, name)))
+os.readlink = hiding(os.readlink)
+"""
+
+
+def test_files_that_a_sandbox_does_not_show_cost_no_recording(run: Callable[..., Program]) -> None:
+    """As gVisor shows only some of /proc."""
+    program = run(SANDBOX + TRAIN)
+    assert_trained(program, None)
+    page = program.page()
+    assert (page.beats, page.ending) == (100, "finished")
+    assert page.pulse_ns > 0
+    assert len(program.journal()) == 104
 
 
 def test_a_rank_near_a_limit_starts_no_thread(run: Callable[..., Program]) -> None:

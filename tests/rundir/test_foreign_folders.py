@@ -120,6 +120,18 @@ def test_a_file_is_never_written_through_a_link(tmp_path: Path) -> None:
     assert private.read_text() == "mine"
 
 
+@needs_root
+def test_a_file_of_another_user_is_not_appended_to(tmp_path: Path) -> None:
+    path = tmp_path / "rank-0.jsonl"
+    path.touch()
+    os.close(open_for_append(path))
+    os.chown(path, NOBODY, NOBODY)
+    with pytest.raises(PermissionError, match="belongs to user id 65534"):
+        open_for_append(path)
+    os.chown(tmp_path, NOBODY, NOBODY)  # a network disk that knows us by that number
+    os.close(open_for_append(path))
+
+
 @pytest.mark.parametrize("plant", PLANTED)
 def test_sessions_go_where_nobody_else_was(plant: Callable[[Path], None], memory: Path) -> None:
     plant(memory / OURS)
@@ -127,3 +139,19 @@ def test_sessions_go_where_nobody_else_was(plant: Callable[[Path], None], memory
     session = open_session(session_folder("key"), facts)
     assert session.path == memory / f"{OURS}-1" / "key"
     assert sessions_folder() == session.path.parent
+
+
+def test_sessions_stay_together_when_the_name_becomes_free(memory: Path) -> None:
+    link_to_nothing(memory / OURS)
+    facts = SessionFacts(run_dir="/runs/one", command="", started_at="", root_pid=1)
+    session = open_session(session_folder("key"), facts)
+    (memory / OURS).unlink()
+    assert session_folder("key") == session.path
+
+
+@needs_root
+def test_another_users_sessions_are_found_behind_the_name_that_somebody_took(memory: Path) -> None:
+    (memory / f"hangcheck-{NOBODY}").mkdir()
+    theirs = memory / f"hangcheck-{NOBODY}-1"
+    others_folder(theirs)
+    assert sessions_folder(NOBODY) == theirs

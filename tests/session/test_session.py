@@ -7,12 +7,12 @@ import stat
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import pid_namespace
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
@@ -27,9 +27,6 @@ from lightning_hangcheck.session.session import (
     read_session,
     remove_left_behind,
 )
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
 
@@ -81,6 +78,47 @@ def test_a_plain_process_opens_its_own_and_exports_it() -> None:
     assert environment == {SESSION_VARIABLE: str(session.path)}
     assert session.facts.root_pid == os.getpid()
     assert join_session({}, Identity(), None).path != session.path
+
+
+def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
+    session = open_session(tmp_path / "key", facts("train"))
+    session.sidecar_file.touch()
+    (session.pages / "1.page").touch()
+    session.leave(1)
+    assert (session.pages / "1.page").exists()
+
+
+STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
+
+JOIN = """
+import os
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.session.session import join_session
+print(join_session(os.environ, identify(os.environ), None).path)
+"""
+
+
+@pytest.mark.parametrize(
+    "prefix", [(), ("unshare", "--pid", "--fork")], ids=["process", "container"]
+)
+def test_tasks_of_a_step_share_a_session_where_they_see_each_others_processes(
+    prefix: tuple[str, ...], memory: Path
+) -> None:
+    """Containers may share their host's memory (docker --ipc=host): 17 is another process there."""
+    code = (
+        "from pathlib import Path; import lightning_hangcheck.session.session as s\n"
+        f"s.SHARED_MEMORY = Path({str(memory)!r})\n"
+    )
+    command = [*prefix, sys.executable, "-c", code + JOIN]
+    environment = {**os.environ, **STEP}
+    environment.pop(SESSION_VARIABLE, None)  # of another test of this process
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
+    if prefix and "unshare" in done.stderr:
+        pytest.skip(f"no pid namespace can be made here: {done.stderr.strip()}")
+    ours = join_session(dict(STEP), identify(STEP), None)
+    assert (Path(done.stdout.strip()) == ours.path) is not bool(prefix), done.stderr
 
 
 @pytest.mark.parametrize("there", ["", "page", "command", "sidecar", "moments ago", "elsewhere"])
@@ -137,13 +175,29 @@ for peer in range(MOST_PEERS + 1):
     messages.post_send(peer)
 """
 
+BEGIN_WHEN_FULL = f"""{FILL}
+from lightning_hangcheck.session.collective_notes import (
+    MessageCounter, note_group, noted_messages,
+)
+server = room / "torch" / "7"
+note_group(server, "0", [0, 1])
+fill()
+try:
+    MessageCounter(server)
+except OSError:
+    assert noted_messages(server) is None
+else:
+    raise SystemExit("it found room where there is none")
+"""
 
-def test_memory_that_fills_up_ends_no_rank(tmp_path: Path) -> None:
+
+@pytest.mark.parametrize("code", [NOTE_WHEN_FULL, BEGIN_WHEN_FULL], ids=["later", "from the start"])
+def test_memory_that_fills_up_ends_no_rank(tmp_path: Path, code: str) -> None:
     room = tmp_path / "room"
     room.mkdir()
     unshared = ["unshare", "--mount", "sh", "-c", SMALL, "sh", str(room)]
     if os.geteuid() != 0 or subprocess.run([*unshared, "true"], check=False).returncode != 0:
         pytest.skip("only root, and not in every container, can mount a small tmpfs")
-    noting = [*unshared, sys.executable, "-c", NOTE_WHEN_FULL, str(room)]
+    noting = [*unshared, sys.executable, "-c", code, str(room)]
     ended = subprocess.run(noting, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 import time
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.observe.discovery import FoundRank
+from lightning_hangcheck.observe.run_record import rank_record
+from lightning_hangcheck.recorder.process import start_facts
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_values
 from lightning_hangcheck.text.shown import show_command
 
@@ -43,21 +48,36 @@ def test_a_secret_is_found_by_its_shape(
     ("text", "secret"),
     [
         ("https://user:hunter2@proxy:3128/x", "hunter2"),
+        ("postgres://u:p@ss@host/db", "p@ss"),
+        ("api_key=abc123", "abc123"),
         ("WANDB_API_KEY = 'abc123'", "abc123"),
         ("login(token='abc123')", "abc123"),
         ('{"token": "abc123"}', "abc123"),
         ("train.py --wandb-api-key abc123 --lr 1", "abc123"),
+        ("train.py --token=abc123", "abc123"),
+        ("password=hunter2&next", "hunter2"),
         ("Authorization: Basic dXNlcjpwYXNz", "dXNlcjpwYXNz"),
+        ("header Bearer abcdefghij0123456789", "abcdefghij0123456789"),
         ("-----BEGIN PRIVATE KEY-----\nMIIEcut", "MIIEcut"),
         ("{'X-Api-Key': 'abc123', 'lr': 1}", "abc123"),
+        ('{"password": ("abc", "abc123")}', "abc123"),
         ("{'keys': [{'api_key': ['a', ('b', 'abc123')]}]}", "abc123"),
+        ('{"password": "quo"te, abc123"}', "abc123"),
         (r'{"config": "{\"token\": \"abc123\"}"}', "abc123"),
+        ("('X-Api-Key', 'abc123')", "abc123"),
         ("Command '['curl', '--token', 'abc123']' failed", "abc123"),
+        ("os.environ['HF_TOKEN'] = 'abc123'", "abc123"),
         ("password = 'open sesame abc123'", "abc123"),
+        ("Client(token=SecretStr('abc123'))", "abc123"),
+        ("token == 'abc123'", "abc123"),
         ("X-Auth-Token: abc123", "abc123"),
+        ("passphrase: abc123", "abc123"),
         ("Set-Cookie: a=b; session=abc123; Path=/", "abc123"),
+        ("...token=abc123", "abc123"),
+        ("-----token abc123", "abc123"),
         ("https://host/x?sig=a8F3kq92LmZ0&se=1", "a8F3kq92LmZ0"),
         ("sort_key='a8F3kq92LmZ0'", "a8F3kq92LmZ0"),
+        ("://a:b:abc123@host", "abc123"),
     ],
 )
 def test_a_secret_is_found_by_the_name_in_front_of_it(text: str, secret: str) -> None:
@@ -70,16 +90,33 @@ def test_a_secret_is_found_by_the_name_in_front_of_it(text: str, secret: str) ->
         "KeyError: 'layer1.weight'",
         "max_new_tokens=128",
         "pad_token=<pad> eos_token='</s>'",
+        "expected token: EOS",
         "tokenizer=gpt2",
         "train.py --tokenizer gpt2 --lr 1e-3",
         "tcp://10.0.0.1:29500",
+        "http://host:8080/path",
+        "2 basic functionality checks",
+        "sk-learn",
         "sort_key=name missing_keys=['a.b'] pin_memory=True use_auth_token=None",
         "author=me compass=1 monkey: 2 keyboard=us passes=3 --key_padding 1",
+        "columns=['token', 'label']",
+        "for key, value in items",
         "",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact_text(text) == text
+
+
+pieces = some.sampled_from(
+    [*SECRETS, HIDDEN, "token=", "--key ", "://", "@", ":", "Authorization: ", "bearer ", " ", '"']
+)
+
+
+@given(some.lists(pieces | some.text(max_size=5), max_size=12).map("".join))
+def test_redacting_again_changes_nothing(text: str) -> None:
+    once = redact_text(text)
+    assert redact_text(once) == once
 
 
 LONG = 50_000
@@ -127,7 +164,24 @@ def test_variables_are_hidden_by_name_and_by_what_they_hold() -> None:
     assert proxy == {"HTTPS_PROXY": f"http://{HIDDEN}@proxy:1"}
 
 
+ENVIRONMENT = {"WORLD_SIZE": "2", "UCX_TLS": "tcp", "FSDP_VERSION": "2", "HOME": "/root"}
+TOLD = {"FSDP_VERSION": "2", "UCX_TLS": "tcp", "WORLD_SIZE": "2"}
+
+
+def test_the_journal_and_the_run_record_tell_the_same() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0, env=ENVIRONMENT) as rank:
+        assert rank.stdin is not None
+        assert rank.stdout is not None
+        rank.stdin.write(b"\n")
+        assert rank.stdout.read(1) == b"\n"  # it runs: during its exec it shows no environment
+        recorded = rank_record(FoundRank(rank=0, pid=rank.pid), "node0")
+    assert recorded.environment == TOLD
+    assert start_facts(ENVIRONMENT, identify(ENVIRONMENT))["environment"] == TOLD
+
+
 VALUE = "xsecretx"
+RANDOM = "a8F3kq92LmZ0"
 SECRET_WORDS = [
     "api_key", "api-key", "apikey", "wandb_key", "wandb-api-key", "token", "hf_token", "hfToken",
     "pass", "passwd", "password", "passphrase", "pw", "pwd", "auth", "secret", "credentials",
@@ -156,9 +210,12 @@ def test_whatever_the_value_is_nothing_of_it_is_left(
     "words",
     [
         ["HF_TOKEN=xsecretx"],
+        ["wandb.key=xsecretx"],
+        ["+trainer.token=xsecretx"],
         ["++trainer.token=xsecretx"],
         ['{"api_key": "xsecretx", "lr": 1}'],
         ['{"a": {"secrets": ["b", "xsecretx"]}}'],
+        ["https://me:xsecretx@host/path"],
         ["https://host/path?token=xsecretx&x=1"],
         ["-H", "X-Api-Key: xsecretx"],
         ["bash", "-c", "curl --token xsecretx --pass 'a xsecretx'"],
@@ -172,10 +229,20 @@ def test_other_ways_to_hand_over_a_secret(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    "words",
+    [["-k", RANDOM], [f"-k{RANDOM}"], [f"-k={RANDOM}"], ["key=" + RANDOM], ["sort_key=" + RANDOM]],
+)
+def test_a_name_that_tells_nothing_certain_hides_what_looks_random(words: list[str]) -> None:
+    assert RANDOM not in show_command(words)
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "python train.py --tokenizer gpt2 --max_tokens 512 --key_padding 3 --keyboard us",
+        "python train.py --author me --compass north --passes=3 monkey=1 bos_token=x",
         "python -k 5 -p 8080 -t 3e-4 -k data/train-2024-01-01.bin -m torch.distributed.run",
+        "python -k bert-base-uncased-v2 -r 20241120T102301Z -k meta-llama/Llama-3.1-8B-Instruct",
         "python --use_auth_token True --sort-key name --token --lr 1 --single_pass=2",
         "python +trainer.max_epochs=3 data.text_key=content dataset.key=image 'a b'",
     ],

@@ -73,6 +73,23 @@ def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
 
 @pytest.mark.real
 @WHEN_ASKED_FOR
+def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_path: Path) -> None:
+    wait = (
+        "import os, pathlib, sys, time\n"
+        "while f'\"pid\": {os.getpid()},' not in pathlib.Path('run/run.json').read_text():\n"
+        "    time.sleep(0.05)\n"
+    )
+    (tmp_path / "check.py").write_text(f"{wait}sys.exit(1)\n")
+    (tmp_path / "train.py").write_text(wait)
+    script = f"'{sys.executable}' check.py; '{sys.executable}' train.py"
+    ended = run(tmp_path, ["/bin/sh", "-c", script])
+    assert ended.returncode == 0
+    assert "CRASHED" not in ended.stderr
+    assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["finished"]
+
+
+@pytest.mark.real
+@WHEN_ASKED_FOR
 def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
     """The second hang finds no restart left, and ends the job."""
     words = (torchrun("hang", "hang"), "--on-hang", "restart", *QUICKLY[2:])
@@ -112,6 +129,15 @@ def watched(*ranks: FoundRank, left: int | None = None) -> WatchedRound:
     return made
 
 
+def test_a_rank_that_another_process_claims_while_the_rest_live_is_only_replaced() -> None:
+    """A launcher may start one rank again; the others go on."""
+    made = watched(found(0, 10), found(1, 11))
+    made.note_exit(11, 1)
+    assert not made.is_left_by(found(1, 21, started_ticks=ALWAYS_LATER))
+    made.take_in(found(1, 21), 0)
+    assert [one.found.pid for one in made.alive] == [10, 21]
+
+
 TWO, COUNTED = (found(0, 10), found(1, 11)), (found(0, 10, 0), found(1, 11, 0))
 ROUNDS: dict[str, tuple[tuple[FoundRank, ...], int | None, FoundRank, bool]] = {
     "the first rank of all": ((), None, found(0, 10, 1), False),
@@ -147,6 +173,15 @@ def test_torchrun_starts_the_ranks_again_until_its_restarts_are_used_up(
     assert watched(found(0, 10, count), left=code).may_be_followed is expected
 
 
+def test_an_exit_code_that_is_learnt_late_is_kept() -> None:
+    made = watched(found(0, 10))
+    made.note_exit(10, None)
+    made.note_exit(10, 3)
+    (view,) = made.views(0)
+    assert view.process_exit is not None
+    assert (view.process_exit.order, view.process_exit.exit_code) == (0, 3)
+
+
 def failed_round(number: int = 0, words: str = "ValueError: bad sample", **run: Any) -> Any:
     return job(
         gone(0, -15, order=1), gone(1, 1, order=0, words=words), ended=True, round=number, **run
@@ -161,6 +196,19 @@ def test_the_end_of_a_round_is_told_with_what_follows_it() -> None:
     assert verdict.summary == f"round 0 ended: {sentence}; torchrun restarts (1 of 3)"
     assert (ended.number, ended.verdict, ended.culprits) == (0, "crashed", (1,))
     assert ended.summary == sentence
+
+
+@pytest.mark.parametrize(
+    ("start", "words"),
+    [
+        (RoundStart(), "its ranks were started again"),
+        (RoundStart(launcher="slurm", number=2), "SLURM restarts (2)"),
+        (RoundStart(launcher="torchrun"), "torchrun restarts"),
+    ],
+)
+def test_who_starts_the_ranks_again_is_told_as_far_as_known(start: RoundStart, words: str) -> None:
+    verdict, _ = end_round(failed_round(next_start=start), "", None)
+    assert verdict.summary.endswith(f"; {words}")
 
 
 def test_a_round_that_hung_keeps_the_hang_as_its_cause() -> None:
@@ -182,6 +230,13 @@ def test_a_round_that_hung_keeps_the_hang_as_its_cause() -> None:
     assert end_round(well, "", hang)[1].verdict == "finished", "however it hung before"
 
 
+def test_ranks_whose_end_nobody_saw_did_not_end_well_where_others_follow() -> None:
+    unseen = job(gone(0, None), gone(1, None), ended=True, next_start=TORCHRUN)
+    verdict, ended = end_round(unseen, "", None)
+    assert (verdict.verdict, verdict.culprits, ended.verdict) == ("crashed", (), "crashed")
+    assert "no rank was seen to fail" in verdict.summary
+
+
 def said_finished(next_start: RoundStart) -> Any:
     case = job(gone(0, None), gone(1, None), ended=True, next_start=next_start)
     said = [replace(view, beat=Beat(pid=view.rank, ending="finished")) for view in case.ranks]
@@ -193,6 +248,16 @@ def test_what_ranks_say_as_python_ends_counts_where_nobody_asks_how_they_ended()
     assert judge(said_finished(RoundStart())).verdict == "finished"
     verdict = judge(said_finished(TORCHRUN))
     assert (verdict.verdict, verdict.culprits) == ("crashed", ())
+
+
+def test_ranks_that_torchrun_ended_for_a_failed_one_hide_no_failure() -> None:
+    """How rank 1 ended was not seen. A change of nodes is not counted, and no failure."""
+    ranks = (gone(0, -15, order=1), gone(1, None))
+    restarted, _ = end_round(job(*ranks, ended=True, next_start=TORCHRUN), "", None)
+    assert restarted.verdict == "crashed"
+    nodes_changed = RoundStart(launcher="torchrun", most=3)
+    changed, _ = end_round(job(*ranks, ended=True, next_start=nodes_changed), "", None)
+    assert changed.verdict == "finished"
 
 
 def earlier(*summaries: str) -> tuple[Round, ...]:
@@ -218,6 +283,14 @@ def test_rounds_that_failed_alike_are_told_once() -> None:
     assert summary.endswith("round 1 had ended: b; 2 more rounds had ended otherwise")
 
 
+def test_a_failure_like_those_before_it_is_not_told_again() -> None:
+    first = judge(failed_round()).summary
+    last = judge(failed_round(2, earlier=earlier(first, first))).summary
+    assert last == f"round 2: {first}; rounds 0-1 had ended likewise"
+    again = judge(failed_round(1, earlier=earlier(first), next_start=TORCHRUN)).summary
+    assert again == f"round 1 ended as round 0 did: {first}; torchrun restarts (1 of 3)"
+
+
 def test_rounds_that_ended_well_are_nothing_to_tell() -> None:
     """A script that trains twice is no restart."""
     verdict = judge(job(gone(0, 0), ended=True, exit_code=0, round=1, earlier=earlier("")))
@@ -241,15 +314,19 @@ def test_torchruns_own_count_tells_how_many_restarts_are_left() -> None:
     [
         (9, -9, 1, True, True),
         (5, -9, 1, True, False),
+        (9, 0, 1, True, False),
         (9, -9, 1, False, False),
         (9, -9, 0, True, False),
+        (9, 1, 0, True, False),
         (9, -15, 0, True, True),
     ],
     ids=[
         "it waits",
         "it may still start them",
+        "all ended well",
         "another process",
         "one was killed, and no restart is left",
+        "one failed, and no restart is left",
         "it ended them itself: a node came or went, which is no restart",
     ],
 )
@@ -262,3 +339,28 @@ def test_torchrun_whose_ranks_have_gone_and_that_lives_waits_for_other_nodes(
     launcher = FoundRank(rank=0, pid=os.getppid() if agent else 1, started_ticks=1, guessed=True)
     now_ns = made.ended_ns + later_s * SECOND
     assert made.is_waited_out_by(launcher, now_ns) == waits
+
+
+@pytest.mark.parametrize(
+    ("code", "ending", "waits"),
+    [(None, "finished", True), (0, "finished", False), (None, "running", True)],
+    ids=["it said goodbye, its code unseen", "it ended well", "it said nothing"],
+)
+def test_so_does_the_one_whose_ranks_were_gone_before_anybody_saw_them(
+    code: int | None, ending: str, waits: bool
+) -> None:
+    """Their pages tell who started them; ``sys.exit("no data")`` ends as a good program does."""
+    gone_already = found(0, 10, count=0, started_ticks=0, start=RoundStart(number=0))
+    made = watched(gone_already)
+    made.agents.add(700)
+    made.ranks[0].read(Beat(pid=10, rank=0, ending=ending), 0)
+    made.note_exit(10, code)
+    agent = FoundRank(rank=0, pid=700, started_ticks=1, guessed=True)
+    assert made.is_waited_out_by(agent, made.ended_ns + 9 * SECOND) == waits
+
+
+def test_a_process_that_learns_its_number_is_no_longer_rank_0() -> None:
+    watched = WatchedRound(0)
+    watched.take_in(FoundRank(rank=0, pid=os.getpid(), started_ticks=1, guessed=True), 1)
+    watched.take_in(FoundRank(rank=1, pid=os.getpid(), started_ticks=1, world_size=2), 2)
+    assert list(watched.ranks) == [1]

@@ -160,6 +160,17 @@ def test_a_verdict_that_could_not_be_saved_is_told_all_the_same_and_a_gap_of_the
     assert gap.why.startswith("it could not be saved (")
 
 
+def test_the_evidence_of_an_earlier_sidecar_is_not_overwritten(
+    open_desk: Callable[..., Desk], tmp_path: Path
+) -> None:
+    """It may have been ended between the evidence and its verdict."""
+    (tmp_path / "run/evidence/3").mkdir(parents=True)
+    desk = open_desk()
+    desk.prove()
+    until(desk.hears, "the launcher to be told")
+    assert desk.heard == [(WORD, 4)]
+
+
 def test_the_newest_is_there_in_the_end_and_others_may_read_it(tmp_path: Path) -> None:
     file = tmp_path / "job.prom"
     writer = NewestOnly(file)
@@ -169,3 +180,24 @@ def test_the_newest_is_there_in_the_end_and_others_may_read_it(tmp_path: Path) -
     assert file.read_bytes() == b"last"
     assert file.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [file]
+
+
+def test_what_cannot_be_written_is_said_once_and_comes_once_it_can(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "gone" / "job.prom"
+    writer = NewestOnly(file)
+    heard: list[str] = []
+
+    def complaint() -> bool:
+        heard.append(capfd.readouterr().err)
+        return "cannot be written (No such file or directory)" in "".join(heard)
+
+    writer.write(b"one")
+    until(complaint, "a complaint")
+    writer.write(b"two")
+    file.parent.mkdir()
+    writer.close(b"three", 30.0)
+    heard.append(capfd.readouterr().err)
+    assert "".join(heard).count("watching goes on") == 1
+    assert file.read_bytes() == b"three"
