@@ -86,16 +86,6 @@ ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
             **OVER),
         {"culprits": (1,)},
     ),
-    "who took the store with it is blamed though it had left its groups": (
-        job(beaten(gone(0, 0), Beat(pid=1, membership="left")),
-            gone(1, 1, order=1, words=LOST_STORE), **OVER),
-        {"culprits": (0,), "says": "rank 0 left with exit code 0 while others still needed it: "},
-    ),
-    "sys.exit is nothing that was raised": (
-        job(member(gone(0, 0, words="SystemExit: 0 in stop (a.py:7)")),
-            gone(1, 1, order=1, words=LOST_PEER), **OVER),
-        {"culprits": (0,), "now": "sys.exit"},
-    ),
     "who raised first is first, though the launcher ended it on its way out": (
         job(raising(gone(0, 1, order=0, words="RuntimeError: closed by peer"), 200),
             raising(gone(1, -15, order=1, words=BAD), 100), **OVER),

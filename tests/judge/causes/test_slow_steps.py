@@ -19,11 +19,10 @@ def slow(number: int, loader: float, forward: float, rest: float, **fields: obje
     return SlowRank(rank=number, now=now, **facts)
 
 
-def told(*ranks: SlowRank, world_size: int = 2) -> Verdict:
+def told(*ranks: SlowRank) -> Verdict:
     """The verdict on ranks that advance, these of them slowly."""
     case = job(*(rank(number, silent=0.1) for number in range(2)))
-    run = replace(case.run, world_size=world_size)
-    return judge(replace(case, run=run, slowness=Slowness(for_s=200.0, ranks=ranks)))
+    return judge(replace(case, slowness=Slowness(for_s=200.0, ranks=ranks)))
 
 
 def test_the_rank_whose_own_work_grew_is_blamed_and_who_waits_is_a_victim() -> None:

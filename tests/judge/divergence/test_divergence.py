@@ -172,7 +172,6 @@ OTHER_SIZE = replace(ALL_REDUCE, sizes=((5, 4),))
 OTHER_TYPE = replace(ALL_REDUCE, dtypes=("Half",))
 ALL_GATHER = replace(ALL_REDUCE, op="all_gather")
 ALL_TO_ALL = replace(ALL_REDUCE, op="all_to_all")
-GATHER = replace(ALL_REDUCE, op="gather")
 ENDED = replace(ALL_REDUCE, retired=True)
 
 
@@ -213,11 +212,10 @@ def test_what_torch_finds_between_two_ranks_is_found(
     ("first", "second", "torch_says"),
     [
         (ALL_REDUCE, ALL_REDUCE, "FULLY_MATCHED"),
-        (GATHER, GATHER, "FULLY_MATCHED"),
         (ALL_TO_ALL, ALL_TO_ALL, "UNDECIDED"),
         (ALL_REDUCE, ENDED, "COLLECTIVE_STATE_MISMATCH"),
     ],
-    ids=["equal", "gather", "all_to_all", "one is a moment ahead"],
+    ids=["equal", "all_to_all", "one is a moment ahead"],
 )
 def test_where_ranks_agree_nobody_parted(
     first: CollectiveEntry, second: CollectiveEntry, torch_says: str

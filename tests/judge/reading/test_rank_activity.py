@@ -6,27 +6,22 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cases import (
-    IN_ALL_REDUCE,
     IN_LOAD,
     MAIN,
     NOW_NS,
     SECOND,
     SITE,
     STDLIB,
-    beside,
     changed_rank,
-    job,
     look,
     rank,
     user,
     waiting_for,
     with_kernel,
     with_main,
-    worker,
 )
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import Activity, read_process_activity, read_rank_activity
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
@@ -131,19 +126,3 @@ def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
         queued_s=lambda number: number * 1.1 * queued,
     )
     assert activity_of(seen) == activity
-
-
-def test_a_child_that_only_holds_the_pipe_of_a_queue_excuses_nobody() -> None:
-    """A fork copies every pipe. Who gave a queue anything has a thread that feeds it."""
-    feeds = Frame("Queue._feed", f"{STDLIB}/multiprocessing/queues.py", 251)
-    makes, encodes = worker(0, IN_LOAD), worker(1, IN_LOAD, DEEPER, ELSEWHERE, cpu=0.9)
-    holds = waiting_for("pipe", "read", "pipe:[9]", makes.pid, encodes.pid)
-    waits = rank(0, IN_LOAD, children=[makes, encodes], **holds)
-    assert activity_of(waits) == "moving", "either may write"
-    fed = beside(replace(waits, processes=(makes,)), (feeds,)).processes[0]
-    waits = replace(waits, processes=(waits.processes[0], fed, encodes))
-    assert activity_of(waits) == "idle"
-    assert judge(job(waits, rank(1, IN_ALL_REDUCE))).verdict in ("suspect", "healthy")
-    late = replace(waits, silent_for_s=301.0, idle_for_s=301.0)
-    verdict = judge(job(late, rank(1, IN_ALL_REDUCE, silent=301.0)))
-    assert (verdict.verdict, verdict.culprits) == ("hang", (0,))
