@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
+from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank, with_kernel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.case import Case, RankView, SilentNode
-from lightning_hangcheck.model.evidence import Holder, WaitTarget
+from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
 from lightning_hangcheck.text.shown import read_utc, utc
 
@@ -222,3 +222,13 @@ def test_who_failed_first_on_nodes_that_never_met_is_open_and_each_is_named() ->
 def test_one_that_left_on_another_node_is_what_was_lost_whatever_the_clocks_say() -> None:
     verdict = judge(merged(*unknown(*BROKEN)))
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0, 1))
+
+
+def test_a_rank_that_waits_at_a_connection_waits_for_the_rank_at_its_other_end() -> None:
+    here, there = "10.0.0.1:4001", "10.0.0.2:29500"
+    target = WaitTarget(call="recvfrom", kind="socket", name=there, own_end=here)
+    answers = with_kernel(rank(1, IN_BARRIER), connections=(Connection(there, here),))
+    facts = {"world_size": 2, "local_world_size": 1}
+    asking = node("node0", rank(0, IN_LOAD, waits_for=(target,)), **facts)
+    verdict = judge(merged(asking, node("node1", answers, **facts)))
+    assert Edge("rank:0", "rank:1", "in recvfrom") in verdict.wait_for

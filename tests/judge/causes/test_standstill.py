@@ -73,6 +73,16 @@ def test_a_rank_that_failed_stays_the_culprit_however_many_stand_still() -> None
     assert told(job(gone(0, 1, silent=400.0), *asks)) == ("dead", (0,), "process_dead")
 
 
+def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
+    lock = waiting_for("lock", "fcntl", "/data/index.lock", 4711)
+    locked = [rank(number, IN_POLL, silent=31.0, **lock) for number in (0, 1)]
+    stalled = [rank(number, IN_LOAD, silent=31.0) for number in (2, 3, 4)]
+    verdict = judge(job(*locked, *stalled))
+    assert (verdict.verdict, verdict.cause) == ("hang", "rank_stalled")
+    assert verdict.culprits == (0, 1, 2, 3, 4)
+    assert "/data/index.lock" in verdict.summary
+
+
 def _left(ending: str = "running", membership: str = "member") -> RankView:
     """Rank 0 after os._exit(0), long ago."""
     beat = Beat(pid=100, ending=ending, membership=membership)

@@ -57,6 +57,7 @@ def test_several_lines_or_python_at_one_show_that_it_goes_round() -> None:
     assert not met.goes_round
     met.meet(at(7, "main", "evaluate", owns_gil=True), 6 * SECOND, of_child=False)
     assert met.goes_round
+    assert met.meet(at(9, "main"), 8 * SECOND, of_child=False), "after a beat all is new again"
 
 
 @pytest.mark.parametrize(("line", "new"), [(20, False), (31, True)])

@@ -118,6 +118,7 @@ def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
         ),
         ("pt_nccl_watchdg", WaitTarget(call="futex", kind="time"), "inside"),
         ("decoder", "R", "outside"),
+        ("decoder", "Z", "inside"),
         ("decoder", "D", "outside"),  # nobody knows what a call is for that no table names
     ],
 )
@@ -139,23 +140,16 @@ def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> 
     assert ended_by(rank(1, IN_LOAD, **WORD)) == "outside"
 
 
-@pytest.mark.parametrize(
-    ("inside", "of_child", "who"),
-    [
-        (None, {"waits_for": ()}, "unknown_pace"),
-        ((), {"waits_for": FUTEX}, "inside"),
-        (("spawn.py",), ASKS_REMOTE, "outside"),
-        (("spawn.py", "process.py"), ASKS_REMOTE, "inside"),
-    ],
-)
-def test_a_process_that_is_being_started_may_yet_give_the_word(
-    inside: tuple[str, ...] | None, of_child: dict[str, Any], who: str
+@pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
+def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
+    holds: dict[str, Any],
 ) -> None:
-    """It imports the main module before it takes what it was given, and only then shares that."""
-    begun = [Frame("_main", f"{STDLIB}/multiprocessing/{file}", 9) for file in inside or ()]
-    stacks = [(*begun, *IN_LOAD)] if inside is not None else []  # nothing is seen of it yet
-    child = look(*stacks, pid=700, role="worker", **of_child)
-    assert ended_by(rank(1, IN_SEMAPHORE, children=[child], **WORD)) == who
+    """Whether a rank happened to start it or not."""
+    holder = look(IN_LOAD, pid=700, role="child", **holds)
+    waits = waiting_for("lock", "flock", "/l", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+    fetches = look(IN_LOAD, pid=700, role="child", **ASKS_REMOTE)
+    assert ended_by(rank(1, IN_LOAD, children=[fetches], **waits)) == "outside"
 
 
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
