@@ -22,18 +22,6 @@ IN_RECV = (MAIN, user("forward", 20), torch("recv"))
 IN_SEND = (MAIN, user("backward", 25), torch("send"))
 
 
-def test_two_that_wait_for_each_other_in_messages_of_other_tags_are_told() -> None:
-    """As many were sent as received, so by number they match, and no byte goes anywhere."""
-    sends = posting(rank(0, IN_SEND, silent=6.0), sent={1: 17}, received={1: 16})
-    asks = posting(rank(1, IN_RECV, silent=6.0), sent={0: 16}, received={0: 17})
-    verdict = judge(job(sends, asks))
-    assert (verdict.verdict, verdict.culprits) == ("suspect", (0, 1))
-    later = judge(job(*(replace(one, silent_for_s=31.0, idle_for_s=31.0) for one in (sends, asks))))
-    assert (later.verdict, later.cause) == ("hang", "collective_mismatch")
-    assert "tags" in later.summary
-    assert "tag" in later.remedies[0].text
-
-
 def test_two_stages_whose_messages_differ_are_told_and_the_stages_beside_them_wait() -> None:
     """Stage 1 dropped a micro-batch, and sends the next one under that one's number."""
     verdict = judge(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 from cases import (
@@ -24,15 +24,14 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.activity import Activity, read_process_activity, read_rank_activity
 from lightning_hangcheck.model.beat import Beat
+from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import (
     Frame,
     ProcessLook,
     ThreadStack,
     ThreadState,
+    WaitTarget,
 )
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import RankView
 
 
 def activity_of(view: RankView) -> Activity:
@@ -81,6 +80,16 @@ def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> 
     assert _of_process(seen) == activity
 
 
+@pytest.mark.parametrize(("carried", "activity"), [(0, "idle"), (4_000, "moving")])
+def test_at_a_connection_only_what_connections_carried_is_a_transfer(
+    carried: int, activity: str
+) -> None:
+    """Our own threads read 1,200 bytes in a second where they came late."""
+    waits = rank(0, IN_LOAD, bytes_s=1_200, waits_for=(WaitTarget(call="poll", kind="socket"),))
+    told = with_kernel(waits, network_bytes=lambda number, _: number * carried)
+    assert activity_of(told) == activity
+
+
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
     """A rank whose main thread is idle, with one more thread that uses the processor."""
 
@@ -92,10 +101,28 @@ def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> Pr
     return with_kernel(view, cpu_s=lambda number, _: cpu * 1.1 * number).processes[0]
 
 
+@pytest.mark.parametrize(
+    ("cpu", "state", "activity"), [(0.12, "S", "idle"), (0.12, "R", "busy"), (0.01, "R", "idle")]
+)
+def test_a_helper_thread_that_is_ready_at_each_look_computes_on_a_crowded_machine(
+    cpu: float, state: str, activity: str
+) -> None:
+    assert _of_process(_with_helper(*[IN_LOAD] * 3, cpu=cpu, state=state)) == activity
+
+
 def test_a_thread_of_this_package_is_no_activity() -> None:
     ours = (Frame("run", f"{SITE}/lightning_hangcheck/recorder/background.py", 1),)
     also_ours = (*ours, Frame("wait", f"{STDLIB}/threading.py", 1))
     assert _of_process(_with_helper(ours, also_ours, ours, cpu=0.9)) == "busy"
+
+
+def test_a_service_that_stirs_now_and_then_does_not_move_its_rank() -> None:
+    service = look((), pid=7, role="child")
+    stirs = with_kernel(
+        RankView(rank=0, processes=(service,)),
+        read_bytes=lambda number, _: 0 if number == 0 else 10**6,
+    )
+    assert activity_of(rank(0, IN_LOAD, children=stirs.processes)) == "idle"
 
 
 def test_a_rank_that_beat_just_now_moves() -> None:

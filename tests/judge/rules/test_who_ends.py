@@ -13,6 +13,7 @@ from cases import (
     IN_LOADER,
     SITE,
     STDLIB,
+    changed,
     changed_rank,
     job,
     look,
@@ -128,6 +129,24 @@ def test_a_native_thread_that_works_or_may_call_back_could_end_a_wait_for_news(
     letter, targets = (waits, ()) if isinstance(waits, str) else ("S", (waits,))
     native = ThreadState(tid=299, name=name, state=letter, cpu_s=0.0, waits_for=targets)
     assert ended_by(_beside(rank(1, IN_LOAD, waits_for=FUTEX), native)) == who
+
+
+ANSWERS_LATER = ThreadState(
+    tid=799, name="engine", state="S", cpu_s=0.0, waits_for=SLEEPS["waits_for"]
+)
+
+
+def test_a_native_thread_may_feed_a_pipe_whatever_its_main_thread_waits_for() -> None:
+    """A chess engine reads commands while it thinks; a library wakes its own process by a pipe."""
+    commands = waiting_for("pipe", "read", "pipe:[8]", 101)
+    child = look(IN_LOAD, pid=700, role="child", **commands)
+    answers = waiting_for("pipe", "read", "pipe:[9]", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[child], **answers)) == "nobody"
+    later = changed(child, lambda _, states, stacks: ((*states, ANSWERS_LATER), stacks))
+    assert ended_by(rank(1, IN_LOAD, children=[later], **answers)) == "outside"
+    own = rank(1, IN_LOAD, **waiting_for("pipe", "read", "pipe:[9]", 101))
+    assert ended_by(own) == "nobody"
+    assert ended_by(_beside(own, ANSWERS_LATER)) == "outside"
 
 
 WORD = waiting_for("shared", "futex", "memory:[00:1c:8]")
