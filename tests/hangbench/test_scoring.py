@@ -128,7 +128,6 @@ def test_an_alarm_on_a_healthy_run_is_false_and_a_suspicion_is_counted() -> None
 
 NAMES = cases()
 
-HEALTHY = [name for name in NAMES if truth_of(name).healthy]
 
 HANGING = [name for name in NAMES if not truth_of(name).healthy]
 
@@ -149,11 +148,6 @@ def _says_what_is_right(truth: Truth) -> bool:
 
 def test_every_truth_says_what_is_right_in_the_contracts_words() -> None:
     assert _wrong(HANGING, _says_what_is_right) == []
-
-
-def test_the_truth_about_a_healthy_case_is_only_that() -> None:
-    asked = ("verdict", "culprits", "or_culprits", "cause", "phase", "function", "because")
-    assert _wrong(HEALTHY, lambda one: not any(getattr(one, name) for name in asked)) == []
 
 
 def test_every_program_says_what_happens_and_has_the_function() -> None:

@@ -196,13 +196,6 @@ def test_an_exception_that_wraps_the_loss_of_a_peer_points_to_who_went_first(
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
 
 
-def test_who_failed_for_want_of_one_that_left_is_no_culprit_while_others_still_wait() -> None:
-    """Rank 2 still stands in the collective that rank 0 left, and in which rank 1 failed."""
-    ranks = member(gone(0, 0)), gone(1, 1, order=1, words=LOST_PEER), rank(2, IN_ALL_REDUCE)
-    verdict = judge(job(*ranks))
-    assert (verdict.verdict, verdict.culprits, verdict.cause) == ("dead", (0,), "process_dead")
-
-
 # Who failed first.
 
 FULL = (
