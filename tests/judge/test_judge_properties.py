@@ -7,7 +7,7 @@ import json
 import cases
 import jsonschema
 import pytest
-from cases import NOW_NS, SECOND, WANTS_WORK, job
+from cases import NOW_NS, SECOND, WANTS_WORK
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some
 
@@ -130,7 +130,3 @@ def test_any_case_is_judged_by_the_contract(case: Case) -> None:
     if verdict.cause is not None:
         assert verdict.remedies
         assert verdict.summary
-
-
-def test_a_case_without_any_rank_is_healthy() -> None:
-    assert judge(job()).verdict == "healthy"

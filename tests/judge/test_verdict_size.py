@@ -9,13 +9,11 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, missing, rank, worker
+from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, SITE, Frames, gone, job, missing, rank
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.verdict import without_collections
-from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.case import Alike, Case, RankView
 from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame
@@ -23,12 +21,11 @@ from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.text.shown import format_ranks, parse_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 
 DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/x.py", n) for n in range(40))
 
-SPINS = rank(1, IN_LOAD, cpu=1.0, silent=301.0)
 
 MOST_BYTES = 256_000
 
@@ -48,10 +45,8 @@ def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
     ("odd", "every"),
     [
         (rank(1, IN_LOAD), 2),
-        (rank(1, IN_BARRIER), 2),
         (gone(1, -9), 3),
         (missing(1), 100),
-        (SPINS, 2),
     ],
 )
 def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: int) -> None:
@@ -74,22 +69,6 @@ def test_what_was_left_out_is_counted_and_the_rest_is_whole() -> None:
     assert {edge.target for edge in verdict.wait_for} == {f"rank:{one}" for one in verdict.culprits}
 
 
-def test_a_thousand_ranks_with_all_that_they_say_fit_into_the_file() -> None:
-    beat = Beat(
-        pid=1,
-        step=12_345,
-        phase="training_step",
-        checkpoint=CheckpointMark(12, "Training finished", "2026-11-20T10:24:00.123Z"),
-    )
-    views = [
-        rank(n, (*DEEP, *(IN_LOAD if n % 100 == 1 else IN_ALL_REDUCE)), beat=beat)
-        for n in range(1_024)
-    ]
-    verdict = judge(job(*views))
-    assert len(encode_for_file(verdict)) <= MOST_BYTES
-    assert {row.rank for row in verdict.ranks} >= {*verdict.culprits}
-
-
 @pytest.mark.parametrize("other_half", [IN_BARRIER, IN_LOAD])
 def test_eight_times_the_ranks_take_no_more_than_their_share_of_time(other_half: Frames) -> None:
     """A walk from each rank to each other one would take 64 times as long."""
@@ -103,52 +82,6 @@ def test_eight_times_the_ranks_take_no_more_than_their_share_of_time(other_half:
 
     judge(job(rank(0, IN_LOAD)))  # reads the data files
     assert min(spent_s(512) for _ in range(2)) < 24 * min(spent_s(64) for _ in range(3))
-
-
-def test_equal_stacks_are_one_group_and_the_largest_comes_first() -> None:
-    groups, group_of = group_stacks(job(rank(0, IN_LOAD), rank(1, IN_BARRIER), rank(2, IN_BARRIER)))
-    assert [(group.ranks, group.count, group.frames) for group in groups] == [
-        ("1-2", 2, tuple(map(str, IN_BARRIER))),
-        ("0", 1, tuple(map(str, IN_LOAD))),
-    ]
-    assert group_of == {0: 1, 1: 0, 2: 0}
-
-
-def test_workers_are_grouped_apart_from_ranks_and_counted_each() -> None:
-    workers = worker(0, IN_LOAD), worker(1, IN_LOAD)
-    views = rank(0, IN_LOAD, children=workers), rank(1, IN_LOAD, children=workers[:1])
-    groups, group_of = group_stacks(job(*views))
-    assert [(group.process, group.ranks, group.count) for group in groups] == [
-        ("worker", "0-1", 3),
-        ("rank", "0-1", 2),
-    ]
-    assert group_of == {0: 1, 1: 1}
-
-
-CASE = job(*(rank(number, IN_LOAD if number == 1 else IN_ALL_REDUCE) for number in range(64)))
-
-
-@pytest.fixture(autouse=True)
-def collecting() -> Iterator[None]:
-    """Whatever a test leaves behind, the next one begins with collections."""
-    gc.enable()
-    yield
-    gc.enable()
-
-
-def test_no_collection_begins_in_a_judgement() -> None:
-    begun: list[str] = []
-    judge(CASE)  # reads the data files
-    gc.callbacks.append(told := lambda phase, _: begun.append(phase))
-    before = gc.get_threshold()
-    try:
-        gc.set_threshold(10)
-        judge(CASE)
-        gc.disable()
-    finally:
-        gc.set_threshold(*before)
-        gc.callbacks.remove(told)
-    assert len(begun) < 10  # one may begin as they are switched on; there were hundreds
 
 
 @pytest.mark.parametrize("first_to_end", [0, 1])

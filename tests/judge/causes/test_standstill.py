@@ -7,25 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cases import (
     FUTEX,
-    IN_BARRIER,
     IN_LOAD,
     MAIN,
-    STDLIB,
-    beside,
     changed_rank,
     gone,
     job,
-    look,
     rank,
     user,
     waiting_for,
 )
-from flights import flying
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.evidence import Frame, WaitTarget
+from lightning_hangcheck.model.evidence import WaitTarget
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case, RankView
@@ -47,31 +42,6 @@ def polling(view: RankView, each: int = 1) -> RankView:
 def told(case: Case) -> tuple[Any, ...]:
     verdict = judge(case)
     return verdict.verdict, verdict.culprits, verdict.cause
-
-
-ROUND = (IN_LOAD, (MAIN, user("load", 42)), IN_LOAD)
-
-
-def test_of_ranks_in_the_same_functions_one_that_is_seen_to_go_round_shows_that_all_do() -> None:
-    alike = [rank(number, IN_LOAD, cpu=1.0, silent=11.0) for number in (0, 1)]
-    seen = replace(alike[0], goes_round=True)
-    assert told(job(seen, alike[1])) == ("suspect", (0, 1), "spinning")
-    elsewhere = rank(1, (MAIN, user("whiten", 9)), cpu=1.0, silent=11.0)
-    assert judge(job(seen, elsewhere)).verdict == "healthy"
-
-
-def test_children_may_have_been_given_the_same_again_and_again() -> None:
-    """Of a pool, not of a DataLoader."""
-    child = look(*ROUND, pid=700, role="worker", cpu=1.0)
-    waits = waiting_for("pipe", "read", "pipe:[9]", 700)
-    view = rank(0, IN_LOAD, silent=60.0, children=[child], **waits)
-    view = replace(view, nothing_new_for_s=60.0)
-    assert judge(job(view)).verdict == "healthy"
-    awaited = job(view, rank(1, IN_BARRIER, silent=60.0))
-    assert told(awaited) == ("suspect", (0,), "spinning")
-    said = judge(awaited)
-    assert said.summary.startswith("rank 0 makes no progress in ")
-    assert any("idle itself, 0.00 of a core" in item.text for item in said.evidence)
 
 
 def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
@@ -163,30 +133,3 @@ def test_an_idle_rank_for_which_nobody_waits_may_wait_for_those_that_advance(
     moves = (IN_LOAD, (*IN_LOAD, IN_LOAD[-1]), IN_LOAD)
     trains = rank(0, *moves, silent=0.5, cpu=1.0)
     assert told(job(trains, rank(1, IN_POLL, silent=301.0, **waits)))[0] == kind
-
-
-def test_the_place_is_the_thread_that_was_given_the_work_and_tries_again_and_again() -> None:
-    futures = f"{STDLIB}/concurrent/futures"
-    awaits = (
-        MAIN,
-        user("train", 41),
-        Frame("Future.result", f"{futures}/_base.py", 451),
-        Frame("Condition.wait", f"{STDLIB}/threading.py", 320),
-    )
-    tries = (Frame("_worker", f"{futures}/thread.py", 83), user("acquire_shards", 29))
-    waits = {"tid": 300, "wakes": (1, 2, 3), **SLEEPS}
-    stuck = beside(rank(1, awaits, silent=400.0, **FUTEX_WAIT), tries, **waits)
-    verdict = judge(job(rank(0, IN_BARRIER, silent=400.0), stuck))
-    assert verdict.culprits == (1,)
-    assert "acquire_shards" in verdict.summary
-
-
-@pytest.mark.parametrize(("code", "kind"), [(0, "suspect"), (1, "dead")])
-def test_the_key_that_a_rank_waits_for_may_not_be_owed_by_one_that_ended_well(
-    code: int, kind: str
-) -> None:
-    """Rank 1 waits for rank 0, and that for a key of the store, which a scheduler may set."""
-    asks = replace(rank(0, IN_LOAD, silent=60.0, **STORE), store_port=29_500)
-    waits = flying(rank(1, IN_BARRIER, silent=60.0), "barrier", group="1", ranks=(0, 1))
-    verdict = judge(job(asks, waits, gone(2, code)))
-    assert (verdict.verdict, verdict.culprits) == (kind, (2,))

@@ -13,7 +13,6 @@ from cases import (
     IN_WANDB,
     LOCKED,
     MAIN,
-    finding,
     gone,
     job,
     rank,
@@ -27,10 +26,6 @@ from cases import (
 from cases import waiting_for as waits
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.causes import RULES
-from lightning_hangcheck.judge.job import read_job
-from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.words import remedies_for
 from lightning_hangcheck.model.evidence import Gap, MemoryUse
 from lightning_hangcheck.report.verdict_text import render
 
@@ -69,14 +64,6 @@ STUCK: dict[Cause, RankView] = {
     ),
     "unknown": alone(),
 }
-NEVER_ALONE = {"collective_mismatch", "rank_diverged", "uneven_work", "rendezvous"}
-"""Causes that ask for further ranks, or for a process that asked for them itself."""
-
-
-def test_every_cause_that_one_process_can_have_is_here() -> None:
-    """process_dead and slow_progress are named only where somebody waits, or of a crash."""
-    others = {"process_dead", "slow_progress"}
-    assert {cause for rule in RULES for cause in rule.causes} == {*STUCK, *NEVER_ALONE, *others}
 
 
 def _told(case: Case) -> str:
@@ -101,16 +88,3 @@ def test_a_crash_of_one_process_speaks_of_one(code: int) -> None:
     assert judge(case).verdict == "crashed"
     assert judge(case).remedies
     assert not OF_SEVERAL.search(_told(case)), _told(case)
-
-
-@pytest.mark.parametrize("cause", sorted(set(causes_file().cause) - {"rendezvous"}))
-def test_no_remedy_of_one_process_asks_for_several_ranks(cause: Cause) -> None:
-    several = job(rank(0, IN_LOAD), rank(1, IN_LOAD))
-    known = causes_file().cause[cause].remedies
-    aspects = {(remedy.aspect, remedy.phase) for remedy in known}
-    for aspect, phase in aspects | {(None, None)}:
-        found = finding(cause, aspect=aspect, phase=phase, place=IN_LOAD[-1])
-        for remedy in remedies_for(found, read_job(job(alone(IN_LOAD)))):
-            assert not OF_SEVERAL.search(remedy.text)
-    if cause in NEVER_ALONE:
-        assert remedies_for(found, read_job(several))
