@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from hangbench.recorded import Recording, recordings, right_in
 from hangbench.scoring import ALARMS
@@ -47,17 +49,34 @@ def test_every_recorded_hang_is_called_what_it_was_called_then(hanging: Judged) 
     assert other == [("worker_reads_from_pipe", "hang")]
 
 
+def test_every_summary_of_a_stall_says_for_how_long(hanging: Judged) -> None:
+    stalls = [(one.program, verdict.summary) for one, verdict in hanging if verdict.stalled_since]
+    silent = [
+        one for one, summary in stalls if not re.search(r"\d (s|min)\b|unknown time", summary)
+    ]
+    assert (len(stalls) > 100, silent) == (True, [])
+
+
 FIRST_REMEDY = {
     "child_fills_pipe": "communicate(timeout=60)",
     "collective_in_signal_handler": "cases/collective_in_signal_handler.py:13: move what save_and",
+    "exception_with_running_thread": "queue.put(None)",
     "executor_waits_for_itself": "give the inner ones an executor of their own",
+    "fifo_without_writer": "a FIFO needs a process at its other end",
     "killed": "dmesg -T",
+    "log_dir_on_rank_0": "native code that gives up (gloo, NCCL, CUDA) says why there",
     "logger_stalls": "guarded_wandb_logger",
+    "logging_waits_for_its_sender": "with a lock in hand that this thread takes",
+    "model_download_stalls": "hf download MODEL",
+    "own_logger_stalls": "own_logger_stalls.py:32: give the connection",
+    "pipeline_one_less": "post both at once",
+    "pipes_full_beside_monitor": "let it read on",
     "queued_stopped": "kill -CONT",
     "raised": "fix what rank 1 raised",
     "server_never_answers": "requests.get(..., timeout=30)",
     "uneven_ddp_batches": "give every rank as many batches",
     "worker_after_fork_wants_lock": 'multiprocessing_context="spawn"',
+    "worker_stopped": "let it go on: kill -CONT",
     "worker_stuck": "worker_stuck.py:18: bound what Samples.__getitem__ waits for",
 }
 """Words of the first remedy for what each of these programs hangs in."""
@@ -78,6 +97,13 @@ def test_nobody_is_told_to_wake_what_is_not_stopped(hanging: Judged) -> None:
     }
     stopped = {name for name in woken if "stopped" in name}
     assert woken - stopped == {"traced_by_debugger"}
+
+
+def test_who_only_sleeps_is_said_to_sleep(hanging: Judged) -> None:
+    """Who reads of a sleep in a healthy job may wait for its end."""
+    told = {one.program: verdict.summary for one, verdict in hanging}
+    assert told["waits_for_missing_file"].startswith("rank 1 sleeps in wait_for_shard (")
+    assert told["tracked_step_stalls"].startswith("rank 1 is stuck in get_observation (")
 
 
 def test_no_healthy_program_is_called_a_hang(healthy: Judged) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BY_HAND: dict[str, Any] = {"world_size": 3, "local_world_size": None}
 AGENT = torch("SimpleElasticAgent._rendezvous", "distributed/elastic/agent/server/api.py")
 JOINS = torch("next_rendezvous", "distributed/elastic/rendezvous/dynamic_rendezvous.py")
+BUILD = torch("build", "distributed/elastic/rendezvous/api.py")
 TORCHRUN = "torchrun --nnodes=2 --node_rank 0 --rdzv-endpoint=10.0.0.1:29400 train.py"
 ELASTIC = "torchrun --nnodes=1:3 --rdzv-backend=c10d --rdzv-endpoint=10.0.0.1:29400 train.py"
 PATIENT = ELASTIC.replace("train", "--rdzv-conf=timeout=60,last_call_timeout=90 train")
@@ -102,11 +103,19 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
         job(keeper(), rank(1, IN_INIT, silent=301.0), **BY_HAND),
         {"verdict": "hang", "culprits": (2,), "victims": (0, 1), "cause": "rendezvous"},
     ),
+    "nor where nobody came": (
+        job(keeper(), **BY_HAND),
+        {"verdict": "hang", "culprits": (1, 2), "victims": (0,),
+         "says": "WORLD_SIZE is 3, and ranks 1-2 never came"},
+    ),
     "who may still come": (job(keeper(20.0), **BY_HAND), {"verdict": "suspect"}),
     "a rank 0 that never came is named by those that find no store": (
         job(at_store(1), at_store(2), **BY_HAND),
         {"verdict": "hang", "culprits": (0,), "victims": (1, 2),
          "says": "rank 0, which must serve it, never came"},
+    ),
+    "but where it may be on another node": (
+        job(at_store(1), at_store(2), nnodes=2, **BY_HAND), {"culprits": (1, 2)},
     ),
     "a launcher that waits for a node is told with the address and who is missing": (
         launcher(10.0, JOINS),
@@ -115,6 +124,11 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
          "at 10.0.0.1:29400 (this is node 0)", "now": "torchrun on every other node"},
     ),
     "and is a hang after the stall timeout": (launcher(300.0), {"verdict": "hang"}),
+    "an option of the script is not torchrun's": (
+        launcher(10.0, JOINS,
+                 command="torchrun --standalone train.py --nnodes 8 --master-addr=nowhere"),
+        {"summary": "no rank has started: torchrun (pid 100) has waited 10 s for the other nodes"},
+    ),
     "a replacement that never comes is told with who was there before": (
         replacing(310.0),
         {"verdict": "hang", "culprits": (), "cause": "rendezvous",
@@ -122,6 +136,8 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
          "nodes of 2 at 10.0.0.1:29400 (this is node 0); round 0 had rank 1 on hostb; node 1 "
          "(rank 1) has not been heard for 5 min"},
     ),
+    "it may come soon": (replacing(10.0), {"verdict": "suspect"}),
+    "it has had no time": (replacing(9.0), {"verdict": "healthy"}),
     "ranks that were started again without asking who is left say where the other one was": (
         job(replace(rank(0, IN_INIT, silent=301.0), host="hosta"), earlier=(BEFORE,), world_size=2,
             local_world_size=1, nnodes=2, round=1),
@@ -133,17 +149,29 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
             launcher(silent, JOINS, command=command), {"verdict": kind},
         )
         for command, silent, kind in (
+            (ELASTIC, 10.0, "healthy"),
             (ELASTIC, 49.0, "healthy"),
             (ELASTIC, 50.0, "suspect"),
             (ELASTIC, 300.0, "hang"),
             (PATIENT, 109.0, "healthy"),
+            (PATIENT, 110.0, "suspect"),
+            (ELASTIC.replace("1:3", "3:3"), 10.0, "suspect"),
         )
     },
-    "ranks are sent to different stores": (
+    "a launcher that has joined later is told no address, by torch 2.13": (
+        launcher(10.0, JOINS, BUILD, command=ELASTIC),
+        {"verdict": "suspect", "culprits": (), "now": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
+         "says": "torchrun (pid 100) has joined and waited 10 s for MASTER_ADDR, which the first of"
+         " the other nodes of 1:3 at 10.0.0.1:29400 must set"},
+    ),
+    "or ranks are sent to different stores": (
         at_ports(29_500, 29_600, 29_600),
         {"verdict": "hang", "culprits": (0, 1, 2), "now": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
          "says": "they were sent to different stores (MASTER_PORT), rank 0 looks for it at port "
          "29500, ranks 1-2 look for it at port 29600"},
+    ),
+    "but not to one and the same": (
+        at_ports(29_500, 29_500, 29_500), {"says": "all known ranks are there"},
     ),
 }  # fmt: skip
 

@@ -8,6 +8,7 @@ import pytest
 from cases import (
     C10D,
     IN_ALL_REDUCE,
+    IN_BACKWARD,
     IN_BARRIER,
     IN_LOAD,
     MAIN,
@@ -58,6 +59,7 @@ def test_parting_long_before_the_wait_is_found() -> None:
     assert "last agreed at #1 of the default group" in verdict.summary
 
 
+IN_LOG = CallSite((MAIN, user("train", 22), user("Log.write", 55)), root="root 0")
 AT_END = CallSite((MAIN, user("train", 30)))
 
 
@@ -91,6 +93,13 @@ def test_what_differs_is_a_mismatch_until_all_ranks_have_been_through_it(
         assert judged.cause == "unknown"
 
 
+def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
+    ops = "broadcast 1", "barrier"
+    noted = flying(rank(0, IN_BARRIER), *ops, called=[IN_LOG, AT_END], open_ops=2)
+    case = job(noted, flying(rank(1, IN_BARRIER), *ops, open_ops=2))
+    assert judge(case).cause != "collective_mismatch"
+
+
 @pytest.mark.parametrize("way", [IN_HOOK, (MAIN, user("save", 7), Frame("barrier", C10D, 1))])
 def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     """A rank in the user's hook against one that Lightning parked at its next step."""
@@ -102,8 +111,55 @@ def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     assert early.verdict == "suspect"
 
 
+NAMES = {"a": ("0", "all_reduce"), "b": ("1", "barrier")}
+
+
+def entering(view: RankView, letters: str, still_open: str) -> RankView:
+    """Give a rank a record of two groups: ``a`` of the steps, ``b`` of saves.
+
+    Args:
+        view: The rank.
+        letters: What it entered, oldest first.
+        still_open: The group whose newest has not ended.
+    """
+    for letter, (group, op) in NAMES.items():
+        at = [when for when, one in enumerate(letters, start=1) if one == letter]
+        still = int(letter == still_open)
+        view = flying(view, *[op] * len(at), group=group, open_ops=still, ranks=(0, 1, 2, 3), at=at)
+    return view
+
+
+def waiting_for_save(number: int, letters: str) -> RankView:
+    """A rank that asks for the end of a save that it started before."""
+    return entering(rank(number, IN_BARRIER, silent=6.0), letters, "b")
+
+
+def stepping(number: int, letters: str) -> RankView:
+    """A rank that waits for the others in its step."""
+    return entering(rank(number, IN_BACKWARD, silent=6.0), letters, "a")
+
+
 def judged(*views: RankView) -> Verdict:
     return judge(job(*views))
+
+
+def test_threads_that_enter_side_by_side_come_a_step_sooner_or_later() -> None:
+    """As far as the ranks were apart before, and no farther."""
+    verdict = judged(
+        waiting_for_save(0, "aaaaab" + "aaaaaab" + "aaaaab" + "aa"),
+        stepping(1, "aaaaaab" + "aaaaaab" + "aaaaaaaa"),
+    )
+    assert verdict.culprits == (1,)
+
+
+@pytest.mark.parametrize(
+    "early", ["aab" + "a", "aaaaaab" + "a"], ids=["sooner than ever", "later than ever"]
+)
+def test_where_no_earlier_step_had_it_there_nobody_is_named_for_it(early: str) -> None:
+    saving = "aaab"
+    past = early.replace("b", "") + "a"
+    verdict = judged(waiting_for_save(0, saving * 2 + early), stepping(1, saving * 2 + past))
+    assert verdict.culprits != (1,)
 
 
 def test_what_all_have_entered_ends_and_whoever_is_behind_in_it_goes_on() -> None:
@@ -172,6 +228,7 @@ OTHER_SIZE = replace(ALL_REDUCE, sizes=((5, 4),))
 OTHER_TYPE = replace(ALL_REDUCE, dtypes=("Half",))
 ALL_GATHER = replace(ALL_REDUCE, op="all_gather")
 ALL_TO_ALL = replace(ALL_REDUCE, op="all_to_all")
+GATHER = replace(ALL_REDUCE, op="gather")
 ENDED = replace(ALL_REDUCE, retired=True)
 
 
@@ -212,10 +269,11 @@ def test_what_torch_finds_between_two_ranks_is_found(
     ("first", "second", "torch_says"),
     [
         (ALL_REDUCE, ALL_REDUCE, "FULLY_MATCHED"),
+        (GATHER, GATHER, "FULLY_MATCHED"),
         (ALL_TO_ALL, ALL_TO_ALL, "UNDECIDED"),
         (ALL_REDUCE, ENDED, "COLLECTIVE_STATE_MISMATCH"),
     ],
-    ids=["equal", "all_to_all", "one is a moment ahead"],
+    ids=["equal", "gather", "all_to_all", "one is a moment ahead"],
 )
 def test_where_ranks_agree_nobody_parted(
     first: CollectiveEntry, second: CollectiveEntry, torch_says: str

@@ -12,16 +12,18 @@ from cases import (
     NOW_NS,
     STDLIB,
     beside,
+    changed_rank,
     job,
     rank,
     user,
     waiting_for,
     with_kernel,
 )
+from flights import AT_ITEM, on_device, spinning
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.activity import read_process_activity
+from lightning_hangcheck.judge.activity import read_process_activity, read_rank_activity
 from lightning_hangcheck.judge.livelock import with_what_was_seen
 from lightning_hangcheck.judge.phase_of_life import rare_place
 from lightning_hangcheck.judge.processes import read_process
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
 
 HELPER = 300
 FULL_PIPE = waiting_for("pipe", "write", "pipe:[9]", 700)
+FOR_CHILD = waiting_for("process", "wait4", "700")
 REMOTE = waiting_for("socket", "recvfrom", "10.0.0.1:443")
 MANY = 1_000_000
 
@@ -79,9 +82,12 @@ def activity(*, main: int = 0, helper: int = 0, ends: bool = False, **state: Any
         ({"ends": True}, "moving"),  # the process counts, as where threads are not counted
         ({"helper": -1}, "moving"),
         ({"syscall": 1}, "idle"),  # a thread runs a program every second, which reads
+        ({"syscall": 35}, "idle"),
         ({"main": 5_000, "syscall": 1, **FULL_PIPE}, "moving"),
         ({"helper": MANY, **FULL_PIPE}, "moving"),
         ({"helper": 100, **FULL_PIPE}, "idle"),
+        ({"helper": MANY, **FOR_CHILD}, "moving"),
+        ({"helper": 100, **FOR_CHILD}, "idle"),
         ({"helper": MANY, **REMOTE}, "idle"),  # it does not wait for what a helper gives
     ],
 )
@@ -89,6 +95,7 @@ def test_bytes_count_of_threads_that_could_end_the_wait(moved: dict[str, Any], d
     assert activity(**moved) == does
 
 
+GIB = 1 << 30
 WAITS = rank(0, IN_ALL_REDUCE)
 
 
@@ -111,9 +118,61 @@ def test_a_rank_that_waits_for_its_busy_gpu_gets_the_patience_of_a_busy_one() ->
     assert "CUDA_LAUNCH_BLOCKING=1" in verdict.remedies[0].in_words
 
 
+def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
+    told = {
+        "busy_percent": 100,
+        "own_busy_percent": 97,
+        "memory_used_bytes": 79 * GIB,
+        "memory_bytes": 80 * GIB,
+        "clock_mhz": 1200,
+        "full_clock_mhz": 1980,
+        "power_w": 412.4,
+        "slowed_by": ("thermal",),
+        "uncorrected_errors": 2,
+    }
+    verdict = judge(job(WAITS, with_gpu(rank(1, IN_LOAD), **told)))
+    (fact,) = [item for item in verdict.evidence if item.kind == "gpu"]
+    assert fact.rank == 1
+    assert fact.text == (
+        "GPU 3: 100 % busy, 97 % with this process, 79 of 80 GiB in use, nearly full, "
+        "1200 of 1980 MHz, 412 W, slowed down (thermal), 2 uncorrected memory errors"
+    )
+
+
+ELSEWHERE = (MAIN, user("log_loss", 31))
+
+
+def with_main(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> RankView:
+    """The rank, its main thread with the lock or without, beside other threads."""
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (replace(stacks[0], owns_gil=owns_gil), *others)
+
+    return changed_rank(view, change)
+
+
+CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        spinning(0),
+        on_device(spinning(0), "all_reduce", on_device=False),
+        with_main(on_device(spinning(0), "all_reduce"), owns_gil=True),
+        with_main(on_device(spinning(0), "all_reduce"), CHECKPOINT_THREAD),
+        on_device(spinning(0, AT_ITEM, ELSEWHERE, AT_ITEM), "all_reduce"),
+    ],
+    ids=["no record", "gloo", "runs Python", "another thread's", "at several lines"],
+)
+def test_a_rank_that_computes_is_none_that_waits(view: RankView) -> None:
+    assert read_rank_activity(view).activity == "busy"
+
+
 LOOP = Frame("advance", "/x/lightning/pytorch/loops/fit_loop.py", 1)
 STEP = Frame("training_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
 VALIDATION = Frame("validation_step", "/x/lightning/pytorch/strategies/strategy.py", 1)
+BACKWARD = Frame("_engine_run_backward", "/x/torch/autograd/graph.py", 1)
 LOADER = Frame("__next__", "/x/torch/utils/data/dataloader.py", 1)
 OPTIMIZER = Frame("Optimizer.wrapper", "/x/torch/optim/optimizer.py", 1)
 USERS = Frame("evaluate", "/home/me/train.py", 7)
@@ -128,10 +187,15 @@ def rare(phase: Phase | None, *frames: Frame, batch: int | None = None) -> str:
     ("phase", "frames", "place"),
     [
         ("training_step", (LOOP, STEP, USERS), ""),
+        ("training_step", (USERS, BACKWARD), ""),
+        ("validation", (LOOP, VALIDATION, USERS), ""),
         (None, (USERS,), ""),  # beats of the script's own
+        ("generate", (USERS,), ""),
         ("training_step", (LOADER,), "dataloading"),
         ("dataloading", (LOOP, USERS), "training_step"),  # on_train_epoch_end
+        ("training_step", (LOOP, USERS), "training_step"),  # on_train_batch_end
         ("training_step", (USERS,), "evaluate"),  # after the last step of a plain loop
+        ("validation", (LOOP, USERS), "training_step"),  # on_validation_epoch_end
         ("training_step", (LOOP, VALIDATION, USERS), "validation"),
         ("training_step", (LOOP, OPTIMIZER, USERS), "optimizer_step"),  # inverts now and then
     ],
@@ -199,3 +263,11 @@ def test_what_a_look_lacks_of_a_thread_that_has_not_moved_is_known_from_before()
     """A name that was not read this time; the ids, where a stack came without."""
     assert after(unnamed) == after(by_signal) == (FIFO,)
     assert after(lambda sample: at_another_line(unnamed(sample))) == ()
+
+
+def test_the_socket_by_which_an_event_loop_wakes_itself_stays_without_a_name() -> None:
+    server = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443", carried_bytes=9)
+    itself = WaitTarget(call="epoll_wait", kind="socket")
+
+    later = with_helper(BEFORE, replace(server, carried_bytes=10), itself)
+    assert with_what_was_seen(later, with_helper(BEFORE, server, itself)) == later

@@ -6,22 +6,28 @@ from typing import Any
 
 import pytest
 from cases import (
+    IN_ALL_REDUCE,
     IN_LOAD,
     MAIN,
     NOW_NS,
     SECOND,
     SITE,
     STDLIB,
+    beside,
     changed_rank,
+    job,
     look,
     rank,
+    sample,
     user,
     waiting_for,
     with_kernel,
     with_main,
+    worker,
 )
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.activity import Activity, read_process_activity, read_rank_activity
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import RankView
@@ -61,22 +67,45 @@ IN_HANDLER = (*IN_LOAD, user("on_alarm", 80))
         (look(IN_LOAD, OTHER_LINE), "moving"),
         (look(IN_LOAD, IN_HANDLER, waits_for=()), "moving"),
         (look(IN_LOAD, IN_HANDLER, **AT_LOCK), "idle"),  # a signal's, on top of the same wait
+        (look(IN_LOAD, OTHER_LINE, **AT_LOCK), "moving"),
         (look(IN_LOAD, cpu=1.0), "busy"),
+        (look(IN_LOAD, OTHER_LINE, IN_LOAD, cpu=1.0), "busy"),
         (look(IN_LOAD, DEEPER, IN_LOAD, cpu=1.0), "moving"),
         (look(IN_LOAD, ELSEWHERE, cpu=0.1), "moving"),
+        (look(IN_LOAD, cpu=0.1), "busy"),
         (look(IN_LOAD, bytes_s=100_000), "moving"),
         (look(IN_LOAD, bytes_s=700), "idle"),
         (look(IN_LOAD, bytes_s=8_000, syscall=READ), "moving"),
+        (look(IN_LOAD, bytes_s=700, syscall=READ), "idle"),
+        (look(IN_LOAD, bytes_s=8_000, syscall=202), "idle"),
         (look(IN_LOAD, state="T"), "stopped"),
+        (look(IN_LOAD, state="T", samples=1), "stopped"),
         (look(IN_LOAD, state="t", samples=1), "unseen"),
+        (look(IN_LOAD, state="t"), "stopped"),
         (look(IN_LOAD, state="Z"), "gone"),
         (ONE, "unseen"),
         (ProcessLook(pid=1, role="rank"), "unseen"),
         (replace(ONE, samples=2 * ONE.samples), "unseen"),  # of the same moment
         (replace(ONE, samples=tuple(replace(s, kernel=None) for s in BOTH)), "unseen"),
+        (replace(ONE, samples=tuple(replace(s, stack=None) for s in BOTH)), "unseen"),
     ],
 )
 def test_a_process_is_known_by_its_samples(seen: ProcessLook, activity: str) -> None:
+    assert _of_process(seen) == activity
+
+
+@pytest.mark.parametrize(("read", "activity"), [(390, "idle"), (2_000, "moving")])
+def test_a_line_that_our_own_threads_read_between_two_looks_is_no_transfer(
+    read: int, activity: str
+) -> None:
+    """Looks may come 0.2 s after each other."""
+    waits = (WaitTarget(call="recvmsg", kind="socket"),)
+    at_socket = {"state": "S", "waits_for": waits}
+    first, second = (
+        sample(IN_LOAD, NOW_NS + n * SECOND // 5, pid=1, cpu_s=0, read_bytes=n * read, **at_socket)
+        for n in range(2)
+    )
+    seen = ProcessLook(pid=1, role="rank", samples=(first, second))
     assert _of_process(seen) == activity
 
 
@@ -88,6 +117,22 @@ def test_at_a_connection_only_what_connections_carried_is_a_transfer(
     waits = rank(0, IN_LOAD, bytes_s=1_200, waits_for=(WaitTarget(call="poll", kind="socket"),))
     told = with_kernel(waits, network_bytes=lambda number, _: number * carried)
     assert activity_of(told) == activity
+
+
+@pytest.mark.parametrize("newest", ["clock_nanosleep", "recvfrom"])
+@pytest.mark.parametrize(("turns", "activity"), [(1_000, "idle"), (10, "moving")])
+def test_small_questions_between_sleeps_are_no_transfer(
+    newest: str, turns: int, activity: str
+) -> None:
+    """70 bytes for each turn on the processor are a poll, 7,000 what somebody loads at his pace."""
+    sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
+    at_newest = sleeps if newest in sleeps[0].call else (WaitTarget(call=newest, kind="socket"),)
+    seen = with_main(
+        rank(0, IN_LOAD, samples=2),
+        turns=lambda number: number * turns,
+        waits_for=lambda number: (sleeps, at_newest)[number],
+    )
+    assert activity_of(with_kernel(seen, network_bytes=lambda one, _: one * 70_000)) == activity
 
 
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
@@ -135,9 +180,12 @@ def test_a_rank_that_beat_just_now_moves() -> None:
     ("turns_s", "states", "cpu", "queued", "activity"),
     [
         (500, "DD", 0.0, 0.0, "moving"),
+        (500, "RD", 0.1, 0.0, "moving"),
         (500, "RR", 0.01, 0.1, "moving"),
+        (500, "RR", 1.0, 0.0, "busy"),
         (500, "RR", 0.01, 0.9, "busy"),
         (500, "SS", 0.0, 0.0, "idle"),
+        (500, "RS", 0.0, 0.0, "idle"),
         (1, "DD", 0.0, 0.0, "idle"),
         (None, "DD", 0.0, 0.0, "idle"),
     ],
@@ -153,3 +201,19 @@ def test_storage_that_answers_call_after_call_is_movement_and_a_poll_is_not(
         queued_s=lambda number: number * 1.1 * queued,
     )
     assert activity_of(seen) == activity
+
+
+def test_a_child_that_only_holds_the_pipe_of_a_queue_excuses_nobody() -> None:
+    """A fork copies every pipe. Who gave a queue anything has a thread that feeds it."""
+    feeds = Frame("Queue._feed", f"{STDLIB}/multiprocessing/queues.py", 251)
+    makes, encodes = worker(0, IN_LOAD), worker(1, IN_LOAD, DEEPER, ELSEWHERE, cpu=0.9)
+    holds = waiting_for("pipe", "read", "pipe:[9]", makes.pid, encodes.pid)
+    waits = rank(0, IN_LOAD, children=[makes, encodes], **holds)
+    assert activity_of(waits) == "moving", "either may write"
+    fed = beside(replace(waits, processes=(makes,)), (feeds,)).processes[0]
+    waits = replace(waits, processes=(waits.processes[0], fed, encodes))
+    assert activity_of(waits) == "idle"
+    assert judge(job(waits, rank(1, IN_ALL_REDUCE))).verdict in ("suspect", "healthy")
+    late = replace(waits, silent_for_s=301.0, idle_for_s=301.0)
+    verdict = judge(job(late, rank(1, IN_ALL_REDUCE, silent=301.0)))
+    assert (verdict.verdict, verdict.culprits) == ("hang", (0,))

@@ -12,6 +12,7 @@ from cases import (
     LOCKED,
     NOW_NS,
     SECOND,
+    STDLIB,
     job,
     rank,
     torch,
@@ -25,12 +26,15 @@ from cases import (
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import (
+    Frame,
     MemoryUse,
     ThreadStack,
+    ThreadState,
+    WaitTarget,
 )
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
 
 WAITS = rank(0, IN_BARRIER)
 
@@ -41,6 +45,24 @@ def told(case: Case) -> tuple[Any, ...]:
 
 
 IN_LIBRARY = ThreadStack(tid=204, frames=(torch("run", "utils/data/x.py"),))
+PARKED = ThreadStack(tid=203, frames=(Frame("_worker", f"{STDLIB}/concurrent/thread.py", 81),))
+
+
+def _with_native_thread(view: RankView, wchan: str, call: str) -> RankView:
+    """The rank, with one more thread that runs no Python."""
+    target = WaitTarget(call=call, kind="time")
+    native = ThreadState(tid=299, state="S", cpu_s=0.0, wchan=wchan, waits_for=(target,))
+    return with_kernel(view, threads=lambda _, kernel: (*kernel.threads, native))
+
+
+def test_a_native_thread_that_sleeps_may_call_the_user_back() -> None:
+    """Nothing tells what it will do; one of torch's waits for a condition, within a limit."""
+    dead = with_threads(rank(1, IN_LOAD, silent=200.0), LOCKED, PARKED)
+    sleeper = _with_native_thread(dead, "hrtimer_nanosleep", "clock_nanosleep")
+    gone_on = _with_native_thread(dead, "hrtimer_nanosleep", "restart_syscall")
+    of_torch = _with_native_thread(dead, "futex_do_wait", "futex")
+    assert [told(job(WAITS, one))[0] for one in (sleeper, gone_on)] == ["suspect", "suspect"]
+    assert told(job(WAITS, of_torch))[0] == "hang"
 
 
 def test_a_thread_that_could_still_release_takes_the_proof_away() -> None:

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 ACCEPT = WaitTarget(call="accept4", kind="socket", name="127.0.0.1:80")
+STORE = WaitTarget(call="poll", kind="socket", name="127.0.0.1:29500")
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 TIMER = (Frame("Timer.run", f"{STDLIB}/threading.py", 1376), EVENT_WAIT)
 LOOP = (
@@ -53,6 +54,12 @@ TIMED: dict[str, Any] = {"waits_for": (WaitTarget(call="futex", kind="time"),), 
 WAKER = WaitTarget(call="epoll_wait", kind="socket")
 CLIENT = WaitTarget(call="epoll_wait", kind="socket", name="10.0.0.1:443")
 PIPE = waiting_for("pipe", "read", "pipe:[9]", 100)
+LIBRARYS = (Frame("get", f"{SITE}/requests/api.py", 73),)
+IN_POOL = (
+    Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83),
+    Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
+    *LIBRARYS,
+)
 SERVER = (Frame("_fetch", f"{SITE}/weightsync/server.py", 12),)
 ASLEEP = {"waits_for": (SLEEP,)}
 OF_CHILD = waiting_for("pipe", "read", "pipe:[9]", 700)
@@ -79,6 +86,7 @@ def told(serving: RankView, silent: float, **asking: Any) -> str:
         (ANSWER, (), {}, 200.0, "suspect"),
         (ANSWER, (), {"state": "R", "waits_for": ()}, 200.0, "healthy"),
         (ANSWER, (), {"waits_for": (ACCEPT,)}, 200.0, "suspect"),
+        (ANSWER, (), waiting_for("process", "wait4", "700", 700), 25.0, "suspect"),
         # one that ticks beside did not when it woke, nor one that waits for its own process
         (ANSWER, (1, 2, 3), {}, 20.0, "suspect"),
         (ANSWER, (1, 2, 3), {}, 31.0, "hang"),
@@ -89,6 +97,7 @@ def told(serving: RankView, silent: float, **asking: Any) -> str:
         # so may a library's server that sleeps, but none that ticks, or only looks after itself
         (SERVER, (9, 9, 9), {}, 200.0, "suspect"),
         (SERVER, (1, 2, 3), {}, 6.0, "hang"),
+        ((Frame("TMonitor.run", f"{SITE}/tqdm/_monitor.py", 60),), (), {}, 6.0, "hang"),
     ],
 )
 def test_a_thread_of_the_one_that_is_asked_may_answer(
@@ -102,11 +111,27 @@ def test_a_thread_of_the_one_that_is_asked_may_answer(
     [
         PIPE,
         waiting_for("lock", "flock", "/data/cache.lock", 100),
+        waiting_for("fifo", "read", "/data/fifo", 100),
     ],
 )
 def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any]) -> None:
     assert told(rank(0, IN_BARRIER), 6.0, **held) == "hang"
     assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
+
+
+def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
+    assert told(beside(rank(0, IN_BARRIER), IN_POOL, **REMOTE), 200.0, **PIPE) == "suspect"
+    assert told(beside(rank(0, IN_BARRIER), LIBRARYS, **REMOTE), 6.0, **PIPE) == "hang"
+
+
+def test_one_that_asks_for_the_time_to_come_may_answer_then() -> None:
+    """By its source it shuts a connection, or gives a lock back, once a condition holds."""
+
+    def change(_: int, states: Any, stacks: Any) -> Any:
+        return states, (stacks[0], *(replace(one, wakes=True) for one in stacks[1:]))
+
+    ticking = changed_rank(beside(rank(0, IN_BARRIER), wakes=(1, 2, 3)), change)
+    assert told(ticking, 200.0) == "suspect"
 
 
 # A rank that waits in its own memory, for a lock or for news, until a thread of it acts.
@@ -126,6 +151,8 @@ def test_a_timer_may_end_whatever_its_process_waits_for() -> None:
     waits = waits_in(LOCK)
     assert waited_for(waits) == "hang"
     assert waited_for(beside(waits, TIMER)) == waited_for(beside(waits, LOOP)) == "suspect"
+    of_library = (Frame("serve", f"{SITE}/wandb/sdk/lib/loop.py", 5), *LOOP)
+    assert waited_for(beside(waits, of_library)) == "hang"
 
 
 SCHEDULER = (Frame("_main_loop", f"{SITE}/apscheduler/schedulers/blocking.py", 30), EVENT_WAIT)
@@ -147,6 +174,39 @@ def test_a_loop_that_listens_and_a_librarys_scheduler_may_bring_news(
     frames: Frames, wakes: tuple[int, ...], state: dict[str, Any], verdict: str
 ) -> None:
     assert waited_for(with_thread(waits_in(EVENT_WAIT), frames, wakes, **state)) == verdict
+
+
+def test_a_timer_ends_a_wait_that_another_thread_may_not() -> None:
+    child = look(IN_LOAD, pid=700, role="child", waits_for=FUTEX)
+    listening = with_thread(waits_in(EVENT_WAIT, child), (user("listen", 3),), **OF_CHILD)
+    assert waited_for(listening) == "hang"
+    assert waited_for(with_thread(listening, TIMER, (9, 9, 9), tid=301, **TIMED)) == "suspect"
+
+
+@pytest.mark.parametrize(("of_child", "verdict"), [((SLEEP,), "suspect"), (FUTEX, "hang")])
+def test_a_librarys_pool_has_the_patience_of_its_processes(
+    of_child: tuple[WaitTarget, ...], verdict: str
+) -> None:
+    child = look(IN_LOAD, pid=700, role="child", waits_for=of_child)
+    manager = (
+        Frame("wait_result", f"{SITE}/loky/process_executor.py", 640),
+        Frame("wait", f"{STDLIB}/multiprocessing/connection.py", 947),
+    )
+    reads = waiting_for("pipe", "poll", "pipe:[9]", 700)
+    assert waited_for(with_thread(waits_in(EVENT_WAIT, child), manager, **reads)) == verdict
+
+
+def test_a_timer_that_runs_tells_more_than_the_connections_of_a_loop_nobody_asked() -> None:
+    """A service in a thread of the rank keeps a connection open, to nobody who is waited for."""
+    waits = waits_in(EVENT_WAIT, silent=12.0)
+    serves = with_thread(waits, (user("serve", 20), *LOOP), waits_for=(WAKER, CLIENT))
+    others = rank(1, IN_BARRIER, silent=12.0)
+    assert judge(job(serves, others)).cause == "network_wait"
+    limited = (*FUTEX, *TIMED["waits_for"])
+    timed = with_thread(serves, TIMER, tid=207, waits_for=limited, syscall=202)
+    verdict = judge(job(timed, others))
+    assert (verdict.verdict, verdict.cause) == ("suspect", "rank_stalled")
+    assert "in fetch (demo/train.py:9)" in verdict.summary
 
 
 # Ranks in different collectives have parted for good where no thread may yet make the call.
@@ -189,6 +249,7 @@ def child(**state: Any) -> ProcessLook:
     return look(IN_LOAD, pid=700, role="child", **state)
 
 
+ASKS_STORE = {"waits_for": (STORE, WaitTarget(call="poll", kind="time"))}
 RUNS: dict[str, Any] = {"state": "R", "waits_for": ()}
 TAKES = (*HELPER, QUEUE_GET), NO_LIMIT
 SAVES = (torch("_do_save", "distributed/checkpoint/async_executor.py"),)
@@ -203,7 +264,10 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         *([[(HELPER, state)], False, ASLEEP, "hang"] for state in (REMOTE, RUNS)),
         # one that waits for a child may call it when that ends, but brings nothing to itself
         *([[(HELPER, FOR_CHILD)], calls, ASLEEP, "suspect"] for calls in (True, None)),
+        *([[(HELPER, OF_CHILD)], calls, ASLEEP, "suspect"] for calls in (True, None)),
         *([[(HELPER, FOR_CHILD)], calls, {"cpu": 1.0}, "healthy"] for calls in (True, None)),
+        *([[(HELPER, OF_CHILD)], calls, {"cpu": 1.0}, "healthy"] for calls in (True, None)),
+        ([(HELPER, FOR_CHILD)], None, waiting_for("pipe", "read", "pipe:[8]", 101), "suspect"),
         ([(HELPER, waiting_for("pipe", "read", "pipe:[9]", 101))], True, None, "hang"),
         # a queue that a second thread fills once it wakes, or that nobody fills any more
         ([TAKES], True, None, "hang"),
@@ -214,7 +278,8 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         # what an outsider may bring counts only for one that is known to call
         *([[(HELPER, state)], True, None, "suspect"] for state in (ACCEPTS, REMOTE)),
         *([[(HELPER, state)], None, None, "hang"] for state in (ACCEPTS, REMOTE)),
-        # a timer's calls are no collectives
+        # it asks for a key, and does not sleep; a timer's calls are no collectives
+        ([(HELPER, ASKS_STORE)], None, None, "hang"),
         ([(TIMER, ASLEEP)], None, None, "hang"),
         # an asynchronous save of torch's may call one, the threads of other libraries do not
         ([(SAVES, ASLEEP, (9, 9, 9))], None, None, "suspect"),
@@ -232,6 +297,7 @@ def test_one_that_goes_round_without_a_call_excuses_nobody() -> None:
     """An actor that steps an environment for ever."""
     steps: Any = HELPER, RUNS
     assert parted(steps, calls=None) == "healthy"
+    assert parted(steps, calls=None, nothing_new=15.0) == "healthy", "in one long call"
     assert parted(steps, calls=None, steps=True) == "healthy"
     assert parted(steps, calls=None, nothing_new=15.0, steps=True) == "hang"
     assert parted(steps, calls=True, nothing_new=15.0, steps=True) == "suspect", "it may yet call"

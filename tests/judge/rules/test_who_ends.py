@@ -57,17 +57,32 @@ def ended_by(culprit: RankView) -> str:
         ({"waits_for": ()}, "outside"),
         (SLEEPS, "outside"),
         (ASKS_REMOTE, "outside"),
+        (waiting_for("socket", "accept4", "127.0.0.1:80"), "outside"),
         (waiting_for("terminal", "read", "/dev/pts/1"), "person"),
         (waiting_for("lock", "flock", "/l", 4711), "inside"),
+        (waiting_for("lock", "flock", "/l"), "outside"),
         (waiting_for("file", "write", "/nfs/a.ckpt"), "outside"),
+        (waiting_for("fifo", "open", "/data/fifo"), "outside"),
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
+        (waiting_for("pipe", "read", "pipe:[9]"), "outside"),
         (waiting_for("pipe", "read", "pipe:[9]", 4711), "outside"),  # a daemon
+        (waiting_for("fifo", "read", "/data/fifo", 101), "outside"),
+        (waiting_for("process", "wait4", "700", 700), "outside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100), "inside"),
         (waiting_for("shared", "futex", "memory:[00:1c:8]", 100, 4711), "outside"),  # a launcher
+        (waiting_for("shared", "futex", ""), "outside"),
+        (waiting_for("other", "read", "anon_inode:inotify"), "outside"),
+        (waiting_for("other", "rt_sigtimedwait", ""), "outside"),
     ],
 )
 def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], who: str) -> None:
     assert ended_by(rank(1, IN_LOAD, **waits)) == who
+
+
+def test_of_several_things_that_could_end_a_wait_the_most_patient_counts() -> None:
+    lock = waiting_for("lock", "poll", "/l", 4711)["waits_for"]
+    remote = ASKS_REMOTE["waits_for"]
+    assert ended_by(rank(1, IN_LOAD, waits_for=(*lock, *remote))) == "outside"
 
 
 @pytest.mark.parametrize(
@@ -75,6 +90,7 @@ def test_an_idle_rank_is_told_by_what_the_kernel_shows(waits: dict[str, Any], wh
     [
         ({"waits_for": FUTEX}, "inside"),
         (SLEEPS, "outside"),
+        (ASKS_REMOTE, "outside"),
         (waiting_for("pipe", "read", "pipe:[9]", 101), "nobody"),
         ({"state": "T"}, "person"),
         ({"state": "Z"}, "nobody"),
@@ -106,21 +122,38 @@ def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
     assert ended_by(circling) == "circles"
 
 
+@pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
+def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
+    holds: dict[str, Any],
+) -> None:
+    """Whether a rank happened to start it or not."""
+    holder = look(IN_LOAD, pid=700, role="child", **holds)
+    waits = waiting_for("lock", "flock", "/l", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
+    fetches = look(IN_LOAD, pid=700, role="child", **ASKS_REMOTE)
+    assert ended_by(rank(1, IN_LOAD, children=[fetches], **waits)) == "outside"
+
+
 @pytest.mark.parametrize(
     ("name", "waits", "who"),
     [
         ("python", WaitTarget(call="futex", kind="time"), "outside"),
         ("grpc_poller", WaitTarget(call="epoll_wait", kind="socket"), "outside"),
+        ("loader", WaitTarget(call="read", kind="pipe", holders=(Holder(pid=700),)), "outside"),
         ("loader", WaitTarget(call="read", kind="pipe", holders=(Holder(pid=101),)), "inside"),
+        ("converter", WaitTarget(call="wait4", kind="process", name="700"), "outside"),
         (
             "tokio-runtime-w",
             WaitTarget(call="epoll_wait", kind="other", name="eventfd:[7]"),
             "inside",
         ),
+        ("rayon", FUTEX[0], "inside"),
+        ("gloo_tcp_loop", WaitTarget(call="epoll_wait", kind="time"), "inside"),
         ("pt_nccl_watchdg", WaitTarget(call="futex", kind="time"), "inside"),
+        ("", WaitTarget(call="futex", kind="time"), "inside"),  # recorded without names
         ("decoder", "R", "outside"),
-        ("decoder", "Z", "inside"),
         ("decoder", "D", "outside"),  # nobody knows what a call is for that no table names
+        ("decoder", "Z", "inside"),
     ],
 )
 def test_a_native_thread_that_works_or_may_call_back_could_end_a_wait_for_news(
@@ -149,6 +182,20 @@ def test_a_native_thread_may_feed_a_pipe_whatever_its_main_thread_waits_for() ->
     assert ended_by(_beside(own, ANSWERS_LATER)) == "outside"
 
 
+@pytest.mark.parametrize(
+    ("name", "who"), [("pt_data_worker", "outside"), ("pt_autograd_0", "inside")]
+)
+def test_a_thread_that_nobody_named_has_the_name_of_its_worker(name: str, who: str) -> None:
+    """Torch names a DataLoader's workers, and a library's decoder inherits that."""
+    reads = WaitTarget(call="read", kind="file", name="/data/clip.mp4")
+    native = ThreadState(tid=900, name=name, state="D", cpu_s=0.0, waits_for=(reads,))
+    named = changed(
+        worker(0, IN_GETITEM, waits_for=FUTEX),
+        lambda _, states, stacks: ((replace(states[0], name="pt_data_worker"), native), stacks),
+    )
+    assert ended_by(rank(1, IN_LOADER, children=[named])) == who
+
+
 WORD = waiting_for("shared", "futex", "memory:[00:1c:8]")
 IN_SEMAPHORE = (*IN_LOAD, Frame("Event.wait", f"{STDLIB}/multiprocessing/synchronize.py", 349))
 
@@ -159,16 +206,25 @@ def test_a_word_of_shared_memory_is_the_jobs_own_only_in_a_lock_of_pythons() -> 
     assert ended_by(rank(1, IN_LOAD, **WORD)) == "outside"
 
 
-@pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
-def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
-    holds: dict[str, Any],
+@pytest.mark.parametrize(
+    ("inside", "of_child", "who"),
+    [
+        (None, {"waits_for": ()}, "unknown_pace"),
+        ((), {"waits_for": FUTEX}, "inside"),
+        (("spawn.py",), ASKS_REMOTE, "outside"),
+        (("spawn.py",), {"cpu": 1.0}, "unknown_pace"),
+        (("spawn.py", "process.py"), ASKS_REMOTE, "inside"),
+        (("spawn.py",), {"state": "Z"}, "inside"),
+    ],
+)
+def test_a_process_that_is_being_started_may_yet_give_the_word(
+    inside: tuple[str, ...] | None, of_child: dict[str, Any], who: str
 ) -> None:
-    """Whether a rank happened to start it or not."""
-    holder = look(IN_LOAD, pid=700, role="child", **holds)
-    waits = waiting_for("lock", "flock", "/l", 700)
-    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == "inside"
-    fetches = look(IN_LOAD, pid=700, role="child", **ASKS_REMOTE)
-    assert ended_by(rank(1, IN_LOAD, children=[fetches], **waits)) == "outside"
+    """It imports the main module before it takes what it was given, and only then shares that."""
+    begun = [Frame("_main", f"{STDLIB}/multiprocessing/{file}", 9) for file in inside or ()]
+    stacks = [(*begun, *IN_LOAD)] if inside is not None else []  # nothing is seen of it yet
+    child = look(*stacks, pid=700, role="worker", **of_child)
+    assert ended_by(rank(1, IN_SEMAPHORE, children=[child], **WORD)) == who
 
 
 def _beside(view: RankView, *threads: ThreadState) -> RankView:
@@ -179,7 +235,9 @@ def _beside(view: RankView, *threads: ThreadState) -> RankView:
     ("file", "who"),
     [
         (f"{STDLIB}/socketserver.py", "outside"),
+        (f"{SITE}/paho/mqtt/client.py", "outside"),
         (f"{SITE}/wandb/sdk/lib/sock_client.py", "inside"),
+        (f"{STDLIB}/multiprocessing/resource_sharer.py", "inside"),
     ],
 )
 def test_a_librarys_thread_at_a_connection_could_bring_news_but_for_its_own(
