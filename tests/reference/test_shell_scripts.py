@@ -32,13 +32,6 @@ def test_script_is_valid_bash(script: str) -> None:
     assert checked.returncode == 0, checked.stderr
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "scripts/benchmark"])
-def test_help_shows_the_usage(script: str) -> None:
-    shown = _run(script, "--help")
-    assert shown.returncode == 0
-    assert shown.stdout.startswith(f"usage: {script}")
-
-
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_unknown_word_is_one_sentence(script: str) -> None:
     refused = _run(script, "--frobnicate")
@@ -46,13 +39,6 @@ def test_unknown_word_is_one_sentence(script: str) -> None:
     assert refused.stderr.count("\n") == 1
     assert "--frobnicate" in refused.stderr
     assert "--help" in refused.stderr
-
-
-def test_quickstart_checks_no_verdict_of_an_earlier_run(tmp_path: Path) -> None:
-    (tmp_path / "run.json").touch()
-    refused = _run("scripts/quickstart", "--no-venv", "--run-dir", str(tmp_path))
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert f"{tmp_path} already holds a run" in refused.stderr
 
 
 @pytest.mark.parametrize("script", SCRIPTS)

@@ -160,11 +160,6 @@ def test_what_the_call_raises_counts_even_where_the_watcher_fails(
         doubled(-3)
 
 
-def test_a_function_that_another_version_lacks_is_left_out() -> None:
-    wrap(HERE, "tripled", Seen())
-    assert not hasattr(HERE, "tripled")
-
-
 def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import PACKAGE, Ended, as_script, run_job, run_program
+from hooks.launching import PACKAGE, as_script, run_program
 from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
@@ -47,30 +47,3 @@ def test_tokens_and_texts_are_those_of_the_script_alone_and_it_is_said_what_happ
     assert "generate: 2 prompts of 6 tokens gave 10 new ones in " in said
     assert said.count("generate: 2 prompts of 6 tokens gave ") == 3
     assert "About to call pipeline text-generation (GPT2LMHeadModel)..." in said
-
-
-@pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Ended:
-    ended = run_job(tmp_path_factory.mktemp("tokens"), "hooks_generating.py")
-    assert ended.code == 0, ended.errors
-    return ended
-
-
-@WHEN_ASKED_FOR
-def test_each_token_is_a_sign_of_life_and_none_is_a_beat(job: Ended) -> None:
-    """A beat would speak for the pace of the script's own loop."""
-    seen = job.of("main")[0]
-    assert seen["phases"] == ["generate"]
-    assert seen["sections"] == ["generate (GPT2LMHeadModel)"]
-    assert len(seen["moves"]) == 7
-    assert all(seen["moves"])
-    assert seen["beats"] == 0
-
-
-@WHEN_ASKED_FOR
-def test_in_another_thread_it_has_a_section_and_leaves_the_main_threads_phase_alone(
-    job: Ended,
-) -> None:
-    seen = job.of("thread")[0]
-    assert seen["sections"] == ["generate (GPT2LMHeadModel)"]
-    assert seen["phases"] == ["startup"]
