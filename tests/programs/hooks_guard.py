@@ -9,7 +9,6 @@ from saying import say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.places import StorePlace
 
 rank = int(os.environ["RANK"])
 
@@ -35,11 +34,6 @@ def accepts_and_never_answers():
     os.environ["WANDB_API_KEY"] = "0" * 40
     return server
 
-
-try:
-    StorePlace.of_agent("127.0.0.1", 1, "nobody listens there", timeout=0.5)
-except MeetingFailed as error:
-    say("no store", rank=rank, failed=str(error))
 
 attempt("refused", project="demo", offline=True, log_model=True)
 del os.environ["WANDB_MODE"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ import psutil
 import pytest
 from processes import end, until
 from reference.arguments import parse_arguments
-from reference.faults import parse_fault
-from reference.injection import Injection
 from reference.strikes import FAULT_MARK_VARIABLE
 
 if TYPE_CHECKING:
@@ -67,31 +64,6 @@ def mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file that a strike appends its moment to."""
     monkeypatch.setenv(FAULT_MARK_VARIABLE, str(tmp_path / "mark"))
     return tmp_path / "mark"
-
-
-def _inject(*faults: str, rank: int = 1) -> Injection:
-    return Injection([parse_fault(fault) for fault in faults], rank)
-
-
-def test_strike_says_so_and_marks_the_moment(mark: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Benchmarks subtract the mark from the moment of detection."""
-    before = time.monotonic_ns()
-    with pytest.raises(ValueError, match="loss of batch 4 is not a number"):
-        _inject("crashed@1:4").before_step(4)
-    moment, cause = mark.read_text().split()
-    assert before <= int(moment) <= time.monotonic_ns()
-    assert cause == "crashed"
-    assert "[inject] crashed strikes rank 1 at step 4" in capfd.readouterr().err
-
-
-def test_nothing_strikes_before_its_step_or_on_another_rank(mark: Path) -> None:
-    for step in range(4):
-        _inject("crashed@1:4").before_step(step)
-    other = _inject("crashed@1:4", "logger_init@1", "rendezvous@1", rank=0)
-    other.before_step(4)
-    other.before_rendezvous()
-    assert not other.before_logger()
-    assert not mark.exists()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from pathlib import Path
 
@@ -50,21 +49,3 @@ def test_unusable_python_is_named_with_its_version(script: str, tmp_path: Path) 
     refused = _run(script, "--no-venv", PYTHON=str(old))
     assert refused.returncode == 1
     assert f"PYTHON={old} is no Python 3.10 to 3.14 (Python 3.8.18)" in refused.stderr
-
-
-def test_constraints_pin_every_direct_dependency() -> None:
-    """Each line names one exact version; none names a place to get it from."""
-    lines = (ROOT / "scripts" / "constraints.txt").read_text().splitlines()
-    pins = [line for line in lines if line and not line.startswith("#")]
-    exact = re.compile(r"([\w-]+)==[\w.]+(; python_version [<>=]+ \"[\d.]+\")?")
-    matches = [exact.fullmatch(pin) for pin in pins]
-    pinned = {match[1] for match in matches if match}
-    assert len(pinned) == len(pins)
-    assert _direct_dependencies() <= pinned
-
-
-def _direct_dependencies() -> set[str]:
-    """Names of all requirements in pyproject.toml, read without a parser: 3.10 has none."""
-    project = (ROOT / "pyproject.toml").read_text().partition("[project.scripts]")[0]
-    listed = project.partition("dependencies = [")[2]
-    return set(re.findall(r"\"([a-z][\w-]*)(?:>=[\w.]+)?(?:;[^\"]*)?\"", listed))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,16 +16,12 @@ from lightning_hangcheck.hooks.loading import (
 )
 from lightning_hangcheck.hooks.models import (
     doubtful_flags,
-    offloaded_places,
-    set_on_model,
-    set_on_tokenizer,
 )
 from lightning_hangcheck.transformers import Limits
 
 HERE = Source(offline=False, weight_files={Path("/m/model.safetensors"): 2_000_000})
 CACHED = Source("cache", offline=False, has_generation_config=True)
 NOWHERE = Source("hub", offline=False)
-END = "</s>"
 
 
 def traps(source: Source, given: dict[str, Any]) -> str:
@@ -59,16 +54,6 @@ def test_a_trap_is_named_and_what_is_none_is_not(
     source: Source, given: dict[str, Any], trap: str, named: bool
 ) -> None:
     assert (trap in traps(source, given)) == named
-
-
-@pytest.mark.parametrize(
-    ("device_map", "places"),
-    [({"": "cpu"}, []), ({"a": 0, "b": "cpu"}, ["cpu"]), ({"a": "cpu", "b": "disk"}, ["disk"])],
-)
-def test_the_cpu_counts_as_offloaded_only_beside_a_gpu(
-    device_map: dict[str, Any], places: list[str]
-) -> None:
-    assert offloaded_places(SimpleNamespace(hf_device_map=device_map)) == places
 
 
 def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
@@ -107,20 +92,3 @@ def test_a_flag_that_contradicts_another_is_named(flags: dict[str, Any], words: 
 def test_limits_that_leave_nothing_are_refused() -> None:
     with pytest.raises(BadUsage, match="above 0"):
         Limits(max_new_tokens=0)
-
-
-def test_a_pad_token_is_set_from_the_end_of_sequence_and_only_if_missing() -> None:
-    config = SimpleNamespace
-    tokenizer = config(pad_token=None, eos_token=END, pad_token_id=2)
-    assert "'</s>' (id 2)" in str(set_on_tokenizer(tokenizer))
-    assert tokenizer.pad_token == END
-    assert set_on_tokenizer(tokenizer) is None
-    assert "WARNING" in str(set_on_tokenizer(config(pad_token=None, eos_token=None)))
-    model = config(
-        config=config(pad_token_id=None, eos_token_id=[7, 8]),
-        generation_config=config(pad_token_id=0, eos_token_id=7),
-    )
-    assert "no pad_token_id on config; it is now the end-of-sequence id 7" in str(
-        set_on_model(model)
-    )
-    assert (model.config.pad_token_id, model.generation_config.pad_token_id) == (7, 0)

@@ -123,8 +123,6 @@ def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_pat
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 
     assert job.code == 0, job.errors
-    for said in job.of("no store").values():
-        assert "torchrun's store at 127.0.0.1:1 does not answer" in said["failed"]
     events = ("refused", "late", "none", "offline")
     refused, late, none, offline = (job.of(event) for event in events)
     assert refused[0]["failed"] == refused[1]["failed"]
@@ -164,12 +162,11 @@ LEFT_WITHIN_S = 60.0
 
 @pytest.mark.real
 @WHEN_ASKED_FOR
-@pytest.mark.parametrize("how", ["by itself", "at exit"])
-def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
+def test_a_mute_server_is_left_and_nothing_logged_is_lost(tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)
     try:
-        job = run_job(tmp_path, "hooks_run_finish.py", how, environment=server.environment)
+        job = run_job(tmp_path, "hooks_run_finish.py", environment=server.environment)
     finally:
         server.close()
 
@@ -179,9 +176,8 @@ def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Pa
     assert said["made"]["offline"] is False
     assert job.errors.count("wandb run creation returned") == 1
     assert "left" in said, "its end waits for no server that is mute"
-    if how == "by itself":
-        assert said["finished"]["seconds"] < LEFT_WITHIN_S
-        assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
+    assert said["finished"]["seconds"] < LEFT_WITHIN_S
+    assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
     (folder,) = (tmp_path / "wandb").glob("run-*")
     (file,) = folder.glob("*.wandb")
     assert exit_code(file) == 3
