@@ -12,7 +12,6 @@ from processes import end
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.guards import find_holder, write_record
-from lightning_hangcheck.machine import which_machine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,32 +96,25 @@ def ended(program: StartProgram) -> int:
     return job.pid
 
 
-HERE, THERE = socket.gethostname(), "3f2a9c1e-4026532000"
-OF_SOMEBODY = "rank 8\n2026-01-01T00:00:00Z\npython train.py\n"
-
-
 @pytest.mark.parametrize(
-    ("record", "words", "gone"),
+    ("record", "words"),
     [
         # as on a network file system: the kernel of this machine does not know the holder
-        (f"17\nnode7\n{OF_SOMEBODY}", ", since 2026-01-01T00:00:00Z, which cannot be seen from "
-         "this host", False),
+        ("17\nnode7\nrank 8\n2026-01-01T00:00:00Z\npython train.py\n",
+         ", since 2026-01-01T00:00:00Z, which cannot be seen from this host"),
         # a soft lock of filelock's has a process id and a host's name, and nothing else
-        (f"{{ended}}\n{HERE}\n", "or is of another container that has this host's name", False),
+        ("{ended}\n{here}\n", "or is of another container that has this host's name"),
     ],
     ids=["another host", "only its host"],
 )  # fmt: skip
 def test_a_holder_that_the_kernel_does_not_name_is_known_from_the_file(
-    record: str, words: str, gone: bool, ended: int, tmp_path: Path,
-    capfd: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
+    record: str, words: str, ended: int, tmp_path: Path
+) -> None:
     path = tmp_path / "cache.lock"
-    path.write_text(record.format(ended=ended, machine=which_machine()))
+    path.write_text(record.format(ended=ended, here=socket.gethostname()))
     holder = find_holder(path)
     assert words in holder.words
-    assert holder.gone == gone
-    with hc.locked(path):
-        assert (f"was left by pid {ended}" in capfd.readouterr().err) == gone
+    assert not holder.gone
 
 
 def test_file_that_is_no_lock_file_keeps_its_content(tmp_path: Path) -> None:

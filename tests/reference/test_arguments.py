@@ -1,4 +1,4 @@
-"""The reference script: command line, faults that strike, pauses and text."""
+"""The reference script: its command line, and faults that strike."""
 
 from __future__ import annotations
 
