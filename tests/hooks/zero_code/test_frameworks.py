@@ -77,12 +77,6 @@ def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     assert loop == "adversaries" or beat.beats == LOOP_STEPS
 
 
-LACKING = (
-    "the checkpoints saved so far hold no optimizer state (its moments start at zero) and no "
-    "scheduler (the learning rate starts anew) and no step or epoch (the loop starts at its first)"
-)
-
-
 @pytest.mark.real
 @WHEN_ASKED_FOR
 @pytest.mark.parametrize("how", ["weights", "apart"])
@@ -93,6 +87,5 @@ def test_weights_alone_are_said_once_and_parts_in_other_files_not_missed(
     ours = {**watched, "SAVES": how}
     code, _, errors = run_program("saving_plainly.py", tmp_path, ours, python_path)
     assert code == 0, errors
-    lines = re.findall(r"the checkpoints saved so far .*", errors)
-    lacking = f"{LACKING}: save optimizer.state_dict() and the step, too"
-    assert lines == ([lacking] if how == "weights" else [])
+    lines = errors.count("the checkpoints saved so far hold no optimizer state")
+    assert lines == (1 if how == "weights" else 0)
