@@ -1,4 +1,4 @@
-"""A process that ends a wandb run against a server that falls mute: by itself, or at its exit."""
+"""A process that ends a wandb run against a server that falls mute."""
 
 import atexit
 import os
@@ -23,8 +23,7 @@ say("made", seconds=time.monotonic() - began, offline=logger.experiment.offline)
 become("mute")
 for step in range(5):
     logger.log_metrics({"loss": float(step)}, step=step)
-if sys.argv[1] == "by itself":
-    began = time.monotonic()
-    logger.experiment.finish(exit_code=3)
-    say("finished", seconds=time.monotonic() - began)
+began = time.monotonic()
+logger.experiment.finish(exit_code=3)
+say("finished", seconds=time.monotonic() - began)
 sys.exit(3)

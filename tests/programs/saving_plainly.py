@@ -1,12 +1,11 @@
-"""A plain loop that never heard of this package: it saves its weights, and no optimizer.
+"""A plain loop that never heard of this package, and saves its weights.
 
-SAVES in its environment is weights, apart or sharded.
+SAVES in its environment is weights, or apart: then it saves the rest in other files.
 """
 
 import os
 
 import torch
-import torch.distributed.checkpoint as sharded
 
 layer = torch.nn.Linear(2, 1)
 optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
@@ -15,9 +14,6 @@ for epoch in range(2):
     layer(torch.ones(1, 2)).sum().backward()
     optimizer.step()
     scheduler.step()
-    if os.environ["SAVES"] == "sharded":
-        sharded.save({"model": layer.state_dict()}, checkpoint_id=f"epoch-{epoch}", no_dist=True)
-        continue
     torch.save(layer.state_dict(), "layer.pt")
     torch.save(layer.state_dict(), "again.pt")
     if os.environ["SAVES"] == "apart":

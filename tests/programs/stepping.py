@@ -1,4 +1,4 @@
-"""Plain loops that never heard of us, but for one; LOOP in its environment is the loop's name."""
+"""Plain loops that never heard of us; LOOP in their environment is the loop's name."""
 
 import os
 
@@ -26,26 +26,6 @@ def adversaries():
             optimizer.zero_grad()
             model(batch).sum().backward()
             optimizer.step()
-
-
-def stages():
-    model = torch.nn.Linear(4, 1)
-    for _ in range(2):
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-        for batch in list(loader)[:2]:
-            model(batch).sum().backward()
-            optimizer.step()
-
-
-def by_hand():
-    import lightning_hangcheck as hc
-
-    model = torch.nn.Linear(4, 1)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    for batch in loader:
-        hc.beat()
-        model(batch).sum().backward()
-        optimizer.step()
 
 
 globals()[os.environ["LOOP"]]()

@@ -48,7 +48,6 @@ def test_it_is_a_callback_of_that_package_and_stays_one_when_copied(job: Ended) 
     assert kind["public"]
     assert kind["revived"] == [True, True]
     assert kind["state_key"] == "HangCheck"
-    assert job.of("alone")[0]["step"] == 1, "also as the only one, outside a list"
 
 
 def test_each_stage_goes_through_the_phases_of_the_contract_with_its_numbers(job: Ended) -> None:
@@ -76,13 +75,11 @@ def test_each_stage_goes_through_the_phases_of_the_contract_with_its_numbers(job
 
 def test_a_save_is_counted_when_it_ends_and_what_training_goes_on_from_is_said(job: Ended) -> None:
     """A tiny model's save takes hundredths of a second: whoever polled would miss it."""
-    saved, phases = job.of("saved")[0], job.of("phases")[0]
+    saved = job.of("saved")[0]
     (line,) = [line for line in job.errors.splitlines() if "training goes on from" in line]
     told = r"training goes on from (/\S+)/end\.ckpt: step 4, epoch 2, 4 batches seen, written \S+ "
 
     assert (saved["fitted"], saved["step"], saved["again"]) == (2, 4, 3)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", saved["at"])
-    assert phases["before"] == phases["after"] == "teardown"
     assert re.search(told, line), line
     assert job.of("resumed")[0]["step"] == 6
 

@@ -22,12 +22,6 @@ def written(folder: Path, *names: str, state: str = STATE) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("checkpoint", [{}, {"loops": 3, "global_step": "8"}])
-def test_one_that_tells_nothing_of_itself(checkpoint: dict[str, object]) -> None:
-    told = of_lightning("s3://bucket/last.ckpt", checkpoint)
-    assert str(told) == "training goes on from s3://bucket/last.ckpt: nothing is known of it"
-
-
 def test_a_folder_of_hugging_face_is_told_with_what_it_lacks(tmp_path: Path) -> None:
     found = of_huggingface(written(tmp_path, "model.safetensors"))
     assert (found.path, found.step, found.seen) == (str(tmp_path), 40, "epoch 1.5")

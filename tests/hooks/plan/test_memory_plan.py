@@ -90,16 +90,6 @@ def test_layers_go_where_accelerate_puts_them(
     assert place(sizes, tuple(limits)).layers == tuple(map(layers.count, [*names, "disk"]))
 
 
-def test_a_configuration_that_transformers_cannot_build_is_planned_by_formula(
-    tmp_path: Path,
-) -> None:
-    config = save_config("llama", tmp_path) / "config.json"
-    config.write_text(config.read_text().replace('"llama"', '"llm_of_tomorrow"'))
-    plan = plan_memory(str(tmp_path), BIG)
-    assert plan.sureness == "guessed"
-    assert any("transformers cannot build it" in note for note in plan.notes)
-
-
 def test_planning_says_nothing_by_itself_and_notes_what_it_assumed(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

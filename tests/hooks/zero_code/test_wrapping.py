@@ -160,11 +160,6 @@ def test_what_the_call_raises_counts_even_where_the_watcher_fails(
         doubled(-3)
 
 
-def test_a_function_that_another_version_lacks_is_left_out() -> None:
-    wrap(HERE, "tripled", Seen())
-    assert not hasattr(HERE, "tripled")
-
-
 def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -174,19 +169,3 @@ def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
         one.doubled = doubled  # type: ignore[attr-defined]
     wrap(module, "doubled", Seen())
     assert package.doubled is module.doubled is not doubled
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_watcher_may_give_a_call_other_named_arguments_unless_it_fails(
-    fails: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    @contextmanager
-    def adding(call: Call) -> Iterator[None]:
-        call.named = {**call.named, "add": 5}
-        if fails:
-            raise LookupError
-        yield
-
-    monkeypatch.setattr(HERE, "doubled", doubled)
-    wrap(HERE, "doubled", adding)
-    assert HERE.doubled(2, add=1) == (5 if fails else 9)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import PACKAGE, as_script, python
-from long_tests import WHEN_ASKED_FOR
 from processes import until
 
 from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
@@ -84,13 +83,8 @@ def test_a_rank_records_and_its_path_is_as_it_was(session: Session) -> None:
 
 @pytest.mark.parametrize(
     "environment",
-    [
-        {},
-        {**RANK, "HANGCHECK_DISABLE": "1"},
-        {**RANK, "HANGCHECK_RANK_PROCESS": "1:1/1/"},
-        {**RANK, "HANGCHECK_JOINED": "1"},
-    ],
-    ids=["no rank", "disabled", "helper of a rank", "started by one that joined"],
+    [{}, {**RANK, "HANGCHECK_DISABLE": "1"}, {**RANK, "HANGCHECK_RANK_PROCESS": "1:1/1/"}],
+    ids=["no rank", "disabled", "helper of a rank"],
 )
 def test_no_other_process_imports_or_leaves_anything(
     session: Session, environment: dict[str, str]
@@ -149,27 +143,6 @@ def test_a_launcher_is_left_alone_whatever_its_flags(session: Session, framework
     assert (shown["ours"], shown["pages"]) == ([], 0)
 
 
-def test_a_child_of_multiprocessing_is_left_alone(session: Session, framework: str) -> None:
-    (Path(framework) / "spawning.py").write_text(
-        f"""
-import multiprocessing
-
-def work():
-    import datasets
-    {SHOWN.strip().replace(chr(10), chr(10) + "    ")}
-
-if __name__ == "__main__":
-    child = multiprocessing.get_context("spawn").Process(target=work)
-    child.start()
-    child.join()
-"""
-    )
-    flags = ("-B", "-W", "ignore", "-X", "utf8")  # which its children get too
-    ended = _python(session, *flags, f"{framework}/spawning.py", search=framework)
-    shown = json.loads(ended.stdout)
-    assert (shown["pages"], shown["hook"]) == (0, False)
-
-
 def test_the_users_own_sitecustomize_still_runs(session: Session, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.MARK = __file__\n")
     ended = _python(session, "-c", "print(MARK)", search=str(tmp_path), **RANK)
@@ -198,21 +171,6 @@ def test_the_pulse_starts_torchs_server_and_ends_the_startup(
     socket = session.torch_servers / str(running.pid)
     record = until(lambda: flight_record(socket, 1, 5.0)[0], "the server's answer")
     assert record.groups[0].last_enqueued == 3
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_rank_with_torchs_server_ends_as_without(
-    session: Session, program: StartProgram, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """The server is silent, answers to the end, and holds no exit up."""
-    words = (str(tmp_path / "torch" / "socket"), "5", "leave")
-    quiet = {**_watched(session), "PYTHONWARNINGS": "ignore"}
-    running = program("flight_recorded.py", *words, **quiet)
-    assert running.first_words == "started"
-    output, _ = running.process.communicate(timeout=120)
-    assert (running.process.returncode, output) == (0, "done\n")
-    assert capfd.readouterr().err == ""
 
 
 @pytest.mark.real

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hooks.launching import PACKAGE, as_rank, as_script, run_script
-from long_tests import WHEN_ASKED_FOR
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,55 +72,3 @@ def test_output_and_exit_code_are_the_programs_own(name: str, tmp_path: Path) ->
             line for line in errors.splitlines() if "CHECKPOINT 1: Script started" not in line
         ]
         assert others == plain[2].splitlines()
-
-
-PATCHING = """
-import functools, inspect, io, pickle, sys, torch, torch.distributed as dist
-from torch.utils.data import DataLoader
-
-before = torch.save
-
-@functools.wraps(before)
-def counted(*arguments, **named):
-    print("saving")
-    return before(*arguments, **named)
-
-torch.save = torch.serialization.save = counted
-DataLoader.__init__ = functools.wraps(DataLoader.__init__)(
-    lambda self, *rest, first=DataLoader.__init__, **named: first(self, *rest, **named)
-)
-
-class Loader(DataLoader):
-    def __init__(self, data):
-        super().__init__(data, batch_size=2)
-
-buffer = io.BytesIO()
-torch.save(torch.ones(2), buffer)
-buffer.seek(0)
-print(torch.load(buffer), inspect.signature(torch.load), inspect.signature(dist.barrier))
-print(pickle.loads(pickle.dumps(torch.load)) is torch.load, pickle.dumps(dist.init_process_group))
-print([batch.tolist() for batch in Loader(torch.arange(6))], isinstance(Loader([0]), DataLoader))
-try:
-    dist.barrier()
-except ValueError as error:
-    print(error)
-dist.init_process_group("gloo", init_method="tcp://localhost:0", rank=0, world_size=1)
-dist.barrier()
-dist.destroy_process_group()
-torch.load("no such file")
-"""
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_script_that_patches_inspects_and_pickles_what_is_watched(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(PATCHING)
-    plain, watched = run_script(script, {}, PACKAGE), run_script(script, *as_rank(tmp_path))
-    assert plain[1].startswith("saving\n"), plain[2]
-    assert watched[:2] == plain[:2]
-    assert watched[2].splitlines()[-1] == plain[2].splitlines()[-1]
-    for section in ("torch.save", "init_process_group", "destroy_process_group"):
-        assert f"About to call {section}..." in watched[2]
-    assert "dist.barrier returned" in watched[2]
-    assert "torch.load of a checkpoint raised FileNotFoundError" in watched[2]

@@ -7,7 +7,6 @@ import io
 import multiprocessing
 from collections import OrderedDict
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,12 +27,10 @@ ENVIRONMENT = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_PORT": "29500"}
     [
         ({}, (3, 8, 29500)),
         ({"rank": 0, "world_size": 2}, (0, 2, 29500)),
-        ({"rank": -1, "world_size": 2}, (3, 2, 29500)),
         ({"init_method": "env://?rank=1"}, (1, 8, 29500)),
         ({"init_method": "tcp://localhost:1?rank=1&world_size=4"}, (1, 4, 1)),
         ({"init_method": "file:///tmp/meeting", "rank": 1}, (1, None, None)),
         ({"store": "a store"}, (None, None, None)),
-        ({"store": SimpleNamespace(port=7)}, (None, None, 7)),
     ],
     ids=str,
 )
@@ -66,11 +63,7 @@ class _Trainer(multiprocessing.Process):
         (_child(_train, 1, 2), 1),
         (_child(_train, rank=3, world_size=4), 3),
         (_child(_train, "1", 2), None),
-        (_child(_train, True, 2), None),
-        (_child(_train, -1, 2), None),
-        (_child(_train, 1, 2, 3), None),
         (_child(_read, "file", 1), None),
-        (_child(print, 1), None),
         (_child(None), None),
         (_Trainer(), 2),
     ],
@@ -108,10 +101,7 @@ def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:
     fsdp = pytest.importorskip("torch.distributed.fsdp", exc_type=ImportError)
     first = offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=True)})
     assert first == "parameters on cpu between their uses (FSDP, cpu_offload)"
-    second = offload_asked_for({"offload_policy": fsdp.CPUOffloadPolicy()})
-    assert second == "parameters on cpu between their uses (FSDP, offload_policy)"
     assert offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=False)}) == ""
-    assert offload_asked_for({"offload_policy": fsdp.OffloadPolicy(), "cpu_offload": None}) == ""
     watched = {module for module, ours in WATCHED if ours == "zero_code.loops.instrument_sharding"}
     assert fsdp.FullyShardedDataParallel.__module__ in watched
     # fully_shard says that it is its package's; its file says whose it is
