@@ -98,12 +98,26 @@ def test_none_is_started_by_a_second_rank_of_a_node_nor_beside_hangcheck_run(
     assert not sidecars_of(Path(job.first_words))
 
 
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_children_that_set_their_rank_themselves_are_watched_together(
+    program: Start, tmp_path: Path
+) -> None:
+    """As a notebook starts its ranks: the parent makes no callback and has no session."""
+    job = program("hooks_forked.py", "told", "2", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    said = [job.first_words.split(), job.announcement().split()]
+    (session,) = {folder for _, folder in said}
+    until(lambda: sidecar_pid(Path(session, "sidecar.json"), set()), "a sidecar")
+    ranks = {int(pid) for pid, _ in said}
+    until(lambda: set(_recorded_ranks(tmp_path)) == ranks, "both in run.json")
+
+
 @pytest.mark.real
 @pytest.mark.parametrize("size", [pytest.param("1", marks=WHEN_ASKED_FOR), "2"])
 def test_a_child_that_nobody_told_its_rank_is_watched_if_alone_else_it_says_so(
     size: str, program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    job = program("hooks_forked.py", size, HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    job = program("hooks_forked.py", "untold", size, HANGCHECK_RUN_DIR=str(tmp_path / "run"))
     session = Path(job.first_words.split()[1])
     if size == "1":
         until(lambda: sidecar_pid(session / "sidecar.json", set()), "a sidecar")

@@ -1,15 +1,18 @@
 """Barriers before and after the process group, one of them with a rank missing.
 
-Started by torchrun. Argument: a folder.
+Started by torchrun, or plainly: then it starts two ranks as torch.multiprocessing does, and tells
+them only by arguments who they are. Argument: a folder.
 """
 
 import os
 import signal
 import sys
+from pathlib import Path
 
 import gloo
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 from saying import say
 
 import lightning_hangcheck as hc
@@ -21,7 +24,7 @@ def prepare_data():
     signal.sigwait({signal.SIGUSR1})
 
 
-def attempt(name, timeout):
+def attempt(rank, name, timeout):
     try:
         hc.barrier(name, timeout)
     except MeetingFailed as error:
@@ -30,19 +33,29 @@ def attempt(name, timeout):
         say(name, rank=rank, failed=None)
 
 
-rank = int(os.environ["RANK"])
-signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-attempt("before", 240.0)
-gloo.join(init_method=f"file://{sys.argv[1]}/store", rank=rank, world_size=2)
-pids = [None, None]
-dist.all_gather_object(pids, os.getpid())
-if rank == 1:
-    prepare_data()
-attempt("after data", 2.0)
-if rank == 0:
-    os.kill(pids[1], signal.SIGUSR1)
-total = torch.ones(1)
-dist.all_reduce(total)
-attempt("end", 240.0)
-say("sum", rank=rank, total=total.item())
-gloo.leave()
+def work(rank, folder):
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+    if "RANK" in os.environ:
+        attempt(rank, "before", 240.0)
+    store = f"file://{folder}/store"
+    gloo.join(init_method=store, rank=rank, world_size=2)
+    pids = [None, None]
+    dist.all_gather_object(pids, os.getpid())
+    if rank == 1:
+        prepare_data()
+    attempt(rank, "after data", 2.0)
+    if rank == 0:
+        os.kill(pids[1], signal.SIGUSR1)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    attempt(rank, "end", 240.0)
+    say("sum", rank=rank, total=total.item())
+    gloo.leave()
+
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    if "RANK" in os.environ:
+        work(int(os.environ["RANK"]), folder)
+    else:
+        mp.spawn(work, args=(folder,), nprocs=2)

@@ -9,6 +9,8 @@ from saying import say
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.places import StorePlace
+from lightning_hangcheck.hooks.rendezvous import join_rendezvous
 
 rank = int(os.environ["RANK"])
 
@@ -34,6 +36,19 @@ def accepts_and_never_answers():
     os.environ["WANDB_API_KEY"] = "0" * 40
     return server
 
+
+# as on two nodes of one rank each: the ranks meet in the store of torchrun's agent
+os.environ["LOCAL_WORLD_SIZE"] = "1"
+say(
+    "met",
+    rank=rank,
+    brought={r: b.decode() for r, b in join_rendezvous("nodes", 240.0, b"%d" % rank).items()},
+)
+os.environ["LOCAL_WORLD_SIZE"] = "2"
+try:
+    StorePlace.of_agent("127.0.0.1", 1, "nobody listens there", timeout=0.5)
+except MeetingFailed as error:
+    say("no store", rank=rank, failed=str(error))
 
 attempt("refused", project="demo", offline=True, log_model=True)
 del os.environ["WANDB_MODE"]

@@ -1,9 +1,11 @@
-"""One process that takes a lock and holds it until told, or waits for it.
+"""One process that takes a lock and holds it until told, hands it to a child, or waits for it.
 
-Arguments: ``hold`` or ``take``, the path, and how long to wait.
+Arguments: ``hold``, ``bequeath`` or ``take``, the path, and how long to wait.
 """
 
+import fcntl
 import json
+import os
 import sys
 
 from announcing import announce
@@ -18,6 +20,18 @@ def hold(path):
         sys.stdin.readline()
 
 
+def bequeath(path):
+    """Lock as other programs do, and end; a child that inherited the descriptor keeps the lock."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    child = os.fork()
+    if child == 0:
+        sys.stdin.readline()
+        os._exit(0)
+    announce(str(child))
+    os._exit(0)
+
+
 def take(path):
     try:
         with hc.locked(path, float(sys.argv[3])) as file:
@@ -26,4 +40,4 @@ def take(path):
         print(json.dumps({"failed": str(error)}))
 
 
-{"hold": hold, "take": take}[sys.argv[1]](sys.argv[2])
+{"hold": hold, "bequeath": bequeath, "take": take}[sys.argv[1]](sys.argv[2])

@@ -1,4 +1,4 @@
-"""A process that ends a wandb run against a server that falls mute."""
+"""A process that ends a wandb run against a server that falls mute: by itself, or at its exit."""
 
 import atexit
 import os
@@ -23,7 +23,8 @@ say("made", seconds=time.monotonic() - began, offline=logger.experiment.offline)
 become("mute")
 for step in range(5):
     logger.log_metrics({"loss": float(step)}, step=step)
-began = time.monotonic()
-logger.experiment.finish(exit_code=3)
-say("finished", seconds=time.monotonic() - began)
+if sys.argv[1] == "by itself":
+    began = time.monotonic()
+    logger.experiment.finish(exit_code=3)
+    say("finished", seconds=time.monotonic() - began)
 sys.exit(3)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +13,12 @@ import msgspec
 import pytest
 from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS
+from processes import PATIENCE_S, PROGRAMS, end, until
 
 from lightning_hangcheck.hooks.rehearsal import Part
 from lightning_hangcheck.hooks.zero_code.start import REHEARSAL
 
 if TYPE_CHECKING:
-    import subprocess
     from pathlib import Path
 
 TORCHRUN = ("torchrun", "--nproc_per_node=8")
@@ -59,6 +60,36 @@ def test_a_program_that_skips_a_batch_on_one_rank_is_found(tmp_path: Path) -> No
     assert "ddp.py" in verdict["summary"]
 
 
+@WHEN_ASKED_FOR
+@pytest.mark.real
+@pytest.mark.timeout(900)
+def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:
+    ran = rehearse(tmp_path, "alone", PYTHON)
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert "cannot be rehearsed: 2 ranks were wanted, and none met" in ran.stderr
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
+def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> None:
+    """The session's own fixture fails where a process is left behind."""
+    script = str(PROGRAMS / "rehearse" / "ddp.py")
+    process = subprocess.Popen(
+        [sys.executable, *COMMAND, "--run-dir", "run", "--", *TORCHRUN, script, "skips_nan"],
+        cwd=tmp_path,
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        until((tmp_path / "run-as-it-is" / "run.json").is_file, "the first scene to begin")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 130
+    finally:
+        end(process)
+
+
 BEGIN = "from lightning_hangcheck.hooks.rehearsal import begin; begin(); "
 RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
 
@@ -93,13 +124,19 @@ EVERY = [
     ("ddp own_patience", "early-stop", TORCHRUN),
     ("ddp leaves_on_sigterm", "sigterm", TORCHRUN),
     ("lightning_jobs SkipsNan", "non-finite-loss", PYTHON),
-    ("accelerate_jobs", "fewer-samples", ACCELERATE),
-    ("transformers_jobs", "early-stop", TORCHRUN),
+    ("lightning_jobs StopsAlone", "early-stop", PYTHON),
+    ("accelerate_jobs uneven_batches", "fewer-samples", ACCELERATE),
+    ("transformers_jobs stops_alone", "early-stop", TORCHRUN),
     # robust: whatever the scene, they are not accused
     ("ddp robust_plain", None, TORCHRUN),
     ("ddp robust_join", None, PYTHON),
     ("ddp robust_agrees", None, TORCHRUN),
+    ("ddp robust_save", None, TORCHRUN),
+    ("ddp robust_stream", None, TORCHRUN),
+    ("ddp robust_endless", None, TORCHRUN),
     ("lightning_jobs Robust", None, PYTHON),
+    ("accelerate_jobs robust", None, ACCELERATE),
+    ("transformers_jobs robust", None, TORCHRUN),
 ]
 
 

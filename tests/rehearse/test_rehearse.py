@@ -42,6 +42,7 @@ OURS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_
         ("torchrun --nproc_per_node=8 -m package.train --lr 1", "-m package.train --lr 1"),
         ("accelerate launch --multi_gpu --num_processes 8 gone.py --lr 1", "gone.py --lr 1"),
         ("python -u gone.py --lr 1", "gone.py --lr 1"),
+        ("python -m package.train --lr 1", "-m package.train --lr 1"),
     ],
 )
 def test_torchrun_starts_as_many_ranks_as_wanted(command: str, program: str) -> None:
@@ -54,6 +55,7 @@ def test_torchrun_starts_as_many_ranks_as_wanted(command: str, program: str) -> 
         "import lightning as L\n",
         "from pytorch_lightning import Trainer\n",
         "from helper import run\n",
+        "import torch.multiprocessing as mp\nmp.spawn(run, nprocs=2)\n",
     ],
 )
 def test_a_script_that_starts_its_ranks_is_left_to_it(text: str, tmp_path: Path) -> None:
@@ -88,6 +90,7 @@ def _missing(name: str, facts: Facts) -> str:
         ([_loader(0, "a"), _loader(1, "a")], ()),
         ([_loader(0, "a", shared=True), _loader(1, "b", shared=True)], ()),
         ([_loader(0, "a", key="Data of 3"), _loader(1, "a", key="Data of 4")], ("Data of 4",)),
+        ([_loader(1, "b")], ()),
         ([], ()),
     ],
 )
@@ -104,7 +107,9 @@ def test_a_loader_may_be_uneven_where_ranks_read_different_data_and_nothing_even
     ("note", "scene", "why"),
     [
         (Note(kind="step", rank=1), "sigterm", "nothing of the program"),
+        (Note(kind="step", rank=1, text="Lightning"), "sigterm", "only Lightning"),
         (Note(kind="step", rank=1, text="program"), "sigterm", ""),
+        (Note(kind="workers", rank=0, text="0"), "no-workers", "it has no workers"),
         (Note(kind="workers", rank=0, text="1"), "one-worker", "it has 1 worker"),
         (Note(kind="workers", rank=0, text="2"), "one-worker", ""),
     ],
@@ -154,11 +159,13 @@ LEFT = Note(kind="left", rank=1)
         ("failed", [], ("crashed-on-one", "rank 1 is stuck")),
         ("failed", [_raised(0), _raised(1)], ("crashed-alike", "ValueError: empty step (train.py")),
         ("failed", [_raised(0), _raised(1, "KeyError: 'x'")], ("crashed-on-one", "ValueError")),
+        ("failed", [_raised(0)], ("crashed-on-one", "ValueError")),
         # gloo ended it: NCCL would hang
         ("failed", [_raised(0, CUT_OFF), LEFT],
          ("hung", "rank 0 was in step (train.py:0), rank 1 had left")),
         ("failed", [_raised(0, CUT_OFF), _raised(1, CUT_OFF)], ("hung", "rank 0 was in step")),
         ("failed", [_raised(0, CUT_OFF), _raised(1)], ("crashed-on-one", "RuntimeError")),
+        ("failed", [_raised(0, CUT_OFF)], ("crashed-on-one", "RuntimeError")),
     ],
 )  # fmt: skip
 def test_how_a_run_ended(result: Result, notes: list[Note], judged: tuple[str, str]) -> None:
@@ -192,6 +199,9 @@ HUNG = Played(
     verdict=VERDICT,
     run_folder="hangcheck_runs/x-save-fails",
 )
+PARTED = Played(
+    scene="no-samples", title="one rank has no samples", result="hung", why="sizes differ"
+)
 
 
 @pytest.mark.parametrize(
@@ -204,6 +214,11 @@ HUNG = Played(
              "hangcheck report hangcheck_runs/x-save-fails"),
         ),
         ((PASSED, SKIPPED), ("REHEARSAL  1 scene played, none hangs", "skipped", "no handler")),
+        # gloo ended it: there is no verdict
+        (
+            (PASSED, PARTED),
+            ("REHEARSAL  hangs in 1 of 2 scenes: one rank has no samples", "where    sizes differ"),
+        ),
     ],
 )  # fmt: skip
 def test_what_a_rehearsal_says(played: tuple[Played, ...], words: tuple[str, ...]) -> None:

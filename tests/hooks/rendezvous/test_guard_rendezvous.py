@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.launching import job_session, json_lines, start_job
+from long_tests import WHEN_ASKED_FOR
 from processes import end
 
 from lightning_hangcheck.session.session import SESSION_VARIABLE
@@ -87,6 +88,27 @@ def test_absent_ranks_are_named_in_the_same_words_on_all_that_came(meet: Meet) -
     assert late[2] == [{**said[0][0], "rank": 2}]
 
 
+def test_rank_zero_that_does_not_come_is_named_by_the_others(meet: Meet) -> None:
+    said = meet([["meet", "here", 0.5]], ranks=(1, 2))
+    late = meet([["meet", "here", 0.5]], ranks=(0,))
+
+    assert "rank 0 of 3 did not come to 'here' within 0.5 s" in said[1][0]["failed"]
+    assert "rank 0 of 3 did not come" in said[2][0]["failed"]
+    assert late[0][0]["failed"] in (said[1][0]["failed"], said[2][0]["failed"])
+
+
+@WHEN_ASKED_FOR
+def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
+    """Also on one that comes when rank 0 is done at last: the first decision holds."""
+    said = meet([["first", "download", 0.5, 5.0]], ranks=(0, 1))
+    said |= meet([["first", "download", 0.5, 5.0]], ranks=(2,))
+
+    (failure,) = {lines[0]["failed"] for lines in said.values()}
+    assert "rank 0 did not finish 'download' within 0.5 s" in failure
+    assert "rank 0: pid" in failure
+    assert "do_first (" in failure
+
+
 def test_process_without_peers_just_runs_its_body_and_keeps_its_own_error(tmp_path: Path) -> None:
     steps = json.dumps([["first", "alone", 20.0, 0.0], ["first", "alone", 20.0, "fail"]])
     job = start_job(tmp_path, "hooks_rendezvous.py", steps, environment={})
@@ -104,6 +126,15 @@ def test_everything_switched_off_meets_nobody(meet: Meet) -> None:
     said = meet(steps, ranks=(1,), HANGCHECK_DISABLE="1")
 
     assert said[1][1]["result"] == {"0": "from 1"}
+
+
+def test_place_that_cannot_be_written_is_said_with_the_way_out(meet: Meet, tmp_path: Path) -> None:
+    (tmp_path / "session" / "meet").rmdir()
+    (tmp_path / "session" / "meet").write_text("a file where a folder should be")
+    said = meet([["meet", "here", LONG_S]], ranks=(1,))
+
+    assert "cannot be written" in said[1][0]["failed"]
+    assert "free space below" in said[1][0]["failed"]
 
 
 def test_folder_is_there_on_every_rank_or_all_say_who_does_not_see_it(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from processes import until
 
+from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import Start
 from lightning_hangcheck.hooks.rendezvous import PeerGroup, RendezvousPoint
 
@@ -42,12 +43,12 @@ def join() -> Iterator[Join]:
     """Let a rank of a new start come to its first guard, in a thread; where they all meet."""
     with ThreadPoolExecutor(4) as pool:
 
-        def come(place: Memory, index: int) -> Future[str]:
+        def come(place: Memory, index: int, limit: float = 60.0) -> Future[str]:
             start = Start(place)
             peers = PeerGroup(place=place, start=start, index=index, size=2, peers_exist=True)
 
             def meet() -> str:
-                RendezvousPoint.next(peers, "data", 60.0)
+                RendezvousPoint.next(peers, "data", limit)
                 return start.name
 
             return pool.submit(meet)
@@ -67,3 +68,11 @@ def test_ranks_of_one_start_meet_and_what_an_earlier_start_left_lets_nobody_pass
     until(lambda: memory.asked.count("leader") > 3, "it to look at what is left there")
     assert not again.done()
     assert join(memory, 0).result(60) == again.result(60) != first
+
+
+def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: Join) -> None:
+    memory = Memory()
+    late = join(memory, 1)
+    assert join(memory, 0).result(60) == late.result(60)
+    with pytest.raises(MeetingFailed, match=r"rank 1 of 2 did not come to 'data' within 0\.5 s"):
+        join(memory, 0, 0.5).result(60)

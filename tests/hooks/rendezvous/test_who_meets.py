@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-from typing import TYPE_CHECKING
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
@@ -12,21 +14,25 @@ from hooks.launching import job_session
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.hooks.places import StorePlace
 from lightning_hangcheck.hooks.rendezvous import (
+    PeerGroup,
+    RendezvousPoint,
     find_peer_group,
     look_for_missing,
 )
-from lightning_hangcheck.identity import Identity
+from lightning_hangcheck.hooks.wandb_guard import bounded
+from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.recorder.page import PageWriter
+from lightning_hangcheck.session.session import Session
+from lightning_hangcheck.session.whose import start_key
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from processes import StartProgram
-
-    from lightning_hangcheck.session.session import Session
 
 
 def torchrun(rank: int) -> dict[str, str]:
@@ -38,6 +44,10 @@ def torchrun(rank: int) -> dict[str, str]:
         "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "none",
     }
+
+
+def key(environment: dict[str, str]) -> str:
+    return start_key(environment, identify(environment))
 
 
 @pytest.fixture
@@ -56,6 +66,14 @@ def launch(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None
         monkeypatch.setenv(name, value)
 
 
+def test_children_of_lightnings_launcher_share_the_key_of_their_parent() -> None:
+    plain = key({})
+
+    assert plain.startswith(f"pid-{os.getpid()}-")
+    assert key({"LOCAL_RANK": "0", "WORLD_SIZE": "2"}) == plain
+    assert key({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}).startswith(f"pid-{os.getppid()}-")
+
+
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
@@ -63,6 +81,7 @@ def launch(monkeypatch: pytest.MonkeyPatch, environment: dict[str, str]) -> None
         ({}, (0, None, False)),
         ({"LOCAL_RANK": "1", "WORLD_SIZE": "2"}, (1, 2, False)),
         ({"RANK": "3", "WORLD_SIZE": "4"}, (3, 4, True)),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, (0, 1, False)),
     ],
 )
 def test_peer_group_follows_the_launcher(
@@ -102,6 +121,19 @@ def test_slurm_over_nodes_needs_a_folder_that_all_see(
     assert str(tmp_path / "shared") in peers.place.where
 
 
+def test_ranks_of_one_node_meet_on_that_node(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spread = {**torchrun(3), "LOCAL_RANK": "1", "WORLD_SIZE": "4"}
+    launch(monkeypatch, spread)
+
+    peers = find_peer_group(recorder, local=True)
+    assert peers is not None
+    assert (peers.index, peers.size, peers.noun) == (1, 2, "local rank")
+    assert isinstance(recorder.session, Session)
+    assert str(recorder.session.meetings) in peers.place.where
+
+
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """The session of a job that consists of what this process starts."""
@@ -126,3 +158,41 @@ def test_stopped_rank_is_read_and_one_that_ended_is_told_by_its_last_words(
     page.end("raised", "ValueError: no such split")
     ended = look_for_missing(session, [1], local=False)[1]
     assert ended == f"pid {running.pid} has ended (ValueError: no such split)"
+
+
+WAITED_S = 3.0
+
+
+def test_a_rank_that_waits_asks_the_store_about_once_a_second(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """1,024 ranks that look ten times a second at two keys would keep one store from its work."""
+    distributed = pytest.importorskip("torch.distributed", exc_type=ImportError)
+    asked: Counter[str] = Counter()
+
+    class Counting:
+        """A store of torch's that counts what it is asked."""
+
+        def __init__(self) -> None:
+            self._store = distributed.HashStore()
+
+        def __getattr__(self, name: str) -> Any:
+            asked[name] += 1
+            return getattr(self._store, name)
+
+    monkeypatch.setattr(distributed, "PrefixStore", lambda _, store: store)
+    place = StorePlace(Counting(), "test", "a store of the test")  # type: ignore[arg-type]
+    peers = PeerGroup(place=place, index=1, size=2, peers_exist=True)
+    point = RendezvousPoint(peers, "data", "rank data 1", WAITED_S)
+    late = point.await_outcome("did not finish").failure
+    assert late.startswith("rank 0 did not finish 'data' within 3 s (rank 1 waited at")
+    assert asked["check"] > 0, "else it counts nothing"
+    assert asked.total() < 6 * WAITED_S, asked
+
+
+def test_a_refused_thread_leaves_wandb_its_own_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    assert bounded(1.0, lambda: "a run") == "a run"

@@ -119,10 +119,26 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
+def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
+    """The server resets every connection: the job goes on offline."""
+    environment = serve("resets")
+    job = run_job(tmp_path, "hooks_training.py", "ddp_spawn", "2", environment=environment)
+
+    trained = check_trained(job, tmp_path, ranks=2)
+    assert trained[1]["experiment"] == "_DummyExperiment"
+    main = next(line for line in job.said if line["event"] == "made")
+    assert main["pid"] not in {said["pid"] for said in trained.values()}
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 
     assert job.code == 0, job.errors
+    assert [said["brought"] for said in job.of("met").values()] == [{"0": "0", "1": "1"}] * 2
+    for said in job.of("no store").values():
+        assert "torchrun's store at 127.0.0.1:1 does not answer" in said["failed"]
     events = ("refused", "late", "none", "offline")
     refused, late, none, offline = (job.of(event) for event in events)
     assert refused[0]["failed"] == refused[1]["failed"]
@@ -162,11 +178,12 @@ LEFT_WITHIN_S = 60.0
 
 @pytest.mark.real
 @WHEN_ASKED_FOR
-def test_a_mute_server_is_left_and_nothing_logged_is_lost(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["by itself", "at exit"])
+def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""
     server = WandbServer("answers", delay=SLOW_S)
     try:
-        job = run_job(tmp_path, "hooks_run_finish.py", environment=server.environment)
+        job = run_job(tmp_path, "hooks_run_finish.py", how, environment=server.environment)
     finally:
         server.close()
 
@@ -176,8 +193,9 @@ def test_a_mute_server_is_left_and_nothing_logged_is_lost(tmp_path: Path) -> Non
     assert said["made"]["offline"] is False
     assert job.errors.count("wandb run creation returned") == 1
     assert "left" in said, "its end waits for no server that is mute"
-    assert said["finished"]["seconds"] < LEFT_WITHIN_S
-    assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
+    if how == "by itself":
+        assert said["finished"]["seconds"] < LEFT_WITHIN_S
+        assert "wandb is waited for, to finish its run (server http://127.0.0.1" in job.errors
     (folder,) = (tmp_path / "wandb").glob("run-*")
     (file,) = folder.glob("*.wandb")
     assert exit_code(file) == 3

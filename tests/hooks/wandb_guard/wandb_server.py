@@ -1,9 +1,11 @@
-"""A wandb server on this machine that answers, slowly or not, or never."""
+"""A wandb server on this machine that answers, slowly or not, never, or resets every connection."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import socket
+import struct
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -12,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Manner = Literal["answers", "mute"]
+Manner = Literal["answers", "mute", "resets"]
+RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: a close sends RST
 
 
 class WandbServer:
@@ -65,10 +68,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def handle(self) -> None:
         owner = self.server_of_test
-        if owner.manner == "mute":
+        if owner.manner == "resets":
+            self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+            self.connection.close()
+        elif owner.manner == "mute":
             owner.closing.wait()
         else:
             super().handle()
+
+    def finish(self) -> None:
+        if self.server_of_test.manner != "resets":
+            super().finish()
 
     def do_GET(self) -> None:
         if self.path.startswith("/become/"):

@@ -42,3 +42,14 @@ def test_a_rank_imports_no_judgement_and_nothing_that_frameworks_need(tmp_path: 
     assert "lightning_hangcheck.model.verdict" not in names
     foreign = {"wrapt", "psutil", "rich", "click", "torch", "asyncio", "subprocess", "json"}
     assert names.isdisjoint({*foreign, "importlib.metadata", "multiprocessing", "ctypes"})
+
+
+def test_the_collector_does_not_look_at_what_a_rank_imported_for_us(tmp_path: Path) -> None:
+    script = tmp_path / "count.py"
+    script.write_text("import gc\nprint(len(gc.get_objects()), gc.isenabled())\n")
+    plain, ours = (
+        run_script(script, {**environment, "HANGCHECK_CONSOLE": "off"}, path)[1].split()
+        for environment, path in (({}, PACKAGE), as_rank(tmp_path))
+    )
+    assert int(ours[0]) <= int(plain[0])
+    assert ours[1] == plain[1] == "True"

@@ -3,6 +3,7 @@
 Argument: the function's name. Each says what it does; one that hangs, also how it is mended.
 """
 
+import itertools
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from parts import agreed, even, job, loss_of, samples, share, step
+from torch.utils.data import DataLoader, IterableDataset
 
 stopping = False
 
@@ -25,6 +27,18 @@ def stop(*_):
 def collate(batch):
     batch = [sample for sample in batch if sample is not None]
     return torch.utils.data.default_collate(batch) if batch else None
+
+
+class Stream(IterableDataset):
+    """Of so many samples, or without end; another one for each rank."""
+
+    def __init__(self, *number):
+        self.number = number
+
+    def __iter__(self):
+        generator = torch.Generator().manual_seed(dist.get_rank())
+        for _ in itertools.repeat(None, *self.number):
+            yield torch.randn(8, generator=generator), torch.tensor(1)
 
 
 def losses(validation):
@@ -212,6 +226,36 @@ def robust_agrees():
         best, patience = (mean, 3) if mean < best else (best, patience - 1)
         if patience == 0 or agreed(stopping):
             break
+
+
+def robust_save():
+    """Tells all ranks whether the save of rank 0 went well, and ends on all where it did not."""
+    folder = tempfile.mkdtemp()
+    for epoch in range(2):
+        for batch in even(samples()):
+            step(model, optimizer, batch)
+        failed = False
+        if dist.get_rank() == 0:
+            try:
+                torch.save(model.state_dict(), f"{folder}/{epoch}.pt")
+            except OSError:
+                failed = True
+        if agreed(failed):
+            raise RuntimeError("not saved")
+
+
+def robust_stream():
+    """A stream for each rank, of which none goes on once one has ended."""
+    for _ in range(2):
+        batches = iter(DataLoader(Stream(128), batch_size=8))
+        while not agreed((batch := next(batches, None)) is None):
+            step(model, optimizer, batch)
+
+
+def robust_endless():
+    """A stream without end for each rank, and a number of steps that is the same on all."""
+    for batch in itertools.islice(DataLoader(Stream(), batch_size=8), 20):
+        step(model, optimizer, batch)
 
 
 model, optimizer = job()

@@ -49,6 +49,19 @@ class SkipsNan(Module):
         optimizer.step()
 
 
+class StopsAlone(Module):
+    """Ends training once the loss of its own batch is small enough.
+
+    Mended by reducing the loss over all ranks first, or by EarlyStopping.
+    """
+
+    def training_step(self, batch, index):
+        loss = self.loss(batch)
+        if loss.item() < 1e-4:
+            self.trainer.should_stop = True
+        return loss
+
+
 class Robust(Module):
     """With validation, early stopping and checkpoints as the manual has them."""
 

@@ -1,21 +1,27 @@
-"""transformers' Trainer with a callback that ends training on the loss of its own rank.
+"""Tiny jobs of transformers' Trainer: one that a scene parts, and one that none does.
 
-Mended by EarlyStoppingCallback, whose metric is gathered from all ranks.
+Argument: ``stops_alone``, where a callback ends training on the loss of its own rank, mended by
+EarlyStoppingCallback, whose metric is gathered from all ranks; or ``robust``: with evaluation,
+saves and that.
 """
 
+import sys
 import tempfile
 
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
+
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 100, "metric_for_best_model": "eval_loss"}
+SAVED = {"save_strategy": "steps", "save_steps": 100, "load_best_model_at_end": True}
 
 
 class Samples(Dataset):
-    def __init__(self):
+    def __init__(self, number):
         generator = torch.Generator().manual_seed(0)
-        self.x = torch.randn(256, 8, generator=generator)
-        self.y = torch.randint(0, 2, (256,), generator=generator)
+        self.x = torch.randn(number, 8, generator=generator)
+        self.y = torch.randint(0, 2, (number,), generator=generator)
 
     def __len__(self):
         return len(self.x)
@@ -48,7 +54,9 @@ class Stopping(TrainerCallback):
         control.should_training_stop = Remembering.last < 1e-4
 
 
-Remembering(
+robust = sys.argv[1] == "robust"
+kind, callback = (Trainer, EarlyStoppingCallback(2)) if robust else (Remembering, Stopping())
+kind(
     model=Model(),
     args=TrainingArguments(
         output_dir=tempfile.mkdtemp(),
@@ -56,8 +64,9 @@ Remembering(
         num_train_epochs=3,
         report_to=[],
         disable_tqdm=True,
-        save_strategy="no",
+        **({**EVALUATED, **SAVED} if robust else {"save_strategy": "no"}),
     ),
-    train_dataset=Samples(),
-    callbacks=[Stopping()],
+    train_dataset=Samples(256),
+    eval_dataset=Samples(64),
+    callbacks=[callback],
 ).train()
