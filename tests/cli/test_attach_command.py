@@ -109,19 +109,6 @@ def test_a_job_that_advances_is_healthy(
     assert (code, verdict_in(folder)["verdict"]) == (0, "healthy"), capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("mode", "line"), [("asleep", "sleeps"), ("reading", "reads")])
-def test_what_an_outsider_could_end_is_suspected_by_the_quick_look_too(
-    mode: str, line: str, program: StartProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HANGCHECK_SUSPECT_OUTSIDE_AFTER", "1")
-    ranks = StartedRanks(program("starting_ranks.py", mode, "2"), 2)
-    until(lambda: all(has_slept(pid, 1.0) for pid in ranks.pids.values()), "all to stand still")
-    code, folder = attach("--pid", str(ranks.launcher))
-    verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["culprits"]) == (0, "suspect", [1])
-    assert f"{line} (programs/starting_ranks.py:" in str(verdict["summary"])
-
-
 def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgram) -> None:
     ranks = StartedRanks(program("starting_ranks.py", "stopped", "2"), 2)
     stopped = psutil.Process(ranks.pids[1])
@@ -138,13 +125,6 @@ def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
     code, folder = attach("--pid", str(alone.pid))
     verdict = verdict_in(folder)
     assert (code, verdict["verdict"], verdict["world_size"]) == (3, "hang", 1)
-
-
-def test_processes_without_variables_are_ranks_in_the_order_given(program: StartProgram) -> None:
-    first, second = (program("starting_ranks.py", "alone", "1") for _ in range(2))
-    _, folder = attach("--pid", str(second.pid), "--pid", str(first.pid))
-    case = json.loads((folder / "evidence" / "1" / "case.json").read_text())
-    assert [view["pid"] for view in case["ranks"]] == [second.pid, first.pid]
 
 
 def test_several_jobs_are_listed_and_asked_about(
