@@ -119,14 +119,6 @@ def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgra
     assert stopped.status() == psutil.STATUS_STOPPED
 
 
-def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
-    """Nobody waits for it, but it is the whole job, and only it could end its own wait."""
-    alone = program("starting_ranks.py", "alone", "1")
-    code, folder = attach("--pid", str(alone.pid))
-    verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["world_size"]) == (3, "hang", 1)
-
-
 def test_several_jobs_are_listed_and_asked_about(
     program: StartProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -95,18 +93,6 @@ def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) ->
     assert "in training_step 1 h 00 min, 50% 2 h 00 min, 100% 2x" in lines
     assert "in dataloading 1 h 00 min, 50% - 0x" in lines
     assert "7b: loader-bound: 50% of the time in dataloading" in lines
-
-
-@pytest.mark.usefixtures("ledger")
-def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
-    """In a process of its own: matplotlib may warn when it is imported."""
-    pytest.importorskip("matplotlib", exc_type=ImportError)
-    command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
-    picture = (tmp_path / "costs.png").read_bytes()
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", picture[16:24]) == (1320, 420)
 
 
 def test_a_chart_without_matplotlib_says_what_to_install(

@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -17,7 +17,6 @@ from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, inv
 from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.launch.run import ABORTED
-from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
@@ -224,14 +223,10 @@ def test_every_exit_code_is_real() -> None:
     assert told == EXIT_CODES
 
 
-def typed(
-    folder: Path, *words: str, line: str = '"$@"', **options: Any
-) -> subprocess.CompletedProcess[bytes]:
+def typed(folder: Path, *words: str, line: str) -> subprocess.CompletedProcess[bytes]:
     """What becomes of ``hangcheck`` and these words, behind a shell's redirections."""
     command = ["/bin/sh", "-c", line, "sh", sys.executable, "-m", "lightning_hangcheck", *words]
-    return subprocess.run(
-        command, cwd=folder, capture_output=True, timeout=120, check=False, **options
-    )
+    return subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
 
 
 NO_SPACE = b"hangcheck: the output cannot be written (No space left on device)"
@@ -249,22 +244,3 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
     ended = typed(tmp_path, *arguments, line=shell)
     assert ended.returncode == code, ended.stderr
     assert ended.stderr.partition(b";")[0].strip() == said
-
-
-@pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        ("report run", 0),
-        ("explain rank_diverged", 0),
-        ("attach --pid 999999999", 4),
-        ("merge run", 2),
-        ("run --run-dir new -- true", 0),
-    ],
-)
-def test_no_command_needs_a_terminal(words: str, code: int, tmp_path: Path) -> None:
-    """In a session of its own, which has none, and without any standard input."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "verdict.json").write_bytes(encode_pretty(verdict("hang")))
-    ended = typed(tmp_path, *words.split(), line='exec "$@" <&-', start_new_session=True)
-    assert ended.returncode == code, ended.stderr
-    assert b"Traceback" not in ended.stderr

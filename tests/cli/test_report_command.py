@@ -150,21 +150,13 @@ def test_each_form_is_printed(
         assert json.loads(text) == json.loads(folder.verdict_file.read_bytes())
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--html", "-"], "has no verdict yet"),
-        (["--issue"], "has no verdict yet"),
-        (["--perfetto", "-"], "has no verdict yet"),
-    ],
-)
-def test_forms_that_cannot_be_written(
-    words: list[str], said: str, folder: RunFolder, capsys: pytest.CaptureFixture[str]
+def test_a_form_that_cannot_be_written(
+    folder: RunFolder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert invoke(["report", str(folder.path), *words]) == 2
+    assert invoke(["report", str(folder.path), "--issue"]) == 2
     output = capsys.readouterr()
     assert output.out == ""
-    assert said in output.err
+    assert "has no verdict yet" in output.err
     assert output.err.count("\n") == 1
 
 

@@ -146,6 +146,7 @@ ENCRYPTED = "RCLONE_ENCRYPT_V0:\nAAAA\n"
         (f"{AWS}access_key_id = k\nsecret_access_key = s\n", {}, "ok", ": a", ""),
         (f"{AWS}env_auth = true\n", {}, "warning", "no credentials are in the environment", ""),
         (f"{AWS}env_auth = true\n", {"AWS_ACCESS_KEY_ID": "k"}, "ok", ": a", ""),
+        (ENCRYPTED, {}, "", "", ""),
     ],
 )
 def test_what_is_missing_in_a_remote_is_named_with_its_line_and_the_block_corrected(
@@ -170,18 +171,3 @@ def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
     script.write_text("subprocess.run(['rclone', 'copy'])\n")
     (check,) = rclone_remotes(run)
     assert check.status == "failed"
-
-
-def _rclone(folder: Path, does: str) -> str:
-    rclone = folder / "rclone"
-    rclone.write_text(f"#!/bin/sh\n{does}\n")
-    rclone.chmod(0o700)
-    return f"{folder}:/bin:/usr/bin"
-
-
-def test_where_rclone_is_installed_it_reads_its_own_configuration(tmp_path: Path) -> None:
-    """It may know more than the file tells: of variables, or of a file that is encrypted."""
-    told = '{"store": {"type": "s3", "provider": "Minio", "access_key_id": "k"}}'
-    path = _rclone(tmp_path, f"[ \"$1 $2\" = 'config dump' ] && echo '{told}'")
-    (check,) = _check(tmp_path, ENCRYPTED, PATH=path)
-    assert (check.status, "[store] has no endpoint" in check.sentence) == ("failed", True)

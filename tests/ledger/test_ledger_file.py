@@ -15,7 +15,7 @@ from ledger.lines import begun, ended, run
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import WHOLE_BYTES, difference, fingerprint
+from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
 from lightning_hangcheck.ledger.spending import Spending, Stalls, read_prices
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
@@ -78,13 +78,6 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     assert difference(before, fingerprint(str(file))) == ""
     file.write_text("1,3\n")
     assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
-    os.truncate(file, WHOLE_BYTES + 1)
-    before = fingerprint(str(file))
-    assert before.how == "size, time, first and last MiB"
-    with file.open("r+b") as sparse:
-        sparse.seek(WHOLE_BYTES)
-        sparse.write(b"1")
-    assert "has changed" in difference(before, fingerprint(str(file)))
 
 
 def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:

@@ -16,10 +16,8 @@ from page_runs import ODD, ReadPage, alike, deep, written
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Spent, StepMark
-from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
-from lightning_hangcheck.model.run import NodeClock, RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
 from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
@@ -149,34 +147,6 @@ def test_the_head_says_what_now_and_what_it_costs(price: str, said: str, tmp_pat
     page = written(tmp_path, job(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), price=price)
     assert f"<dd>job blocked 31 s{said}</dd>" in page
     assert '<code id="explain">hangcheck explain rank_stalled</code>' in page
-
-
-def test_what_differs_between_ranks_and_nodes(tmp_path: Path) -> None:
-    """Not a variable that each rank has a value of its own for, nor clocks that may be alike."""
-    shared = {"NCCL_DEBUG": "INFO"}
-    records = tuple(
-        RankRecord(
-            rank=r,
-            pid=100 + r,
-            host="node0",
-            environment={**shared, "RANK": str(r), "OMP_NUM_THREADS": "8" if r else "1"},
-        )
-        for r in range(3)
-    )
-    clocks = (NodeClock(1, 3.2, 0.4), NodeClock(2, 0.3, 0.4), NodeClock(3, 0.05, 0.01))
-    record = RunRecord(
-        run_id="run", command="x", started_at="2026-11-20T10:23:01Z", ranks=records, clocks=clocks
-    )
-    (tmp_path / "run.json").write_bytes(encode(record))
-    page = written(tmp_path, job(rank(0, IN_LOAD), *(rank(r, IN_ALL_REDUCE) for r in (1, 2))))
-    told = page.partition("What differs between ranks</h3>")[2].partition("</table>")[0]
-    assert "OMP_NUM_THREADS" in told
-    assert "<code>8</code> ranks 1-2" in told
-    assert "NCCL_DEBUG" not in told
-    assert '"row">RANK' not in told
-    assert "<code>+3.20 s, within 0.40 s</code> node 1" in told
-    assert "node 2" not in told
-    assert "node 3" not in told
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

@@ -5,14 +5,11 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 from page_runs import ODD, alike, written
 from trace_rules import checked, named
-
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -110,33 +107,6 @@ def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
     stalls = [event for event in events if event["ph"] == "X" and event["name"] == "no progress"]
     assert len(stalls) == 8
     assert {event["dur"] for event in stalls} == {31_000_000}
-
-
-def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
-    """Rank 1 has not entered the third, since rank 0 did."""
-
-    def flight(entered: int) -> FlightRecord:
-        entries = tuple(
-            CollectiveEntry(
-                seq=n, op="all_reduce", retired=n < 3, created_ns=NOON_NS + n * 10 * SECOND_NS
-            )
-            for n in range(1, entered + 1)
-        )
-        record = CollectiveRecord(group="0", ranks=(0, 1), last_enqueued=entered, entries=entries)
-        return FlightRecord(taken_ns=0, groups=(record,))
-
-    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)]
-    views = [
-        msgspec.structs.replace(view, flight=flight(entered))
-        for view, entered in zip(views, (3, 2), strict=True)
-    ]
-    text = written(tmp_path, job(*views), form="perfetto")
-    assert _lasting(text, "#3 all_reduce, not ended") == [(30, 46)]
-    assert _lasting(text, "#3 all_reduce, not entered") == [(30, 46)]
-    events = checked(text)
-    threads = named(events, "thread_name")
-    moments = [event for event in events if event["name"] == "#2 all_reduce"]
-    assert [threads[event["tid"]] for event in moments] == ["collectives of 0"] * 2
 
 
 @pytest.mark.parametrize(

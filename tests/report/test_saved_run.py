@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_ALL_REDUCE, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, SaveMark
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
@@ -25,7 +25,6 @@ from lightning_hangcheck.report.saved_run import (
     joined_rounds,
     moved_ranks,
     read_saved_run,
-    render,
     render_unjudged,
 )
 from lightning_hangcheck.rundir import RunFolder
@@ -112,46 +111,13 @@ def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:
 
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-MARK = CheckpointMark(number=11, name="Trainer ready", at="2026-11-20T10:20:00.000Z")
-SAVE = SaveMark(number=2, at="2026-11-20T10:28:30.000Z", step=20)
-LOADED = SaveMark(number=0, at="2026-11-20T10:29:00.000Z", step=8)
-
-
-def running(
-    rank: int, silent_s: float = 0.2, step_s: float | None = None, **beat: Any
-) -> RunningRank:
-    return RunningRank(rank=rank, beat=Beat(pid=1, **beat), silent_s=silent_s, step_s=step_s)
-
-
-@pytest.mark.parametrize(
-    ("known", "line"),
-    [
-        (
-            {"phase": "training_step", "epoch": 2, "step": 40, "batch": 40, "save": SAVE},
-            "training_step, epoch 2, step 40  0.41 s a step  last sign 0.2 s ago  "
-            "saved at step 20, 1 min 30 s ago",
-        ),
-        (
-            {"phase": "trainer_init", "checkpoint": MARK},
-            "trainer_init  0.41 s a beat  last sign 0.2 s ago  "
-            "CHECKPOINT 11: Trainer ready, 10 min 00 s ago",
-        ),
-        (
-            {"step": 9, "save": LOADED},
-            "phase unknown, step 9  0.41 s a step  last sign 0.2 s ago  "
-            "goes on from step 8, 1 min 00 s ago",
-        ),
-    ],
-)
-def test_a_rank_is_told_with_place_pace_and_save(known: dict[str, Any], line: str) -> None:
-    """What was loaded is no save."""
-    assert render([running(0, step_s=0.41, **known)], NOW, 8) == [f"      rank 0  {line}"]
 
 
 def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
     mark = JournalEnd(name="rank-1", last_at="2026-11-20T10:29:00.000Z")
+    here = RunningRank(rank=0, beat=Beat(pid=1, phase="backward"), silent_s=0.2, step_s=None)
     saved = SavedRun(journals=(JournalEnd(name="rank-0"), mark))
-    text = render_unjudged(saved, "runs/one", [running(0, phase="backward")], NOW)
+    text = render_unjudged(saved, "runs/one", [here], NOW)
     assert text.startswith("no verdict yet; 1 rank of it running here\n")
     assert text.count("rank 0") == 1
     assert "rank 1  no checkpoint yet  last line 2026-11-20T10:29:00.000Z" in text
