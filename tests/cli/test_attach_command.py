@@ -119,6 +119,13 @@ def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgra
     assert stopped.status() == psutil.STATUS_STOPPED
 
 
+def test_processes_without_variables_are_ranks_in_the_order_given(program: StartProgram) -> None:
+    first, second = (program("starting_ranks.py", "alone", "1") for _ in range(2))
+    _, folder = attach("--pid", str(second.pid), "--pid", str(first.pid))
+    case = json.loads((folder / "evidence" / "1" / "case.json").read_text())
+    assert [view["pid"] for view in case["ranks"]] == [second.pid, first.pid]
+
+
 def test_several_jobs_are_listed_and_asked_about(
     program: StartProgram, capsys: pytest.CaptureFixture[str]
 ) -> None:

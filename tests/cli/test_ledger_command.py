@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from ledger.lines import begun, discarded, ended, run
+from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.ledger import ledger_file
@@ -93,6 +94,20 @@ def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) ->
     assert "in training_step 1 h 00 min, 50% 2 h 00 min, 100% 2x" in lines
     assert "in dataloading 1 h 00 min, 50% - 0x" in lines
     assert "7b: loader-bound: 50% of the time in dataloading" in lines
+
+
+def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = tmp_path / "ledger.jsonl"
+    told = ("GPT2LMHeadModel, parts on cpu (device map)",)
+    ledger_file.append(ledger, replace(run("slow"), offloaded=told))
+    ledger_file.append(ledger, begun("c", "generate"))
+    ledger_file.append(ledger, replace(ended("c"), offloaded=told))
+    text = printed(capsys, "--ledger", str(ledger))
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
+    assert f"generate 1 h 00 min offloaded: {told[0]}; on the CPU: 1.0 cores busy" in lines
 
 
 def test_a_chart_without_matplotlib_says_what_to_install(

@@ -2,7 +2,7 @@
 
 Modes: stuck (rank 1 stands in its own code, the others in a barrier), fed (likewise, beside a
 thread that could set it free), saving (rank 1 writes a file slowly), advancing (every rank steps),
-stopped (rank 1 stops itself).
+stopped (rank 1 stops itself), alone (no launcher's variables).
 """
 
 import os
@@ -81,5 +81,7 @@ def launches(mode, count):
 
 if len(sys.argv) > 3:
     becomes(sys.argv[1], int(sys.argv[3]))
+elif sys.argv[1] == "alone":
+    becomes("stuck", 1)
 else:
     launches(sys.argv[1], int(sys.argv[2]))
