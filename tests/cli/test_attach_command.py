@@ -109,19 +109,6 @@ def test_a_job_that_advances_is_healthy(
     assert (code, verdict_in(folder)["verdict"]) == (0, "healthy"), capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("mode", "line"), [("asleep", "sleeps"), ("reading", "reads")])
-def test_what_an_outsider_could_end_is_suspected_by_the_quick_look_too(
-    mode: str, line: str, program: StartProgram, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HANGCHECK_SUSPECT_OUTSIDE_AFTER", "1")
-    ranks = StartedRanks(program("starting_ranks.py", mode, "2"), 2)
-    until(lambda: all(has_slept(pid, 1.0) for pid in ranks.pids.values()), "all to stand still")
-    code, folder = attach("--pid", str(ranks.launcher))
-    verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["culprits"]) == (0, "suspect", [1])
-    assert f"{line} (programs/starting_ranks.py:" in str(verdict["summary"])
-
-
 def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgram) -> None:
     ranks = StartedRanks(program("starting_ranks.py", "stopped", "2"), 2)
     stopped = psutil.Process(ranks.pids[1])
@@ -130,14 +117,6 @@ def test_a_stopped_rank_is_proven_at_once_and_stays_stopped(program: StartProgra
     verdict = verdict_in(folder)
     assert (code, verdict["cause"], verdict["culprits"]) == (3, "process_stopped", [1])
     assert stopped.status() == psutil.STATUS_STOPPED
-
-
-def test_a_single_process_without_a_launcher(program: StartProgram) -> None:
-    """Nobody waits for it, but it is the whole job, and only it could end its own wait."""
-    alone = program("starting_ranks.py", "alone", "1")
-    code, folder = attach("--pid", str(alone.pid))
-    verdict = verdict_in(folder)
-    assert (code, verdict["verdict"], verdict["world_size"]) == (3, "hang", 1)
 
 
 def test_processes_without_variables_are_ranks_in_the_order_given(program: StartProgram) -> None:

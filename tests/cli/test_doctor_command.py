@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -49,14 +48,3 @@ def test_a_failed_check_gives_two(
 def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["doctor", "--only", "data"]) == 1
     assert capsys.readouterr().out.startswith("nothing was checked: ")
-
-
-def test_a_needed_file_that_is_old_gives_two(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    file = tmp_path / "labels.csv"
-    file.write_text("label\n")
-    words = ("--only", "data", "--needs", str(file), "--fresh")
-    assert _answers(capsys, *words, "30")[0] == 0
-    os.utime(file, (0, 0))
-    assert _answers(capsys, *words)[0] == 2

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
 from processes import PROGRAMS
 from watch.launched import LONGEST_RUN_S
-
-from lightning_hangcheck.cli.main import invoke
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,22 +49,6 @@ def test_the_commands_own_words_are_not_ours(
     assert (ran.returncode, ran.stdout) == (3, f"{arrived}\n")
 
 
-def test_a_run_without_a_verdict_is_shown_by_its_journals(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = prepare_run_folder(RunFolder(tmp_path / "run"))
-    facts = {"world_size": 1, "started_at": AT, "ended_at": AT, "exit_code": 0}
-    record = RunRecord(run_id="r", command="python train.py", **facts)  # type: ignore[arg-type]
-    folder.run_file.write_bytes(encode(record))
-    entry = {"kind": "checkpoint", "number": 12, "name": "Training finished", "at": AT}
-    folder.journal(0, 1).write_text(json.dumps(entry) + "\n")
-    assert invoke(["watch", str(folder.path)]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "no verdict yet"
-    assert lines[1].endswith("the run has ended after <1 ms, exit code 0")
-    assert lines[5].startswith("0     ended  12: Training finished")
-
-
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -98,13 +75,6 @@ def test_a_smoke_run_that_cannot_start_is_said_in_one_line(
 @pytest.mark.parametrize(
     ("when", "results", "first", "means"),
     [
-        pytest.param(
-            "workers",
-            ["passed", "HANG", "passed"],
-            "2 ranks, 1 worker: hangs",
-            "only with workers",
-            marks=WHEN_ASKED_FOR,
-        ),
         ("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks"),
     ],
 )
@@ -121,12 +91,3 @@ def test_the_first_that_hangs_is_named(
     assert "process_stopped" in ran.stdout
     assert "      where    rank 1 " in ran.stdout
     assert f"      means    {means}" in ran.stdout
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-def test_a_run_that_does_not_end_is_ended_at_the_limit(tmp_path: Path) -> None:
-    ran = hangcheck(tmp_path, "smoke", "--limit", "6", "--", *SMOKING, "1", "0", "always", "wait")
-    assert ran.returncode == 3, ran.stdout + ran.stderr
-    assert ran.stdout.startswith("SMOKE  as given: still ran at its limit; 0 of 1 run passed")
-    assert "still ran after 6 s" in ran.stdout

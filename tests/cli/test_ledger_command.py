@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import struct
-import subprocess
 import sys
 from pathlib import Path
 
@@ -63,17 +61,6 @@ def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
     assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
 
 
-def test_of_many_runs_the_newest_are_shown_and_the_others_counted(
-    ledger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for number in range(30):
-        ledger_file.append(ledger, run(f"night-{number}-"))
-    text = printed(capsys)
-    assert [f"night-{number}-" in text for number in (9, 10, 29)] == [False, True, True]
-    assert "12 older ones are left out: --csv, --json have all" in text
-    assert printed(capsys, "--csv").count("night-") == 30
-
-
 @pytest.mark.usefixtures("ledger")
 def test_json_and_csv_hold_the_same_numbers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -109,16 +96,6 @@ def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) ->
     assert "7b: loader-bound: 50% of the time in dataloading" in lines
 
 
-@pytest.mark.usefixtures("ledger")
-def test_three_stand_beside_each_other_and_a_run_is_found_by_its_command(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    text = printed(capsys, "compare", "7b", "torchrun train.py", "train")
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "7b 70b train"
-    assert "metrics val_acc 0.91" in lines
-
-
 def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,18 +108,6 @@ def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
     lines = [" ".join(line.split()) for line in text.splitlines()]
     assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
     assert f"generate 1 h 00 min offloaded: {told[0]}; on the CPU: 1.0 cores busy" in lines
-
-
-@pytest.mark.usefixtures("ledger")
-def test_the_chart_is_a_png_with_a_bar_for_each(tmp_path: Path) -> None:
-    """In a process of its own: matplotlib may warn when it is imported."""
-    pytest.importorskip("matplotlib", exc_type=ImportError)
-    command = [sys.executable, "-m", "lightning_hangcheck", "ledger", "--chart", "costs.png"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (done.returncode, done.stdout) == (0, "drawn: costs.png\n"), done.stderr
-    picture = (tmp_path / "costs.png").read_bytes()
-    assert picture.startswith(b"\x89PNG\r\n\x1a\n")
-    assert struct.unpack(">II", picture[16:24]) == (1320, 420)
 
 
 def test_a_chart_without_matplotlib_says_what_to_install(
@@ -169,32 +134,13 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
 
 
-def test_what_rests_on_a_phase_that_was_run_again_is_stale_and_still_asked_about(
-    ledger: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("data").write_text("22")
-    ledger_file.append(ledger, begun("p", "prepare"))
-    ledger_file.append(ledger, ended("p", fingerprint("data")))
-    ledger_file.append(ledger, replace(discarded("b", "train", "prepare was run again"), by="p"))
-    assert invoke(["ledger", "check", "train"]) == 3
-    said = capsys.readouterr().out
-    assert said.startswith("ask: phase train: ")
-    assert "reuse  what it made (val_acc 0.91)" in said
-    assert "train stale 1 h 00 min" in " ".join(printed(capsys).split())
-    Path("data").write_text("1")
-    assert invoke(["ledger", "check", "train"]) == 3
-    assert capsys.readouterr().out.startswith("ask: phase train: prepare was run again\n")
-
-
 @pytest.mark.usefixtures("ledger")
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--price", "cheap"], "price cheap is not a price per hour; write for example"),
         (["--ledger", "none.jsonl"], "there is no ledger"),
         (["check", "dream"], "the ledger has no phase dream; it has train"),
         (["--ledger", "."], "cannot be read"),
-        (["check"], "missing argument 'NAME'"),
         (["compare", "7b"], "compare needs two names; hangcheck ledger compare 7b 70b"),
         (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
     ],

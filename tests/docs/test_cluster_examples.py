@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import subprocess
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-import lightning_hangcheck
 from lightning_hangcheck.cli.main import command_named
 
 if TYPE_CHECKING:
@@ -99,22 +97,6 @@ def test_scripts_are_read_by_bash() -> None:
         assert lines[: len(options)] == options, path
 
 
-def test_operators_find_the_container_and_the_first_pod() -> None:
-    spec = _load(PAGES / "examples" / "kubernetes" / "pytorchjob.yaml")["spec"]
-    assert set(spec["pytorchReplicaSpecs"]) == {"Master", "Worker"}
-    for replica in spec["pytorchReplicaSpecs"].values():
-        assert set(replica) == {"replicas", "restartPolicy", "template"}
-        (container,) = replica["template"]["spec"]["containers"]
-        assert container["name"] == "pytorch"
-    manifest = _load(PAGES / "examples" / "kubernetes" / "jobset.yaml")
-    (job,) = manifest["spec"]["replicatedJobs"]
-    assert job["template"]["spec"]["completionMode"] == "Indexed"
-    (pod,) = _pods(manifest)
-    name = manifest["metadata"]["name"]
-    host = f"--master-addr={name}-{job['name']}-0-0.{name} "
-    assert host in pod["containers"][0]["args"][0]
-
-
 @pytest.mark.parametrize("path", MANIFESTS, ids=_name)
 def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
     validator = pytest.importorskip("kubernetes_validate")
@@ -124,37 +106,3 @@ def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
         spec = {**pod, "ephemeralContainers": [beside]}
         whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
         validator.validate(whole, "1.31", strict=True)
-
-
-def test_kubectl_is_called_for_a_container_beside_the_job(tmp_path: Path) -> None:
-    """Without an image it is called as tests/attach/test_hosts.py has it."""
-    (tmp_path / "kubectl").write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
-    (tmp_path / "kubectl").chmod(0o700)
-    script = PAGES / "examples" / "kubernetes" / "kubectl-as-ssh.sh"
-    line = "hangcheck attach --json-case"
-    called = ["bash", str(script), "-T", "-o", "BatchMode=yes", "--", "pod/train-0", line]
-    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "DEBUG_IMAGE": "tools"}
-    answer = subprocess.run(called, env=environment, capture_output=True, timeout=120, check=True)
-    words = answer.stdout.decode().splitlines()
-    assert words[:3] == ["debug", "pod/train-0", "--image=tools"]
-    assert words[-4:] == ["--", "sh", "-c", line]
-
-
-def test_what_python_examples_call_of_ours_exists() -> None:
-    source = (PAGES / "examples" / "launchers" / "ray_train.py").read_text()
-    called = {
-        node.attr
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Attribute)
-        if isinstance(node.value, ast.Name)
-        if node.value.id == "hc"
-    }
-    assert called
-    assert called <= set(lightning_hangcheck.__all__)
-
-
-def test_each_file_is_shown_by_a_page_and_can_be_downloaded() -> None:
-    pages = "".join(page.read_text() for page in PAGES.glob("*.md"))
-    for path in FILES:
-        assert f"```{{literalinclude}} {_name(path)}\n" in pages
-        assert f"[Download]({_name(path)})" in pages

@@ -11,8 +11,7 @@ import numpy
 import pytest
 import torch
 from ledger.lines import begun, ended
-from long_tests import WHEN_ASKED_FOR
-from planning.tiny_models import FAMILIES, real_model, save_config
+from planning.tiny_models import real_model, save_config
 from safetensors.numpy import save_file
 from subjects import loading
 
@@ -77,7 +76,6 @@ def write_model(folder: Path, config: dict[str, object], tokens: int | None = No
     ("need", "fresh", "status", "said"),
     [
         ("tokens.bin", None, "ok", "2.0 kB, 60 minutes old"),
-        ("tokens.bin", 90.0, "ok", "2.0 kB, 60 minutes old"),
         ("tokens.bin", 30.0, "failed", "60 minutes old, more than the 30 minutes of --fresh"),
         (".", 30.0, "ok", "1 minutes old"),  # of a folder the newest file counts
         ("none", None, "failed", "is not there"),
@@ -174,12 +172,6 @@ def large(tmp_path: Path) -> Path:
     return write_model(tmp_path / "large-1.5B", LARGE, tokens=30)
 
 
-def test_a_model_fits_itself(small: Path) -> None:
-    check = _fit(small, small)
-    assert check.status == "ok"
-    assert "the same sizes, 5 of 5 tensors compared, the same tokens" in check.sentence
-
-
 def _adapter(hidden: int) -> dict[str, tuple[int, ...]]:
     prefix = "base_model.model.model.layers.0.self_attn.q_proj"
     return {f"{prefix}.lora_A.weight": (2, hidden), f"{prefix}.lora_B.weight": (hidden, 2)}
@@ -188,14 +180,7 @@ def _adapter(hidden: int) -> dict[str, tuple[int, ...]]:
 CHECKPOINTS = {
     "of the same size": (tensors_of(SMALL), "ok", "5 of 5 tensors"),
     "of another size": (tensors_of(LARGE), "failed", "embed_tokens.weight is 32 x 12, not 32 x 8"),
-    "of more layers": (
-        tensors_of({**SMALL, "num_hidden_layers": 4}),
-        "failed",
-        "2 layers more than it has",
-    ),
     "of an adapter": (_adapter(8), "ok", "2 of 2 tensors"),
-    "of another model's adapter": (_adapter(12), "failed", "2 of 2 tensors"),
-    "a module of one's own": ({"operator.proj.weight": (5, 8)}, "ok", ""),
     "a module for other vectors": (
         {"operator.proj.weight": (5, 12)},
         "warning",
@@ -242,27 +227,6 @@ def test_what_a_trainer_noted_contradicts_the_backbone(tmp_path: Path, small: Pa
     assert "--backbone Qwen/Qwen2.5-1.5B" in check.remedy
 
 
-@pytest.mark.parametrize(
-    ("other", "status"), [("step_500/b.pt", None), ("step=400.ckpt", "warning"), ("b.pt", None)]
-)
-def test_checkpoints_of_several_steps_are_told(
-    tmp_path: Path, other: str, status: str | None
-) -> None:
-    files = [tmp_path / "step_500" / "a.pt", tmp_path / other]
-    for file in files:
-        file.parent.mkdir(exist_ok=True)
-        _saved(file, {"w": (1,)})
-    run = Subject(environment={}, run_dir=tmp_path, loads=tuple(map(str, files)))
-    found = [one.status for one in model_fits(run) if "several steps" in one.sentence]
-    assert found == ([status] if status else [])
-
-
-def test_another_tokenizer_is_told(tmp_path: Path, small: Path) -> None:
-    other = write_model(tmp_path / "other", SMALL, tokens=31)
-    check = _fit(other, small)
-    assert (check.status, "31 and 30 tokens" in check.sentence) == ("warning", True)
-
-
 def test_a_tokenizer_with_more_tokens_than_rows_is_told(tmp_path: Path) -> None:
     check = _whole(write_model(tmp_path / "model", SMALL, tokens=40))
     assert check.status == "warning"
@@ -272,7 +236,6 @@ def test_a_tokenizer_with_more_tokens_than_rows_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("index", "tensor", "file", "complaint"),
     [
-        ("model.safetensors", "more", "model-2.safetensors", "model-2.safetensors is missing"),
         ("model.safetensors", "model.norm.weight", "model.safetensors", "model.norm.weight"),
         # folders on the hub have weights in both formats, and often only one is fetched
         ("pytorch_model.bin", "model.embed_tokens.weight", "pytorch_model-1.bin", ""),
@@ -316,19 +279,6 @@ def test_what_is_not_here_fails(tmp_path: Path) -> None:
     assert "hf download Org/None" in named.remedy
 
 
-def test_the_configuration_alone_tells_too(tmp_path: Path, small: Path) -> None:
-    (tmp_path / "hub").mkdir()
-    (tmp_path / "hub" / "config.json").write_text((small / "config.json").read_text())
-    file = _saved(tmp_path / "model.pt", tensors_of(LARGE))
-    assert _fit(file, tmp_path / "hub").status == "failed"
-    assert _fit(_saved(file, tensors_of(SMALL)), tmp_path / "hub").status == "ok"
-
-
-def test_a_whole_model_is_fine(small: Path) -> None:
-    check = _whole(small)
-    assert (check.status, "5 tensors in 1 file, 30 tokens" in check.sentence) == ("ok", True)
-
-
 class _Foreign:
     """What somebody may hide in a file of torch."""
 
@@ -355,11 +305,8 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
     ("name", "content", "said"),
     [
         ("a.safetensors", b"", "empty"),
-        ("a.pt", b"", "empty"),
         ("a.safetensors", POINTER, "git lfs pull"),
-        ("a.bin", POINTER, "git lfs pull"),
         ("a.safetensors", b"\x04\0\0\0\0\0\0\0nope", "damaged"),
-        ("a.safetensors", b"x" * 999, "no safetensors"),
         ("a.ckpt", b"PK\x03\x04", "cut off"),
     ],
 )
@@ -371,18 +318,14 @@ def test_a_file_that_cannot_be_weights_says_so(
         read_weight_file(tmp_path / name)
 
 
-LARGER = {"gpt2": {"n_embd": 128}, "t5": {"d_model": 128}, "bart": {"d_model": 128}}
-OF_KNOWN_LAYERS = ("llama", "mistral", "qwen2", "mixtral", "gpt2")
+LARGER = {"gpt2": {"n_embd": 128}, "t5": {"d_model": 128}}
+OF_KNOWN_LAYERS = ("mixtral", "gpt2")
 """Families of which config.json alone tells shapes."""
-ALWAYS_TRIED = ("gpt2", "mixtral", "t5")
 
 
 # what transformers warns of while it is imported is its own
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    "family",
-    [one if one in ALWAYS_TRIED else pytest.param(one, marks=WHEN_ASKED_FOR) for one in FAMILIES],
-)
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "t5"])
 def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers", exc_type=ImportError)
     config = save_config(family, tmp_path / "config")

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import os
-import pty
 import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -23,7 +21,6 @@ from lightning_hangcheck.doctor.environment_checks import (
     hugging_face_locks,
     known_versions,
     output_buffering,
-    python_version,
     run_folder_writable,
     run_folders_disk,
     shared_memory_usable,
@@ -34,6 +31,7 @@ from lightning_hangcheck.session.session import SHARED_MEMORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 
 def test_a_pipe_keeps_lines_back_unless_python_is_told_to_let_go() -> None:
@@ -47,24 +45,12 @@ def test_a_pipe_keeps_lines_back_unless_python_is_told_to_let_go() -> None:
     os.close(writer)
 
 
-def test_a_terminal_shows_each_line_but_slurm_writes_to_a_log() -> None:
-    outer, inner = pty.openpty()
-    for command, status in (("python train.py", "ok"), ("srun python train.py", "warning")):
-        (check,) = output_buffering(subject(command), descriptor=inner)
-        assert check.status == status
-    os.close(outer)
-    os.close(inner)
-
-
 @pytest.mark.parametrize(
     ("what", "version", "machine", "status"),
     [
         ("linux", "5.4.250", "x86_64", "warning"),
         ("linux", "5.15.0-91-generic", "x86_64", "ok"),
-        ("nvidia-nccl-cu13", "2.28.9", "aarch64", "warning"),
         ("nvidia-nccl-cu13", "2.28.9", "x86_64", "ok"),
-        ("nvidia-nccl-cu13", "2.29.3", "aarch64", "ok"),
-        ("nvidia-nccl-cu12", "2.26.1", "x86_64", "warning"),
         ("nvidia-nccl-cu12", "2.26.2", "x86_64", "ok"),
     ],
 )
@@ -103,11 +89,9 @@ NETRC = "machine {} login a password b\ndefault login c password d\n"
     ("variables", "netrc", "status", "remedy"),
     [
         ({"WANDB_API_KEY": "0" * 40}, "", "ok", ""),
-        ({}, NETRC.format("127.0.0.1"), "ok", ""),
         ({}, NETRC.format("other.example"), "warning", "wandb login"),  # no key of wandb's
         ({"WANDB_API_KEY": "k", "WANDB_BASE_URL": "http://127.0.0.1:1"}, "", "failed", "=offline"),
         ({"WANDB_MODE": "offline", "WANDB_BASE_URL": "http://127.0.0.1:1"}, "", "ok", ""),
-        ({"WANDB_MODE": "disabled", "WANDB_BASE_URL": "http://127.0.0.1:1"}, "", "ok", ""),
     ],
 )
 def test_wandb_needs_a_key_and_a_server_that_answers(
@@ -121,22 +105,12 @@ def test_wandb_needs_a_key_and_a_server_that_answers(
     assert "0000" not in check.sentence
 
 
-def test_a_run_without_wandb_is_not_asked(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("print('nothing to log')\n")
-    assert wandb(subject(f"python {script}")) == ()
-    script.write_text("from lightning.pytorch.loggers import WandbLogger\n")
-    (check,) = wandb(subject(f"python {script}", HOME=str(tmp_path)))
-    assert check.status == "warning"
-
-
 @pytest.mark.parametrize(
     ("home", "offline", "status"),
     [
         ("/proc/self/hf", "", "warning"),
         ("{tmp}", "1", "warning"),  # nothing is there that could be loaded
         ("{tmp}/there", "1", "ok"),
-        ("{tmp}/new", "", "ok"),
     ],
 )
 def test_a_cache_must_be_there_or_be_writable(
@@ -171,24 +145,6 @@ def test_without_py_spy_stacks_are_not_readable(
     (check,) = stacks_readable(subject(), time_limit_s=30.0)
     assert check.status == "failed"
     assert check.remedy == "pip install py-spy"
-
-
-def test_a_python_that_starts_too_slowly_is_a_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    slow = tmp_path / "python"
-    slow.write_text("#!/bin/sh\nexec sleep 1000\n")
-    slow.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(slow))
-    (check,) = stacks_readable(subject(), time_limit_s=0.05)
-    assert check.status == "warning"
-    assert "too long to start" in check.sentence
-
-
-def test_a_python_that_py_spy_may_not_read_is_told() -> None:
-    (known,), (newer,) = (python_version(subject(), version=(3, minor)) for minor in (14, 15))
-    assert (known.status, newer.status) == ("ok", "warning")
-    assert newer.remedy
 
 
 def test_a_run_folder_that_is_not_there_yet_is_judged_by_what_is_above_it(tmp_path: Path) -> None:
@@ -246,9 +202,3 @@ def test_a_clock_is_judged_by_the_file_system(
     monkeypatch.setattr(time, "time", lambda: now() + ahead_s)
     (check,) = clock(subject(run_dir=tmp_path))
     assert (check.status, bool(check.remedy)) == (status, status != "ok")
-
-
-def test_a_clock_that_cannot_be_compared_is_not_called_right() -> None:
-    (check,) = clock(subject(run_dir=Path("/proc/self")))
-    assert check.status == "warning"
-    assert "could not be compared" in check.sentence

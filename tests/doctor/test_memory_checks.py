@@ -13,7 +13,6 @@ from lightning_hangcheck.doctor.check import Subject
 from lightning_hangcheck.doctor.memory_checks import find_machine, model_memory
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.look.gpu import gpu_memory
-from lightning_hangcheck.planning.plan import GB, Extra
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Finding
@@ -26,8 +25,8 @@ def llama(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def _check(backbone: str, on: Machine | None, *extras: Extra) -> Finding:
-    run = Subject(environment={}, run_dir=Path("runs"), backbone=backbone, extras=extras)
+def _check(backbone: str, on: Machine) -> Finding:
+    run = Subject(environment={}, run_dir=Path("runs"), backbone=backbone)
     (check,) = model_memory(run, machine=on)
     return check
 
@@ -50,12 +49,6 @@ def test_only_what_would_really_help_is_advised(llama: str) -> None:
     assert "--dtype" not in _check(llama, machine(0.2)).remedy
 
 
-def test_what_stands_beside_it_counts(llama: str) -> None:
-    check = _check(llama, machine(24), Extra("operators", 10 * GB))
-    assert (check.status, "10.0 GB beside it" in check.sentence) == ("warning", True)
-    assert _check(llama, machine(24), Extra("operators", 10 * GB, on_cpu=True)).status == "ok"
-
-
 @pytest.mark.parametrize(("cpu_gb", "status"), [(64, "ok"), (4, "warning")])
 def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> None:
     check = _check(llama, machine(cpu_gb=cpu_gb))
@@ -66,19 +59,6 @@ def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> No
 def test_a_model_that_is_none_of_text_is_no_failure(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert _check(str(tmp_path), machine(24)).status == "warning"
-
-
-def test_without_a_backbone_or_its_configuration_nothing_is_asked(tmp_path: Path) -> None:
-    empty = Subject(environment={}, run_dir=tmp_path)
-    assert model_memory(empty) == ()
-    (tmp_path / "model.pt").touch()
-    for name in (tmp_path / "none", tmp_path / "model.pt"):
-        run = Subject(environment={}, run_dir=tmp_path, backbone=str(name))
-        assert model_memory(run, machine=machine(24)) == ()
-
-
-def test_this_machine_is_asked_where_none_is_given(llama: str) -> None:
-    assert "16.1 GB in bfloat16" in _check(llama, None).sentence
 
 
 @pytest.mark.skipif(isinstance(gpu_memory(), tuple) and bool(gpu_memory()), reason="has a GPU")

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 
-import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, end, free_port, is_alive, until
+from processes import PATIENCE_S
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_command import read_launch
@@ -57,9 +52,6 @@ def test_a_launcher_that_is_not_there_fails() -> None:
     ("launch", "program"),
     [
         ("torchrun --nproc_per_node=2", "--no-python run.sh"),
-        ("torchrun --nproc_per_node 2", "-m pkg"),
-        ("python -m torch.distributed.run --nnodes 1", "-m pkg"),
-        ("srun -n 2 python3", "train.py"),
         ("srun -m block python3", "train.py"),
         ("srun -N 2 torchrun --nnodes=2 --nproc_per_node=4", "train.py"),
         ("accelerate launch --num_processes 2", "train.py"),
@@ -81,8 +73,8 @@ def _begin(rank: int, step: str) -> Note:
     return Note("begin", rank, step, "gloo")
 
 
-def _done(rank: int, step: str, total: float = 3.0) -> Note:
-    return Note("done", rank, step, "gloo", sums=(total, total) if step == "all_reduce" else None)
+def _done(rank: int, step: str) -> Note:
+    return Note("done", rank, step, "gloo", sums=(3.0, 3.0) if step == "all_reduce" else None)
 
 
 def _through(*steps: str) -> list[Note]:
@@ -90,18 +82,12 @@ def _through(*steps: str) -> list[Note]:
     return both + [say(rank, step) for step in steps for rank in (0, 1) for say in (_begin, _done)]
 
 
-ADDED = [_begin(0, "all_reduce"), _begin(1, "all_reduce"), _done(0, "all_reduce")]
 REFUSED = "Traceback ...\n[rank1]: RuntimeError: Connection refused by peer\nmore\n"
 
 
 @pytest.mark.parametrize(
     ("trial", "check", "sentence"),
     [
-        (
-            Trial(notes=[*_through(*STEPS[:2]), *ADDED, _done(1, "all_reduce", total=2.0)]),
-            "all_reduce (gloo)",
-            "rank 1 got (2.0, 2.0), not 3",
-        ),
         (
             Trial(notes=[*_through("rendezvous"), _begin(0, "barrier")], silent_s=15.0),
             "barrier (gloo)",
@@ -122,11 +108,6 @@ REFUSED = "Traceback ...\n[rank1]: RuntimeError: Connection refused by peer\nmor
             "rendezvous (gloo)",
             "rank 0-1 failed in rendezvous (gloo): RuntimeError: Connection refused by peer",
         ),
-        (
-            Trial(notes=[], exit_code=1),
-            "ranks start",
-            "no rank reported (the launcher ended with exit code 1)",
-        ),
     ],
 )
 def test_where_ranks_fail_is_named_and_who_has_not_come(
@@ -142,25 +123,3 @@ def test_what_could_not_be_tried_is_a_warning() -> None:
     assert elsewhere.status == "warning"
     *_, fewer = judge_trial(Trial(notes=[*_through(*STEPS), Note("no device", 1)]))
     assert (fewer.check, fewer.status) == ("nccl", "warning")
-
-
-@WHEN_ASKED_FOR
-@pytest.mark.real
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
-def test_whatever_ends_doctor_ends_what_it_started(how: signal.Signals) -> None:
-    # the second node never comes, so the launcher waits
-    launcher = ["torchrun", "--nnodes=2", "--node_rank=0", f"--master_port={free_port()}"]
-    doctor = subprocess.Popen(
-        [sys.executable, "-m", "lightning_hangcheck", "doctor", "--only", "ranks", "--", *launcher],
-        stdout=subprocess.DEVNULL,
-        env={**os.environ, "MASTER_ADDR": "127.0.0.1"},
-    )
-    try:
-        started = until(
-            lambda: psutil.Process(doctor.pid).children(recursive=True), "the launcher to start"
-        )
-        os.kill(doctor.pid, how)
-        doctor.wait(120)
-        until(lambda: not any(map(is_alive, started)), "the launcher to end")
-    finally:
-        end(doctor)

@@ -8,9 +8,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import fsspec
 import pytest
-from msgspec.structs import replace
 from subjects import saving, subject
 
 from lightning_hangcheck.doctor.storage_checks import (
@@ -43,14 +41,6 @@ def saved(tmp_path: Path) -> Path:
 def test_what_is_expected_must_be_there(saved: Path, expect: str, status: str, said: str) -> None:
     place, expected = checkpoints(saving(saved, expect))
     assert (place.status, expected.status, said in expected.sentence) == ("ok", status, True)
-
-
-def test_the_depth_may_be_chosen(tmp_path: Path) -> None:
-    (tmp_path / "a" / "b" / "c" / "d").mkdir(parents=True)
-    (tmp_path / "a" / "b" / "c" / "d" / "model.pt").write_bytes(b"x")
-    (shallow,) = checkpoints(saving(tmp_path))
-    (deep,) = checkpoints(replace(saving(tmp_path), depth=5))
-    assert (len(shallow.details), len(deep.details)) == (0, 5)
 
 
 @pytest.mark.parametrize(("expect", "status"), [((), "warning"), (("*",), "failed")])
@@ -104,30 +94,13 @@ def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
     assert check.remedy.startswith("free some space")
 
 
-def test_a_folder_that_takes_no_files_fails() -> None:
-    (check,) = writing_checkpoints(saving("/proc/self/task"))
-    assert check.status == "failed"
-    assert "cannot be used" in check.sentence
-
-
-def test_a_store_of_another_kind_is_looked_at_in_the_same_way() -> None:
-    memory = fsspec.filesystem("memory")
-    memory.pipe("/doctor/step_1/model.pt", b"x" * 500)
-    place, expected = checkpoints(saving("memory://doctor", "step_*/model.pt"))
-    assert (place.status, expected.status) == ("ok", "ok"), place
-    memory.rm("/doctor", recursive=True)
-
-
-def test_a_tree_shows_what_is_in_folders_and_of_steps_the_newest() -> None:
+def test_a_tree_shows_what_is_in_folders_and_has_an_end() -> None:
     lines = tree({"step_1/model.pt": 3_000_000, "step_1/more/x": 5, "last.ckpt": 7})
     assert [" ".join(line.split()) for line in lines] == [
         *("last.ckpt 7 B", "step_1/ 2 files, 3.0 MB", "model.pt 3.0 MB"),
         *("more/ 1 file, 5 B", "x 5 B"),
     ]
     assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4]
-    lines = tree({f"step_{number}.pt": 1 for number in range(1, 101)})
-    shown = [line.split()[0] for line in lines]
-    assert shown == [*(f"step_{one}.pt" for one in range(1, 6)), "...", "step_100.pt"]
     files = {f"{a}/{b}/{c}": 1 for a in range(6) for b in range(6) for c in range(6)}
     assert tree(files)[MOST_LINES:] == ("... 228 more lines",)
 
@@ -166,8 +139,6 @@ ENCRYPTED = "RCLONE_ENCRYPT_V0:\nAAAA\n"
             )
             for key, mended, status in (
                 ("type", "type = s3", "failed"),
-                ("provider", "provider = Other", "failed"),
-                ("endpoint", "endpoint = https://", "failed"),
                 ("access_key_id", "access_key_id = YOUR-KEY", "warning"),
             )
         ),
@@ -189,17 +160,6 @@ def test_what_is_missing_in_a_remote_is_named_with_its_line_and_the_block_correc
         assert SECRET not in check.remedy
 
 
-@pytest.mark.parametrize("installed", [False, True])
-def test_a_stray_line_is_named_by_its_number(tmp_path: Path, *, installed: bool) -> None:
-    """Also where rclone itself is there, and cannot read it."""
-    path = _rclone(tmp_path, "exit 1") if installed else ""
-    (before, after) = _check(tmp_path, f"```ini\n{WELL}```\n", PATH=path)
-    assert "rclone.conf:1: rclone cannot parse this line" in before.sentence
-    assert before.remedy == "remove line 1"
-    assert "rclone.conf:8: rclone cannot parse this line" in after.sentence
-    assert "`" not in after.remedy
-
-
 def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
     file = tmp_path / ".config" / "rclone" / "rclone.conf"
     file.parent.mkdir(parents=True)
@@ -208,25 +168,6 @@ def test_a_run_without_rclone_is_not_asked(tmp_path: Path) -> None:
     script.write_text("import torch\n")
     run = subject(f"python {script}", HOME=str(tmp_path))
     assert rclone_remotes(run) == ()
-    (check,) = rclone_remotes(subject(HOME=str(tmp_path)))
-    assert check.status == "warning"
-    (check,) = rclone_remotes(replace(run, checkpoints="store:bucket/run"))
-    assert check.status == "failed"
     script.write_text("subprocess.run(['rclone', 'copy'])\n")
     (check,) = rclone_remotes(run)
     assert check.status == "failed"
-
-
-def _rclone(folder: Path, does: str) -> str:
-    rclone = folder / "rclone"
-    rclone.write_text(f"#!/bin/sh\n{does}\n")
-    rclone.chmod(0o700)
-    return f"{folder}:/bin:/usr/bin"
-
-
-def test_where_rclone_is_installed_it_reads_its_own_configuration(tmp_path: Path) -> None:
-    """It may know more than the file tells: of variables, or of a file that is encrypted."""
-    told = '{"store": {"type": "s3", "provider": "Minio", "access_key_id": "k"}}'
-    path = _rclone(tmp_path, f"[ \"$1 $2\" = 'config dump' ] && echo '{told}'")
-    (check,) = _check(tmp_path, ENCRYPTED, PATH=path)
-    assert (check.status, "[store] has no endpoint" in check.sentence) == ("failed", True)

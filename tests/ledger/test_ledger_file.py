@@ -15,7 +15,7 @@ from ledger.lines import begun, ended, run
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import WHOLE_BYTES, difference, fingerprint
+from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
 from lightning_hangcheck.ledger.spending import Spending, Stalls, read_prices
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
@@ -78,26 +78,9 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     assert difference(before, fingerprint(str(file))) == ""
     file.write_text("1,3\n")
     assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
-    os.truncate(file, WHOLE_BYTES + 1)
-    before = fingerprint(str(file))
-    assert before.how == "size, time, first and last MiB"
-    with file.open("r+b") as sparse:
-        sparse.seek(WHOLE_BYTES)
-        sparse.write(b"1")
-    assert "has changed" in difference(before, fingerprint(str(file)))
 
 
-def test_a_folder_changes_with_any_of_its_files(tmp_path: Path) -> None:
-    (tmp_path / "inner").mkdir()
-    (tmp_path / "inner" / "a").write_text("1")
-    before = fingerprint(str(tmp_path))
-    assert before.how == "names, sizes and times of 1 files"
-    assert difference(before, fingerprint(str(tmp_path))) == ""
-    (tmp_path / "inner" / "b").write_text("2")
-    assert "has changed: 1 bytes then, 2 now" in difference(before, fingerprint(str(tmp_path)))
-
-
-def test_what_cannot_be_looked_at_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     assert fingerprint(str(tmp_path / "none")).how == "it is not there"
     assert fingerprint(str(tmp_path / "pipe")).how.startswith("not looked at")
@@ -105,11 +88,6 @@ def test_what_cannot_be_looked_at_says_why(tmp_path: Path, monkeypatch: pytest.M
     remote = fingerprint("s3://bucket/data")
     why = "s3://bucket/data cannot be compared (not looked at: it is remote)"
     assert difference(remote, remote) == why
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert fingerprint("raw.txt").how == "it is not there"
 
 
 SECOND = 1_000_000_000
@@ -136,10 +114,6 @@ SPENT = {
         ],
         {"phases": (PhaseTime("backward", 5.0), PhaseTime("dataloading", 1.0))},
     ),
-    "a restart loses all steps, without a save": (
-        beats("checkpoint_save", (0, 9, None)) + beats("training_step", (2, 10, None)),
-        {"saves": 0},
-    ),
     "a restart loses the steps since the last save": (
         beats("training_step", (0, 10, None), (3, 14, SaveMark(2, "at 2", 11))),
         {"saves": 2},
@@ -152,7 +126,6 @@ SPENT = {
         beats(None, (0, 0, None), (2, 0, LOADED), (3, 1000, LOADED), (13, 1020, LOADED)),
         {"steps": 20, "training_s": 10.0},
     ),
-    "nothing is unsaved before the first step": ([(0, Beat(pid=1))], {"unsaved_s": None}),
     "work is unsaved from the first step": (
         [(0, Beat(pid=1)), *beats("training_step", (5, 1, None), (9, 8, None))],
         {"unsaved_s": 4.0},
@@ -161,17 +134,9 @@ SPENT = {
         beats("training_step", (5, 1, None), (10, 9, SAVED), (12, 12, SAVED)),
         {"unsaved_s": 2.0},
     ),
-    "what was saved before anybody looked was saved at an unknown moment": (
-        beats("training_step", (5, 5, SAVED), (9, 9, SAVED)),
-        {"unsaved_s": None},
-    ),
     "an epoch lasts from one change of its number to another": (
         epochs((0, 0, 0), (4, 0, 2), (10, 1, 5), (30, 2, 15), (50, 3, 25), (55, 3, 25)),
         {"epoch_s": 20.0, "training_s": 50.0, "steps": 25},
-    ),
-    "another training began": (
-        epochs((0, 3, 0), (5, 3, 0), (10, 4, 0), (30, 0, 0), (31, 0, 0)),
-        {"epoch_s": None},
     ),
 }
 
@@ -204,8 +169,6 @@ def verdict(kind: str, stalled_for_s: float, cause: str | None = "file_lock") ->
     [
         # one that passes costs what it lasted on every rank
         ([("suspect", 5, 0), ("hang", 30, 25), ("recovered", 900, 895)], 2000, ("hang", 900)),
-        # one that stands lasts to the end
-        ([("hang", 30, 100)], 150, ("hang", 80)),
         # its aftermath is no other stall, and not its beginning
         ([("hang", 30, 100), ("hang", 30, 200)], 210, ("hang", 140)),
         # the end of a round ends it
@@ -226,17 +189,10 @@ def test_a_stall_lasts_from_its_silence_to_what_ends_it(
     )
 
 
-def test_a_stall_of_unknown_cause_is_not_explained() -> None:
-    stalls = Stalls()
-    stalls.take(verdict("hang", 30, "unknown"), 100 * SECOND)
-    assert [one.explained for one in stalls.ended(150 * SECOND)] == [False]
-
-
 @pytest.mark.parametrize(
     ("texts", "gpus", "ranks", "seconds", "cost"),
     [
         (["0.89/h", "a100=1.89/h, H100=2.99"], ["NVIDIA A100-SXM4-80GB"], 2, 1800, 1.89),
-        (["0.89/h", "a100=1.89/h, H100=2.99"], ["NVIDIA H100"], 1, 3600, 2.99),
         (["0.89/h", "a100=1.89/h, H100=2.99"], [], 1, 3600, 0.89),
         (["A100=1.89/h"], ["NVIDIA L4"], 1, 3600, None),  # nothing is made up
         ([""], [], 1, 3600, None),

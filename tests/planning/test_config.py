@@ -32,22 +32,12 @@ def test_a_model_of_several_parts_is_planned_by_its_text_part() -> None:
     assert (fields.model_type, fields.layers) == ("llama", 32)
 
 
-def test_one_head_of_keys_for_all_is_seen() -> None:
-    """Falcon 7B says so beside a num_kv_heads of 71; its successors say the opposite."""
-    falcon = {**LLAMA_8B, "num_key_value_heads": None, "num_kv_heads": 71, "multi_query": True}
-    assert read_fields(falcon).kv_heads == 1
-    assert read_fields({**falcon, "new_decoder_architecture": True}).kv_heads == 71
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         ({"hidden_size": None}, "no hidden_size (its model_type is 'llama')"),
-        ({"hidden_size": -1}, "hidden_size=-1, which is not a whole number"),
         ({"num_hidden_layers": 0}, "no num_hidden_layers"),
-        ({"num_hidden_layers": 10**6}, "num_hidden_layers=1000000"),
         ({"vocab_size": "many"}, "vocab_size='many'"),
-        ({"num_attention_heads": 32.5}, "num_attention_heads=32.5"),
         ({"num_key_value_heads": True}, "num_key_value_heads=True"),
     ],
 )
@@ -63,7 +53,6 @@ def test_a_size_that_cannot_be_is_one_sentence(changes: dict[str, object], said:
     [
         (b"{", "is not JSON"),
         (b"[1]", "holds no JSON object"),
-        (b"\xff\xfe", "is not JSON"),
         (b"", "is not JSON"),
     ],
 )
@@ -72,14 +61,6 @@ def test_a_broken_file_is_one_sentence(content: bytes, said: str, tmp_path: Path
     with pytest.raises(BadUsage, match=said) as raised:
         read_config(tmp_path / "config.json")
     assert "\n" not in str(raised.value)
-
-
-def test_a_weights_file_is_not_read_as_a_config(tmp_path: Path) -> None:
-    weights = tmp_path / "model.safetensors"
-    with weights.open("wb") as file:
-        file.truncate(10**9)  # a hole: takes no room on the disk
-    with pytest.raises(BadUsage, match=r"is no config\.json"):
-        read_config(weights)
 
 
 def test_a_folder_or_its_config_is_found_and_a_folder_without_one_refused(tmp_path: Path) -> None:
@@ -95,10 +76,8 @@ def test_a_folder_or_its_config_is_found_and_a_folder_without_one_refused(tmp_pa
     ("config", "dtype"),
     [
         ({"dtype": "bfloat16"}, "bfloat16"),
-        ({"torch_dtype": "torch.float16"}, "float16"),
         ({}, "float32"),
         ({"dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}}, "int8"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 8}}, "int8"),
         ({"quantization_config": {"load_in_4bit": True}}, "int4"),
     ],
 )

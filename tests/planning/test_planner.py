@@ -15,7 +15,6 @@ from lightning_hangcheck.planning.plan import (
     PlannedPhase,
     Use,
     gradient_accumulation,
-    read_extra,
     read_phase,
 )
 from lightning_hangcheck.planning.planner import make_plan
@@ -33,12 +32,10 @@ def test_a_published_model_has_its_published_number_of_weights() -> None:
     ("gpus", "cpu_gb", "speed"),
     [
         ((80,), 64, "fast"),
-        ((18,), 64, "good"),
         ((24, 24), 64, "good"),
         ((16,), 64, "acceptable"),
         ((8,), 64, "slow"),
         ((), 64, "acceptable"),
-        ((6,), 2, "slow"),
         ((0.2,), 64, "too slow"),
     ],
 )
@@ -48,21 +45,6 @@ def test_the_class_follows_what_must_be_carried(
     plan = make_plan(model(), machine(*gpus, cpu_gb=cpu_gb), use())
     assert plan.speed == speed, plan.reason
     assert plan.reason
-
-
-def test_max_memory_is_nine_tenths_where_that_leaves_room_for_the_rest() -> None:
-    plan = make_plan(model(), machine(80, 80, cpu_gb=200), use())
-    assert plan.max_memory == {"0": "72GB", "1": "72GB", "cpu": "200GB"}
-
-
-def test_max_memory_is_less_where_the_rest_needs_more() -> None:
-    """10 GB of operators stand on the first GPU, so weights get 24 - 10 - cache and the like."""
-    plan = make_plan(model(), machine(24, 24), use(operators_gb=10))
-    first, second = plan.shares
-    assert float(plan.max_memory["0"].removesuffix("GB")) < 14
-    assert plan.max_memory["1"] == "21.6GB"
-    assert (first.extras, second.extras) == (10 * GB, 0)
-    assert min(first.headroom, second.headroom) >= 0
 
 
 @pytest.mark.parametrize("gpus", [(80,), (24, 24), (12,), (6, 6), (), (40, 8)])
@@ -88,7 +70,6 @@ TWO_BESIDE = PlannedPhase(name="x", extras=(Extra("a", 6 * GB), Extra("b", 6 * G
     ("gpu_gb", "asked", "fitting"),
     [
         (12, use(context=8192), {"4-bit", "2 GPUs", "one GPU"}),
-        (8, use(), {"3 GPUs", "one GPU"}),
         (24, use(context=131072), {"6 GPUs", "one GPU", "smaller context"}),
         (24, use(operators_gb=10), {"8-bit", "4-bit", "keep operators", "2 GPUs", "one GPU"}),
         (20, TWO_BESIDE.use_in(use()), {"keep a and b", "2 GPUs", "one GPU"}),
@@ -141,12 +122,6 @@ LONG = read_phase("rollout:context=32768,batch=4")
 BESIDE = read_phase("train:optimizer=40")
 
 
-def test_a_size_may_name_its_place() -> None:
-    assert read_extra("a=2.5@cpu") == Extra("a", 2_500_000_000, on_cpu=True)
-    assert read_extra("a=1M*complex64@cpu") == Extra("a", 8_000_000, on_cpu=True)
-    assert read_extra("a=2.5") == Extra("a", 2_500_000_000)
-
-
 def test_a_phase_says_only_what_is_different() -> None:
     assert read_phase("r: context=100, ops=1@cpu") == PlannedPhase(
         name="r", context=100, extras=(Extra("ops", GB, on_cpu=True),)
@@ -175,12 +150,6 @@ def test_the_phase_that_needs_the_most_is_planned_for(phases: tuple[PlannedPhase
     assert any("placed for train" in note for note in plan.notes)
 
 
-def test_a_phase_that_does_not_fit_comes_before_one_that_does() -> None:
-    plan = make_plan(model(), machine(24), use(), phases=(LONG, BESIDE))
-    assert {phase.name: phase.speed for phase in plan.phases}["train"] == "too slow"
-    assert plan.speed == "too slow"
-
-
 def test_what_is_kept_on_the_cpu_is_counted_there() -> None:
     on_gpu = make_plan(model(), machine(24), use(operators_gb=10))
     beside = (Extra("operators", 10 * GB, on_cpu=True),)
@@ -190,14 +159,6 @@ def test_what_is_kept_on_the_cpu_is_counted_there() -> None:
     assert (on_gpu.fits, plan.fits) == (False, True)
     assert (gpu.extras, cpu.device, cpu.extras) == (0, "cpu", 10 * GB)
     assert plan.max_memory["cpu"] == "54GB"
-
-
-def test_without_a_gpu_everything_beside_is_counted_once() -> None:
-    extras = (Extra("a", GB), Extra("b", 2 * GB, on_cpu=True))
-    (cpu,) = make_plan(
-        model(), machine(), PlannedPhase(name="x", extras=extras).use_in(use())
-    ).shares
-    assert cpu.extras == 3 * GB
 
 
 @pytest.mark.parametrize(("gpu_gb", "said"), [(80, True), (24, False)])
@@ -234,7 +195,6 @@ NO_COUNT = "is not a whole number above 0"
     ("numbers", "said", "unsaid"),
     [
         ((500, 6, 4), "buffer 500 is not a multiple of world_size 6 x micro_batch 4 = 24", ""),
-        ((500, 6, 4), "gradient accumulation would be 20.83", ""),
         ((500, 6, 4), "buffer=504 (21 steps) or buffer=480 (20 steps)", ""),
         ((500, 2, 4), "or micro_batch=5 (50 steps) or micro_batch=2 (125 steps)", ""),
         ((501, 2, 4), "buffer=504", "micro_batch="),  # none fits

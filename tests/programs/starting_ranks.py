@@ -1,14 +1,12 @@
 """Starts ranks as a launcher does: a mode, their number; each announces itself.
 
 Modes: stuck (rank 1 stands in its own code, the others in a barrier), fed (likewise, beside a
-thread that could set it free), asleep, reading (rank 1 sleeps, or reads from a socket whose other
-end is silent), saving (rank 1 writes a file slowly), advancing (every rank steps), stopped (rank 1
-stops itself), alone (no launcher's variables).
+thread that could set it free), saving (rank 1 writes a file slowly), advancing (every rank steps),
+stopped (rank 1 stops itself), alone (no launcher's variables).
 """
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -49,17 +47,7 @@ def waits_beside_a_thread():
     waits_for_feed()
 
 
-def sleeps():
-    time.sleep(1000)
-
-
-def reads():
-    server = socket.create_server(("127.0.0.1", 0))
-    with socket.create_connection(server.getsockname()) as connection:
-        connection.recv(1)
-
-
-STANDS = {"saving": saves, "fed": waits_beside_a_thread, "asleep": sleeps, "reading": reads}
+STANDS = {"saving": saves, "fed": waits_beside_a_thread}
 
 
 def becomes(mode, rank):

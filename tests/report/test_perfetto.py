@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import json
-from time import process_time
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
-from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
+from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 from page_runs import ODD, alike, written
 from trace_rules import checked, named
-
-from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
-from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -115,43 +109,6 @@ def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
     assert {event["dur"] for event in stalls} == {31_000_000}
 
 
-def test_an_arrow_leads_to_a_rank_that_is_gone(tmp_path: Path) -> None:
-    case = job(rank(0, IN_ALL_REDUCE), gone(1, -9))
-    verdict = msgspec.structs.replace(
-        judge(case), wait_for=(Edge("rank:0", "rank:1", "all_reduce"),)
-    )
-    events = checked(written(tmp_path, case, verdict, form="perfetto"))
-    assert [event["ph"] for event in events if event["ph"] in "sf"] == ["s", "f"]
-    assert {"process ended, exit code -9", "gone"} <= {event["name"] for event in events}
-
-
-def test_the_hole_in_the_collectives(tmp_path: Path) -> None:
-    """Rank 1 has not entered the third, since rank 0 did."""
-
-    def flight(entered: int) -> FlightRecord:
-        entries = tuple(
-            CollectiveEntry(
-                seq=n, op="all_reduce", retired=n < 3, created_ns=NOON_NS + n * 10 * SECOND_NS
-            )
-            for n in range(1, entered + 1)
-        )
-        record = CollectiveRecord(group="0", ranks=(0, 1), last_enqueued=entered, entries=entries)
-        return FlightRecord(taken_ns=0, groups=(record,))
-
-    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)]
-    views = [
-        msgspec.structs.replace(view, flight=flight(entered))
-        for view, entered in zip(views, (3, 2), strict=True)
-    ]
-    text = written(tmp_path, job(*views), form="perfetto")
-    assert _lasting(text, "#3 all_reduce, not ended") == [(30, 46)]
-    assert _lasting(text, "#3 all_reduce, not entered") == [(30, 46)]
-    events = checked(text)
-    threads = named(events, "thread_name")
-    moments = [event for event in events if event["name"] == "#2 all_reduce"]
-    assert [threads[event["tid"]] for event in moments] == ["collectives of 0"] * 2
-
-
 @pytest.mark.parametrize(
     "name",
     ["\x1b[2J\x1b]0;owned\x07\u202egnp\u200b", "a" * 100_000, "\ud800", "wandb_v1_" + "a" * 20],
@@ -171,18 +128,3 @@ def test_a_hostile_name_is_harmless(name: str, tmp_path: Path) -> None:
     assert all(sign.isprintable() or sign == "\n" for sign in text)
     assert "wandb_v1_" not in text
     assert len(text) < 20_000
-
-
-def test_1024_ranks(tmp_path: Path) -> None:
-    """Four times the time that is promised for a page; one in sixteen has a journal."""
-    for number in range(0, 1024, 16):
-        _journal(tmp_path, number, ("02", "section_begin", "load"), ("04", "section_end", "load"))
-    case = alike(1024)
-    verdict = judge(case)
-    began = process_time()
-    text = written(tmp_path, case, verdict, form="perfetto")
-    assert process_time() - began < 20.0
-    events = checked(text)
-    assert len(named(events, "process_name")) == 1025
-    assert len([event for event in events if event["name"] == "load"]) == 64
-    assert len(text) < 10_000_000

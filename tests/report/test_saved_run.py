@@ -5,14 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_ALL_REDUCE, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
@@ -25,7 +25,6 @@ from lightning_hangcheck.report.saved_run import (
     joined_rounds,
     moved_ranks,
     read_saved_run,
-    render,
     render_unjudged,
 )
 from lightning_hangcheck.rundir import RunFolder
@@ -112,76 +111,13 @@ def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:
 
 
 NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-MARK = CheckpointMark(number=11, name="Trainer ready", at="2026-11-20T10:20:00.000Z")
-SAVE = SaveMark(number=2, at="2026-11-20T10:28:30.000Z", step=20)
-LOADED = SaveMark(number=0, at="2026-11-20T10:29:00.000Z", step=8)
-SECTIONS = (
-    OpenSection("agent", 0, item=3),
-    OpenSection("tool", 0),
-    OpenSection("upload", 0, in_main_thread=False),
-)
-
-
-def running(
-    rank: int, silent_s: float = 0.2, step_s: float | None = None, **beat: Any
-) -> RunningRank:
-    return RunningRank(rank=rank, beat=Beat(pid=1, **beat), silent_s=silent_s, step_s=step_s)
-
-
-@pytest.mark.parametrize(
-    ("known", "line"),
-    [
-        (
-            {"phase": "training_step", "epoch": 2, "step": 40, "batch": 40, "save": SAVE},
-            "training_step, epoch 2, step 40  0.41 s a step  last sign 0.2 s ago  "
-            "saved at step 20, 1 min 30 s ago",
-        ),
-        (
-            {"phase": "trainer_init", "checkpoint": MARK},
-            "trainer_init  0.41 s a beat  last sign 0.2 s ago  "
-            "CHECKPOINT 11: Trainer ready, 10 min 00 s ago",
-        ),
-        (
-            {"sections": SECTIONS},
-            "phase unknown, in tool  0.41 s a beat  last sign 0.2 s ago  no checkpoint yet",
-        ),
-        (
-            {"phase": "validation", "batch": 7},
-            "validation, batch 7  0.41 s a beat  last sign 0.2 s ago  no checkpoint yet",
-        ),
-        (
-            {"phase": "backward", "step": 4},
-            "backward, step 4  0.41 s a step  last sign 0.2 s ago  no save yet",
-        ),
-        (
-            {"step": 9, "save": LOADED},
-            "phase unknown, step 9  0.41 s a step  last sign 0.2 s ago  "
-            "goes on from step 8, 1 min 00 s ago",
-        ),
-    ],
-)
-def test_a_rank_is_told_with_place_pace_and_save(known: dict[str, Any], line: str) -> None:
-    """In the innermost section of its main thread; what was loaded is no save."""
-    assert render([running(0, step_s=0.41, **known)], NOW, 8) == [f"      rank 0  {line}"]
-
-
-def test_of_many_ranks_those_that_were_silent_longest_are_shown() -> None:
-    ranks = [running(rank, silent_s=100.0 if rank in (3, 900) else 1.0) for rank in range(1000)]
-    lines = render(ranks, NOW, 3)
-    assert [line.split()[1] for line in lines[:2]] == ["3", "900"]
-    assert lines[2].strip() == "... and 998 more, silent for less long"
-
-
-def test_where_another_rank_saves_a_rank_without_a_save_lacks_nothing() -> None:
-    save = SaveMark(number=1, at="2026-11-20T10:29:00.000Z", step=8)
-    lines = render([running(0, step=9, save=save), running(1, step=9)], NOW, 8)
-    assert lines[1].endswith("last sign 0.2 s ago")
 
 
 def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
     mark = JournalEnd(name="rank-1", last_at="2026-11-20T10:29:00.000Z")
+    here = RunningRank(rank=0, beat=Beat(pid=1, phase="backward"), silent_s=0.2, step_s=None)
     saved = SavedRun(journals=(JournalEnd(name="rank-0"), mark))
-    text = render_unjudged(saved, "runs/one", [running(0, phase="backward")], NOW)
+    text = render_unjudged(saved, "runs/one", [here], NOW)
     assert text.startswith("no verdict yet; 1 rank of it running here\n")
     assert text.count("rank 0") == 1
     assert "rank 1  no checkpoint yet  last line 2026-11-20T10:29:00.000Z" in text
@@ -196,28 +132,7 @@ def record(*rounds: Round) -> RunRecord:
     return RunRecord(run_id="run", command="", started_at="", rounds=rounds)
 
 
-FIRST = record(seen(0, "a", 0, 1, summary="rank 1 lost a peer"))
-SECOND = record(
-    seen(0, "b", 2, 3, culprits=(3,), summary="rank 3 failed first"),
-    seen(1, "b", 0, 1),
-    seen(2, "b", 2, 3),
-)
-THIRD = record(seen(2, "c", 0, 1))
-
-
-def test_rounds_of_all_nodes_are_the_chapters_of_one_run() -> None:
-    rounds = joined_rounds([FIRST, SECOND, THIRD])
-    assert [(one.number, len(one.ranks)) for one in rounds] == [(0, 4), (1, 2), (2, 4)]
-    assert rounds[0].summary == "rank 3 failed first", "the node that knows a culprit tells the end"
-    assert rounds == joined_rounds([THIRD, SECOND, FIRST])
-
-
 def test_lines_are_few_however_many_ranks_moved_and_hosts_are_shown_as_text() -> None:
-    """A round in which a rank was not there is no move; those that moved alike share a line."""
-    there = record(seen(0, "a", 0, 1), seen(1, "a", 0), seen(2, "a", 0, 1))
-    assert moved_ranks(joined_rounds([there])) == []
-    alike = moved_ranks(joined_rounds([FIRST, SECOND, THIRD]))
-    assert alike == ["ranks 0-1 ran on a (round 0), b (round 1), c (round 2)"]
     before = [seen(0, f"h{rank}", rank) for rank in range(50)]
     after = [seen(1, f"n{rank}\x1b[31m", rank) for rank in range(50)]
     lines = moved_ranks(joined_rounds([record(one) for one in (*before, *after)]))
