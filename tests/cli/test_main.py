@@ -6,7 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,6 +17,7 @@ from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, inv
 from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.launch.run import ABORTED
+from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
@@ -31,12 +32,16 @@ if TYPE_CHECKING:
     ("words", "what", "remedy"),
     [
         ("rnu", "no such command 'rnu'", "see: hangcheck --help"),
+        ("run", "run needs a command to run", "hangcheck run -- torchrun"),
         ("run --", "run needs a command to run", "hangcheck run -- torchrun"),
         ("run --on-hang stop -- true", "'--on-hang'", "see: hangcheck run --help"),
+        ("run --stal-timeout 3 -- true", "--stal-timeout", "hangcheck run --help"),
         ("run --set price=cheap -- true", "price cheap is not a price", "example 0.89/h"),
         ("run --prometheus . -- true", "--prometheus .: it is a folder", "a file in"),
         ("run --run-dir used -- touch started", "used already holds a run", "name another"),
         ("run --nodes-port 29511 -- true", "a secret of 16 characters or more", "; export "),
+        ("run --nodes-port 0 -- true", "0 is not in the range", "hangcheck run --help"),
+        ("run --nodes-port http -- true", "is not a valid whole number", "hangcheck run --help"),
         *(
             (f"run --stall-timeout={text} -- true", "--stall-timeout", "write for example 30")
             for text in ("0", "-1", "soon", "nan", "inf", "")
@@ -47,18 +52,27 @@ if TYPE_CHECKING:
                 ("idle_after", "idle_after has no value", "--set idle_after=60"),
                 ("idle_aftr=3", "idle_aftr: there is no such setting", "did you mean idle_after"),
                 ("zzz=3", "zzz: there is no such setting", "docs/settings.md"),
+                ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
                 ("idle_after=0", "idle_after='0' is no positive number", "--set idle_after=30"),
                 ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
             )
         ),
         ("attach --pid x", "'x' is not a valid whole number", "see: hangcheck attach --help"),
+        ("attach --pid 0", "0 is not in the range", "see: hangcheck attach --help"),
+        ("attach --run-dir used --pid 1", "used already holds a run", "name another"),
         ("watch", "there is no run below", "name a run folder, or start one: hangcheck run"),
+        ("report", "there is no run below", "name a run folder, or start one: hangcheck run"),
         ("report a b", "report takes one run folder", "hangcheck report RUN_DIR"),
         ("report --html", "'--html' requires an argument", "see: hangcheck report --help"),
+        ("report --prompt --issue", "report writes one form at a time", "name one of --json"),
         ("report --perfetto t --json", "report writes one form at a time", "name one of --json"),
+        ("ledger --json --csv", "ledger writes one form at a time", "name one of --json, --csv"),
+        ("ledger --json --chart x", "ledger writes one form at a time", "name one of --json"),
         ("merge", "merge needs the run folders", "hangcheck merge node0-run"),
         ("postmortem", "postmortem needs files or folders", "hangcheck postmortem ."),
         ("postmortem nowhere", "nowhere is not there", "hangcheck postmortem PATH"),
+        ("explain rank_staled", "'rank_staled' is not a cause", "did you mean rank_stalled"),
+        ("explain proces_dead", "'proces_dead' is not a cause", "process_dead"),
         ("explain banana", "'banana' is not a cause", "list them: hangcheck explain"),
         ("doctor --only weather", "'weather' is not one of", "see: hangcheck doctor --help"),
         ("doctor --expect a", "--expect needs a place to look", "--checkpoints PLACE"),
@@ -67,14 +81,20 @@ if TYPE_CHECKING:
         ("rehearse -- no-such-program", "'no-such-program' cannot be started", "rehearse -- pyth"),
         ("rehearse -- sh train.sh", "cannot be rehearsed: sh is neither torchrun", "; "),
         ("rehearse --ranks 1 -- x", "1 is not in the range 2<=x<=16", "hangcheck rehearse --help"),
+        ("smoke --limit soon", "'soon' is not a number above 0", "write for example 30"),
         ("smoke -- nosuch", "'nosuch' cannot be started (no such program", "smoke -- python"),
         *(
             (f"plan model --gpus 0 {option}", what, "; ")
             for option, what in (
                 ("--extra operators", "--extra operators is neither NAME=GB"),
+                ("--phase rollout", "--phase rollout is not NAME:SETTING,SETTING"),
                 ("--phase a:batch=x", "'x' is not a number from 1"),
                 ("--extra operators=nan", "write for example --extra operators=6"),
+                ("--extra operators=174M*complex65", "write for example --extra operators=6"),
+                ("--extra operators=*int8", "nor NAME=COUNT*TYPE"),
+                ("--gpus -1", "-1 is not in the range"),
                 ("--gpu-memory -80", "'-80' is not a number above 0"),
+                ("--batch many", "'many' is not a valid whole number"),
                 ("--dtype float8", "'float8' is not one of"),
             )
         ),
@@ -100,6 +120,15 @@ def test_bad_usage_is_one_line(
     assert what in output.err
     assert remedy in output.err
     assert [path.name for path in tmp_path.iterdir()] == ["used"]
+
+
+def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke([]) == 0
+    shown = capsys.readouterr().out
+    titles = ["Before a run:", "While it runs:", "It is stuck:", "It is dead:"]
+    assert [line for line in shown.splitlines() if line in titles] == titles
+    words = {line.split()[0] for line in shown.splitlines() if line.startswith("  ")}
+    assert words >= set(COMMANDS)
 
 
 @pytest.mark.parametrize(
@@ -223,10 +252,14 @@ def test_every_exit_code_is_real() -> None:
     assert told == EXIT_CODES
 
 
-def typed(folder: Path, *words: str, line: str) -> subprocess.CompletedProcess[bytes]:
+def typed(
+    folder: Path, *words: str, line: str = '"$@"', **options: Any
+) -> subprocess.CompletedProcess[bytes]:
     """What becomes of ``hangcheck`` and these words, behind a shell's redirections."""
     command = ["/bin/sh", "-c", line, "sh", sys.executable, "-m", "lightning_hangcheck", *words]
-    return subprocess.run(command, cwd=folder, capture_output=True, timeout=120, check=False)
+    return subprocess.run(
+        command, cwd=folder, capture_output=True, timeout=120, check=False, **options
+    )
 
 
 NO_SPACE = b"hangcheck: the output cannot be written (No space left on device)"
@@ -244,3 +277,34 @@ def test_an_output_that_is_closed_or_full_is_no_traceback(
     ended = typed(tmp_path, *arguments, line=shell)
     assert ended.returncode == code, ended.stderr
     assert ended.stderr.partition(b";")[0].strip() == said
+
+
+def test_a_closed_output_stays_closed_for_the_command(tmp_path: Path) -> None:
+    """And no file of ours takes its number, into which the command would then print."""
+    look = "import os, sys; sys.exit(7 if os.path.exists('/proc/self/fd/1') else 8)"
+    words = ["run", "--run-dir", "run", "--", sys.executable, "-c", look]
+    ended = typed(tmp_path, *words, line='"$@" >&-')
+    assert ended.returncode == 8, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("rnu", 2),
+        ("report run", 0),
+        ("report --json run", 0),
+        ("report --prompt run", 0),
+        ("explain rank_diverged", 0),
+        ("explain --agent", 0),
+        ("attach --pid 999999999", 4),
+        ("merge run", 2),
+        ("run --run-dir new -- true", 0),
+    ],
+)
+def test_no_command_needs_a_terminal(words: str, code: int, tmp_path: Path) -> None:
+    """In a session of its own, which has none, and without any standard input."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "verdict.json").write_bytes(encode_pretty(verdict("hang")))
+    ended = typed(tmp_path, *words.split(), line='exec "$@" <&-', start_new_session=True)
+    assert ended.returncode == code, ended.stderr
+    assert b"Traceback" not in ended.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -74,13 +75,20 @@ def spoiled(folder: str, how: str) -> None:
     case = Path(folder) / "evidence" / "1" / "case.json"
     if how == "none":
         shutil.rmtree(case.parent.parent)
-    else:
+    elif how == "torn":
         case.write_bytes(case.read_bytes()[:200])
+    elif how == "newer":
+        case.write_text('{"schema_version": 2}')
+    else:
+        case.unlink()
+        os.mkfifo(case)
 
 
 SPOILED = {
     "none": "node1-run holds no evidence; name a folder that hangcheck attach wrote",
     "torn": "case.json cannot be read: ",
+    "newer": "has schema_version 2; this version reads 1; install",
+    "fifo": "it is a FIFO, not a file",
 }
 
 
@@ -98,6 +106,24 @@ def test_a_folder_that_cannot_be_used_is_left_out_and_said(
     verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
     assert verdict.verdict not in ("hang", "dead", "crashed")
     assert {"ranks 2-3", f"run folder {Path.cwd()}/node1-run"} == {gap.what for gap in verdict.gaps}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_folders_of_which_none_can_be_used_are_refused(
+    how: str, nodes: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoiled("node0-run", how)
+    spoiled("node1-run", how)
+    said = refused(capsys, *nodes)
+    assert SPOILED[how].replace("node1", "node0").split(";")[0] in said
+    assert "(and none of 1 more can be used)" in said
+
+
+def test_older_evidence_stands_in_for_what_was_not_finished(nodes: list[str]) -> None:
+    Path("node1-run/evidence/2").mkdir()
+    assert invoke(["merge", *nodes, "--run-dir", "whole"]) == 3
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert [gap.why for gap in verdict.gaps] == ["it was not finished"]
 
 
 def elastic_node(folder: str, host: str, number: int, rounds: dict[int, tuple[int, ...]]) -> None:
@@ -152,6 +178,20 @@ def test_nodes_that_were_replaced_are_the_history_of_the_newest_round(
     assert [msgspec.json.decode(line)["host"] for line in lines] == ["a", "b", "c"]
     assert invoke(["report", "whole"]) == 0
     assert "rank 0 ran on a (round 0), b (round 1), c (round 2)\n" in capsys.readouterr().out
+
+
+def test_nodes_that_count_their_rounds_apart_are_joined_where_they_were_seen_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They did not hear each other: one that came in the second round counts it as its first."""
+    monkeypatch.chdir(tmp_path)
+    elastic_node("b", "b", 1, {0: (0,), 1: (1,)})
+    elastic_node("c", "c", 1, {0: (0,)})
+    evidence = Path("c/evidence/1/case.json")
+    evidence.write_text(evidence.read_text().replace("T10:05:00Z", "T10:15:00Z"))
+    assert invoke(["merge", "b", "c", "--run-dir", "whole"]) == 3
+    verdict = msgspec.json.decode(Path("whole/verdict.json").read_bytes(), type=Verdict)
+    assert (verdict.culprits, verdict.victims) == ((1,), (0,))
 
 
 def test_a_file_among_the_folders_is_left_out_and_said(

@@ -119,11 +119,27 @@ def test_a_named_file_that_is_no_python_is_unusable(
     assert capsys.readouterr().err.startswith("hangcheck: notes.bin ")
 
 
+def test_deeply_nested_and_large_files_are_said(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "nested.py").write_text("rank = " + "(" * 500 + ")" * 500)
+    (project / "large.py").write_text("rank = 1\n" + "#" * (3 << 20))
+    assert invoke(["lint", "nested.py", "large.py"]) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
 def test_nothing_found_is_exit_code_0(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["lint", "evaluation.py"]) == 0
     assert capsys.readouterr().out.startswith("0 errors in 1 file")
     (project / "pyproject.toml").write_text('[tool.hangcheck.lint]\nexclude = ["train.py"]\n')
     assert invoke(["lint"]) == 0
+
+
+@pytest.mark.usefixtures("project")
+def test_path_that_does_not_exist_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["lint", "nix"]) == 2
+    said = "hangcheck: nix is no file or folder; name a Python file or a folder\n"
+    assert capsys.readouterr() == ("", said)
 
 
 def test_settings_of_the_project(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

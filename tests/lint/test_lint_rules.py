@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from lightning_hangcheck.lint.rules import RULES
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 IMPORTS = """\
 import signal
@@ -62,11 +64,27 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
+    "a constructor": """
+        class Gatherer:
+            def __init__(self): dist.all_gather_object([], 1)
+        def report():
+            if rank == 0: Gatherer()
+        """,
+    "a name for the test": """
+        class Report:
+            def __init__(self): self.boss = dist.get_rank() == 0
+            def write(self):
+                if self.boss: dist.barrier()
+        """,
     "a partial": """
         import functools
         def gather(x): dist.all_reduce(x)
         later = functools.partial(gather, 1)
         if rank == 0: later()
+        """,
+    "a lambda": """
+        sync = lambda: dist.barrier()
+        if rank == 0: sync()
         """,
     "a decorator of the project": """
         def on_main(function):
@@ -82,11 +100,45 @@ ERRORS = {
                 if dist.get_rank() == 0: continue
                 dist.all_reduce(batch)
         """,
+    "an argument that switches it on": """
+        def log(value, sync=False):
+            if sync: dist.all_reduce(value)
+        if rank == 0: log(1, sync=True)
+        """,
+    "a metric": """
+        import torchmetrics
+        class Module(lightning.LightningModule):
+            def __init__(self): self.mean = torchmetrics.MeanMetric()
+            def on_validation_end(self):
+                if self.trainer.is_global_zero: self.mean.compute()
+        """,
     "its own data": """
         def accumulate(batch):
             found = batch[batch > 0]
             if found.numel() == 0: return 0
             return dist.all_reduce(found.sum())
+        """,
+    "a batch that failed": """
+        def train(loader):
+            for batch in loader:
+                try: loss = forward(batch)
+                except torch.cuda.OutOfMemoryError: continue
+                dist.all_reduce(loss)
+        """,
+    "an end of a transformers Trainer": """
+        class Stop(TrainerCallback):
+            def on_step_end(self, args, state, control, **rest):
+                if state.is_world_process_zero: control.should_training_stop = True
+        """,
+    "both ways of a switch": """
+        def write(path, per_token):
+            if path is None: return
+            if not per_token:
+                dist.barrier()
+                return
+            dist.barrier()
+        def finish(path, per_token):
+            if rank == 0: write(path, per_token)
         """,
     "a switch by another name": """
         def write(path, distributed=True):
@@ -114,6 +166,27 @@ ERRORS = {
             load(training=True)
             if rank in [-1, 0]: evaluate()
         """,
+    "a setting of all ranks": """
+        def finish(args, value):
+            if args.sync_metrics: dist.all_reduce(value)
+        if rank == 0: finish(args, 1)
+        """,
+    "some passes of a loop below": """
+        def gather(parameters, wanted):
+            for name, value in parameters:
+                if name not in wanted: continue
+                value.full_tensor()
+        def update(model):
+            if rank != 0: return
+            gather(model.state_dict(), model.trained)
+        """,
+    "an accelerator that was given to a reduction": """
+        from accelerate import Accelerator
+        accelerator = Accelerator()
+        def train(model):
+            all_reduce_network(accelerator, model)
+            if accelerator.is_main_process: accelerator.wait_for_everyone()
+        """,
     "a flag that one rank sets": """
         def train(loader):
             stop = False
@@ -128,6 +201,17 @@ ERRORS = {
             def log(self, loss):
                 if self.writer is not None: self.writer.log(dist.all_reduce(loss))
         """,
+    "a counter that one rank keeps": """
+        class Trainer:
+            def __init__(self): self.stale = 0
+            def validate(self, score):
+                if rank == 0:
+                    if score > self.best: self.stale = 0
+                    else: self.stale += 1
+            def step(self, loss):
+                if self.stale > 3: return
+                dist.all_reduce(loss)
+        """,
     "its own clock": """
         import time
         class Trainer:
@@ -141,6 +225,58 @@ ERRORS = {
             if not os.path.exists(path):
                 if rank == 0: build(path)
                 dist.barrier()
+        """,
+    "a batch that failed in what is called": """
+        def forward(batch):
+            loss = model(batch)
+            dist.all_reduce(loss)
+        def train(loader):
+            for batch in loader:
+                try: forward(batch)
+                except torch.cuda.OutOfMemoryError: continue
+        """,
+    "an early return by a setting that it holds in a name": """
+        class Trainer:
+            def validate(self):
+                count = len(self.args.prompts)
+                if count == 0: return
+                dist.all_gather_object([], count)
+            def train(self):
+                if rank == 0: self.validate()
+        """,
+    "a group of all ranks": """
+        gloo = dist.new_group(backend="gloo")
+        def write(value):
+            if rank == 0: dist.all_reduce(value, group=gloo)
+        """,
+    "a backward pass that one rank leaves out": """
+        class Module(lightning.LightningModule):
+            def training_step(self, batch):
+                if self.global_rank != 1: self.manual_backward(loss)
+                self.optimizers().step()
+        """,
+    "a method of a class above": """
+        class Base:
+            def sync(self): dist.barrier()
+        class Trainer(Base):
+            def save(self):
+                if rank == 0: self.sync()
+        """,
+    "a choice by what a value is, sharded on all ranks or none": """
+        def save(t):
+            torch.save(t.full_tensor() if isinstance(t, DTensor) else t, "here")
+        if rank == 0: save(1)
+        """,
+    "a script that sets up a sharded model": """
+        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
+        if accelerator.is_main_process: accelerator.get_state_dict(model)
+        """,
+    "groups that one rank takes in another order": """
+        data, tensor = make_groups()
+        def reduce(x):
+            first, second = (data, tensor) if rank == 0 else (tensor, data)
+            dist.all_reduce(x, group=first)
+            dist.all_reduce(x, group=second)
         """,
 }
 
@@ -169,6 +305,13 @@ HARMLESS = {
             dist.checkpoint.load_state_dict(state)
         load(state, rank0=True)
         """,
+    "the first rank goes first within a context": """
+        class FirstRankFirst:
+            def __enter__(self):
+                if rank != 0: dist.barrier()
+            def __exit__(self, *error):
+                if rank == 0: dist.barrier()
+        """,
     "a flag of its own": """
         class Watch:
             def on_step_end(self, trainer):
@@ -179,6 +322,20 @@ HARMLESS = {
             loss = step(batch)
             if batch_idx > 0 and batch_idx % interval == 0: dist.all_reduce(loss)
             if debug and batch_idx == 5: break
+        """,
+    "sizes of batches are settings": """
+        if len(self.batch_sizes) > 1: dist.all_reduce(x)
+        """,
+    "labels in another order": """
+        labels = ["a", "b"] if rank == 0 else ["b", "a"]
+        gather(labels)
+        dist.barrier()
+        """,
+    "a function that is partly itself": """
+        from functools import partial
+        run = partial(run, 3)
+        if ready(): run()
+        dist.barrier()
         """,
     "backward of a reference that is no DDP": """
         from torch.nn.parallel import DistributedDataParallel
@@ -220,6 +377,55 @@ HARMLESS = {
         for turn in range(dist.get_world_size()):
             if turn == rank: dist.barrier()
         """,
+    "after the groups are gone": """
+        def finish(trainer):
+            dist.destroy_process_group()
+            if trainer.is_global_zero: trainer.test()
+        """,
+    "the rank of a matrix": """
+        def approximate(lora_rank):
+            if lora_rank == 0: dist.barrier()
+        """,
+    "another library's function": """
+        import jax
+        if rank == 0: jax.lax.all_gather(1, "i")
+        """,
+    "a switch by another name that is off": """
+        def write(path, distributed=True):
+            synchronize = distributed and dist.is_initialized()
+            if synchronize: dist.barrier()
+        if rank == 0: write("scores", distributed=False)
+        """,
+    "what the caller gathered": """
+        def record(rewards):
+            if rewards.numel() > 0: dist.all_reduce(rewards)
+        """,
+    "the others come to it before they call": """
+        def optimize(step):
+            def closure():
+                if rank == 0: dist.broadcast(torch.ones(1), 0)
+                return step()
+            if rank == 0:
+                run(closure)
+                dist.broadcast(torch.zeros(1), 0)
+            else:
+                signal = torch.ones(1)
+                while signal:
+                    dist.broadcast(signal, 0)
+                    closure()
+        """,
+    "the state before the model is sharded": """
+        from torch.distributed.checkpoint.state_dict import get_model_state_dict
+        def prepare(model):
+            state = get_model_state_dict(model) if rank == 0 else {}
+            if rank == 0: state = get_model_state_dict(model)
+            fully_shard(model)
+        """,
+    "a text that all ranks know": """
+        def load(kind):
+            if (rank == 0 and kind == "full") or kind == "sharded":
+                if kind == "sharded": dist.barrier()
+        """,
     "the first rank, or all where the model is sharded": """
         from accelerate import Accelerator, DistributedType
         accelerator = Accelerator()  # also for DeepSpeed
@@ -238,12 +444,44 @@ HARMLESS = {
             if torch.isnan(same): return
             dist.barrier()
         """,
+    "a choice that all ranks know": """
+        def save(is_sharded, model, state):
+            if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")
+        """,
     "the number of ranks, from where the rank comes from": """
         def both(): return dist.get_rank(), dist.get_world_size()
         def gather(world_size):
             if world_size == 1: return
             dist.barrier()
         gather(world_size=both()[1] if rank else both()[1])
+        """,
+    "a norm of averaged gradients": """
+        def step(model):
+            total_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            if torch.isnan(total_norm): return
+            dist.barrier()
+        """,
+    "no gradients of a kind of parameter": """
+        def norm(all_grads):
+            for kind in all_grads:
+                kind_grads = list(kind)
+                if len(kind_grads) == 0: continue
+                dist.all_reduce(kind)
+        """,
+    "a batch norm beside the model": """
+        def train(model, data):
+            scale = torch.nn.BatchNorm2d(3)
+            model = DistributedDataParallel(model)
+            if rank == 0: model(scale(data))
+        """,
+    "a model that nothing wraps": """
+        class Net(torch.nn.Module):
+            def __init__(self): self.layers = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
+        def validate(model, data): return model(data)
+        def train(data):
+            model = DistributedDataParallel(Net())
+            teacher = Net()
+            if rank == 0: validate(teacher, data)
         """,
     "rank 0 goes first in training only": """
         def load(training=True):
@@ -268,6 +506,20 @@ HARMLESS = {
             if args.local_rank in [-1, 0]:
                 if args.local_rank == -1 and args.evaluate: dist.barrier()
         """,
+    "all end with an error": """
+        import sys
+        def check(loss):
+            if failed(loss):
+                if rank == 0: dist.all_gather_object([], loss)
+                sys.exit(1)
+        """,
+    "the others leave, too": """
+        def load(cached):
+            if cached:
+                if rank == 0: return read()
+                return None
+            dist.barrier()
+        """,
     "a setting that decides who comes": """
         def save(args, model):
             if args.sharded: dist.all_gather_object([], model)
@@ -275,9 +527,70 @@ HARMLESS = {
             if args.sharded: return save(args, model)
             if rank == 0: save(args, model)
         """,
+    "whether a call is supported": """
+        def probe(device):
+            try:
+                t = torch.zeros([4]).to(device)
+                dist.all_to_all_single(t, t)
+            except RuntimeError as error: print(error)
+        """,
     "a Lightning before 2.0, by what the file calls": """
         parser = lightning.Trainer.add_argparse_args(parser)
         if rank == 0: trainer.save_checkpoint("last.ckpt")
+        """,
+    "a hook that Lightning no longer calls": """
+        class Save(lightning.Callback):
+            def on_keyboard_interrupt(self, trainer, module):
+                if trainer.global_rank == 0: trainer.save_checkpoint("last.ckpt")
+        """,
+    "text of the environment, where 0 is true": """
+        def check(loss):
+            if not os.getenv("RANK") and not os.environ.get("WORLD_SIZE"): return
+            loss.backward()
+            dist.barrier()
+        """,
+    "a flag that one rank sets and all then share": """
+        def train(loader):
+            stop = False
+            for batch in loader:
+                if rank == 0: stop = converged(batch)
+                stop = agreed(stop)
+                if stop: break
+                dist.all_reduce(batch)
+        """,
+    "a writer that one rank has, and what all reduced": """
+        def log(loss):
+            writer = None
+            if rank == 0: writer = wandb.init()
+            dist.all_reduce(loss)
+            if writer is not None: writer.log(loss)
+        """,
+    "what only some hardware does": """
+        def save():
+            if is_torch_tpu_available(): dist.barrier()
+        def finish():
+            if rank == 0: save()
+        """,
+    "a clock that is only shown": """
+        import time
+        def step(began, loss):
+            if time.time() - began > 10: print("slow")
+            dist.all_reduce(loss)
+        """,
+    "whether a clock was started": """
+        import time
+        def step(began=None):
+            began = time.time()
+            if began is not None: dist.barrier()
+        """,
+    "a file that all ranks find, or none": """
+        def load(path):
+            if not os.path.exists(path): dist.barrier()
+        """,
+    "reversed conditions": """
+        def evaluate(sharded):
+            if not sharded and rank != 0: return
+            if sharded: dist.barrier()
         """,
 }
 
@@ -311,6 +624,14 @@ def test_callers_are_followed_only_so_far(tmp_path: Path) -> None:
     assert lint([tmp_path], Configuration(), tmp_path).findings
 
 
+def test_names_that_lead_to_each_other_are_looked_at_once(tmp_path: Path) -> None:
+    """Forty names, each assigned from all others: two million ways, four steps long."""
+    names = [f"n{number}" for number in range(40)]
+    lines = [f"{one} = {other}" for one in names for other in names if other != one]
+    source = "\n".join(["n39 = rank == 0", *lines, "if n0: dist.barrier()"])
+    assert {one.code for one in found(tmp_path, source)} == {"HC101"}
+
+
 @pytest.mark.parametrize("name", HARMLESS)
 def test_harmless_idiom_is_no_error(name: str, tmp_path: Path) -> None:
     findings = found(tmp_path, HARMLESS[name])
@@ -341,6 +662,8 @@ def test_one_rank_that_comes_twice_does_not_meet_itself(tmp_path: Path) -> None:
     ("settings", "call", "severity"),
     [
         ("", "get_state_dict(model)", "note"),
+        ("distributed_type: MULTI_GPU", "get_state_dict(model)", "note"),
+        ("deepspeed_config:\n  zero_stage: 2", "get_state_dict(model)", "note"),
         ("deepspeed_config:\n  zero_stage: 3", "get_state_dict(model)", "error"),
         ("distributed_type: FSDP", "get_state_dict(model)", "error"),
         ("deepspeed_config:\n  zero_stage: 2", "save_state(folder)", "error"),
@@ -375,3 +698,51 @@ def test_comment_on_the_line_or_its_test_says_that_it_is_meant(
     assert found(tmp_path, source.format(test=mark, line="")) == []
     assert found(tmp_path, source.format(test="", line=mark)) == []
     assert len(found(tmp_path, source.format(test="", line="  # hangcheck: ignore[HC2]"))) == 1
+
+
+HEAD = """
+import signal
+import torch.distributed as dist
+
+signal.signal(signal.SIGTERM, lambda *_: None)
+with Join([model]):
+    pass
+"""
+QUIET = """
+def work_{number}(rank, batches):
+    if rank == 0 and batches:
+        print("begins")
+    for batch in batches:
+        try:
+            total = batch.sum() if rank else 0
+        except ValueError:
+            continue
+    return total
+"""
+MEETING = QUIET.replace("return total", "dist.all_reduce(total)")
+
+
+def calls_for(folder: Path, function: str, functions: int) -> int:
+    """Count the calls of Python functions in a lint of so many: the same on any machine."""
+    text = HEAD + "".join(function.format(number=number) for number in range(functions))
+    (folder / "train.py").write_text(text)
+    calls = 0
+
+    def count(_: FrameType, event: str, __: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        lint([folder], Configuration(notes=True), folder)
+    finally:
+        sys.setprofile(before)
+    return calls
+
+
+@pytest.mark.parametrize("function", [QUIET, MEETING])
+def test_twice_as_many_functions_cost_twice_as_much(tmp_path: Path, function: str) -> None:
+    calls_for(tmp_path, function, 1)  # what is read once in a process
+    once, twice = (calls_for(tmp_path, function, many) for many in (100, 200))
+    assert twice < 2.1 * once
