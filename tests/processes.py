@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import secrets
 import select
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -163,19 +161,6 @@ def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> S
         if time.monotonic() > deadline:
             raise AssertionError(f"waited {seconds:g} s for {what}, last saw {seen!r}")
         time.sleep(0.01)
-
-
-def free_port() -> int:
-    """Return a port for who must be told one: the kernel gives it to nobody that asks for any."""
-    ranges = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii").split()
-    lowest, highest = (int(one) for one in ranges)
-    ours = [*range(10_000, lowest), *range(highest + 1, 65_536)] or range(lowest, highest)
-    for _ in range(100):
-        with socket.socket() as one, suppress(OSError):
-            one.bind(("127.0.0.1", secrets.choice(ours)))
-            port: int = one.getsockname()[1]
-            return port
-    raise AssertionError("no port is free")
 
 
 def marked_processes(mark: str) -> list[psutil.Process]:

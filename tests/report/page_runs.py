@@ -9,12 +9,10 @@ import msgspec
 from cases import (
     IN_ALL_REDUCE,
     IN_LOAD,
-    MAIN,
     job,
     look,
     rank,
     torch,
-    user,
     with_threads,
 )
 
@@ -37,17 +35,6 @@ ODD = 5
 def alike(world_size: int) -> Case:
     """Rank 5 stands in its loading, all others wait for it at one line."""
     return job(*(rank(r, IN_LOAD if r == ODD else IN_ALL_REDUCE) for r in range(world_size)))
-
-
-def all_different(world_size: int) -> Case:
-    """The same, but every rank waits at a line of its own."""
-    ways = [(MAIN, *(user(f"f{depth}", r) for depth in range(9))) for r in range(world_size)]
-    return job(
-        *(
-            rank(r, IN_LOAD if r == ODD else (*ways[r], IN_ALL_REDUCE[-1]))
-            for r in range(world_size)
-        )
-    )
 
 
 def deep(world_size: int) -> Case:
