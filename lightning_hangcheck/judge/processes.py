@@ -118,7 +118,9 @@ class ProcessReading:
     @property
     def was_forked(self) -> bool:
         """Whether its stack still has frames of its parent, whose locks it copied."""
-        return len(self.frames) < len(latest_frames(self.look))
+        frames = latest_frames(self.look)
+        spawned = any(frame.file.endswith(SPAWN) for frame in frames)
+        return len(self.frames) < len(frames) and not spawned
 
     @cached_property
     def wait(self) -> Wait | None:

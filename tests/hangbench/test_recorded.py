@@ -74,6 +74,7 @@ FIRST_REMEDY = {
     "queued_stopped": "kill -CONT",
     "raised": "fix what rank 1 raised",
     "server_never_answers": "requests.get(..., timeout=30)",
+    "spawned_actor_takes_own_lock": "make it threading.RLock()",
     "uneven_ddp_batches": "give every rank as many batches",
     "worker_after_fork_wants_lock": 'multiprocessing_context="spawn"',
     "worker_stopped": "let it go on: kill -CONT",
