@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
 """Activities of a worker that owes a batch; all others come after them, and of equals the one with
 a place first."""
-LOCKED = "for a lock that none of its threads can release"
 POOLS = ("/multiprocessing/pool.py", "/multiprocess/pool.py")
 """Of Python, and of the package that copies it for what pickle can't (used by datasets)."""
 AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
@@ -53,7 +52,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=reading.rank)
     activity, read = reading.activity_of(worker), read_process(worker)
-    locked = activity == "idle" and read.waits_in_vain
+    vain = _in_vain(read) if activity == "idle" and read.waits_in_vain else None
     others = (  # what another process brings: its end, or words by a pipe
         each
         for each in (() if read.wants_work else read.targets)
@@ -69,8 +68,8 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         does = join("is stopped by a signal", at)
     elif not at:
         does = "delivers none"
-    elif locked:
-        does = f"waits {at} {LOCKED}"
+    elif vain is not None:
+        does = f"waits {at} {vain[0]}"
     else:
         does = f"is {'busy' if activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
@@ -78,7 +77,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         text=text,  # by its process: of torch's own numbers nothing is seen
         words={"does": f"worker pid {worker.pid} {does}"},
         sure=(0.9, 0.6),
-        aspect=_of_lock(read) if locked else "child" if awaited is not None else None,
+        aspect=vain[1] if vain is not None else "child" if awaited is not None else None,
         place=place,
         alike=reading.rank,
         evidence=[
@@ -87,9 +86,16 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
     )
 
 
-def _of_lock(process: ProcessReading) -> str:
-    """A fork copies locks, and leaves the threads behind that hold them."""
-    return "forked" if process.was_forked else "own_lock"
+def _in_vain(process: ProcessReading) -> tuple[str, str | None]:
+    """For what it waits that nobody is left to bring, and the aspect of that.
+
+    A fork copies locks, and leaves the threads behind that hold them.
+    """
+    main = next((moment.threads[0] for moment in process.complete[-1:] if moment.threads), None)
+    if main is not None and threads.in_lock(main.stack):
+        aspect = "forked" if process.was_forked else "own_lock"
+        return "for a lock that none of its threads can release", aspect
+    return "for what none of its threads is left to bring", None
 
 
 def _place_of(worker: ProcessLook) -> Frame | None:
@@ -260,9 +266,9 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     for child in reading.view.processes:  # one that runs another program has copied no lock
         if child.role == "worker" and child.pid in awaited and read_process(child).waits_in_vain:
             place = within(users_place(latest_frames(child)))
-            stands = join("waits", place, LOCKED)
-            waits = f", waiting for its child pid {child.pid}, which {stands}"
-            return _of_lock(read_process(child)), waits
+            what, aspect = _in_vain(read_process(child))
+            stands = join("waits", place, what)
+            return aspect, f", waiting for its child pid {child.pid}, which {stands}"
     for target in reading.targets:
         if (found := _at_target(job, reading, target)) is not None:
             return found
