@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from cases import agrees
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from log_lines import judged, raised, timeout
 
@@ -139,10 +139,12 @@ BITS = st.one_of(
 
 
 @given(st.lists(BITS, max_size=40))
+@example(["RANK", "1024"])
 def test_no_text_breaks_the_reader_or_the_judgement(parts: list[str]) -> None:
     own = f"{line(0, 'About to call f...')}\n"
     found = judged(own + "".join(parts), rank1="".join(reversed(parts)))
-    assert 0 in [row.rank for row in found.ranks]
+    # of more ranks only culprits and one of each group have a row
+    assert found.world_size > 1_024 or 0 in [row.rank for row in found.ranks]
     assert not set(found.culprits) & set(found.victims)
     assert not found.culprits or found.certainty
 
