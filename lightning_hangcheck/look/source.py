@@ -277,11 +277,10 @@ class Parsed:
                     word = "if" if inside else "else of if"
                     place = (span(part[0])[0], span(part[-1])[1])
                     branches.append((place, f"{word} {_shown(inner.test)}"))
-                asks = bool(part) and self.ranks.asks(inner.test)
-                of_one = self.ranks.of_one(inner.test) if asks else None
-                if asks and (inside or not of_one):
-                    test, test_line = _shown(inner.test), inner.test.lineno
-                    of_most = inside and of_one is False
+                if part and self.ranks.asks(inner.test):
+                    holds = inner.test if inside else _negated(inner.test)
+                    test, test_line = _shown(holds), inner.test.lineno
+                    of_most = self.ranks.of_one(holds) is False
             elif isinstance(inner, ast.ExceptHandler):
                 caught = f" {_shown(inner.type)}" if inner.type is not None else ""
                 branches.append((span(inner), f"except{caught}"))
@@ -375,6 +374,12 @@ def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
     names = {attribute.attr for attribute in over if isinstance(attribute, ast.Attribute)}
     return not (only_waits or names & PARTS_OF_A_MODEL)
+
+
+def _negated(test: ast.expr) -> ast.expr:
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return test.operand
+    return ast.UnaryOp(ast.Not(), test)
 
 
 def _shown(test: ast.expr) -> str:
