@@ -42,6 +42,7 @@ DISTINCT_FRAMES = 65_536
 Test = tuple[str, int, str]
 Span = tuple[int, int]
 Notes = dict[tuple[str, int], "CodeNote"]
+CALLS_FORWARD = "/torch/nn/modules/module.py"
 AFTER_STEPS = ("validation", "teardown")
 """Phases that a framework goes on to when a rank has no more steps."""
 
@@ -249,7 +250,7 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     below.
     """
     depth = _parting(frames, others)
-    here, there = frames[depth:], others[depth:]
+    here, there = frames[depth:], _above_model(others)[depth:]
     users = users_frames(frames)
     if here and there and here[0] in users:
         return _below(_at(code), here[0], there, users_frames(others))
@@ -295,6 +296,14 @@ def _below(notes: Notes, here: Frame, there: Sequence[Frame], users: Collection[
         if note is not None and (note.loops or note.branches):
             return bool(note.loops) and not _inside(note.loops[0], note.branches)
     return bool(_framework_loops(there))
+
+
+def _above_model(frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Drop what runs within a ``forward`` of torch's modules: nobody runs out of layers."""
+    calls = (at for at, frame in enumerate(frames) if frame.file.endswith(CALLS_FORWARD))
+    users = users_frames(frames)
+    inside = (at + 1 for at in calls if at + 1 < len(frames) and frames[at + 1] in users)
+    return frames[: next(inside, len(frames))]
 
 
 def _inside(loop: Span, branches: Collection[Span]) -> bool:
