@@ -30,6 +30,7 @@ from lightning_hangcheck.judge.frames import (
     left_loop,
     parked_in,
     rank_conditions,
+    rejoined,
     separating,
     tests_apart,
     waits_for_ranks,
@@ -153,6 +154,7 @@ def find_divergence(
     waiting: Sequence[PendingCollective] = still_pending(pending)
     if len(waiting) < 2:
         return None
+    waiting = _rejoined(job, waiting)
     recorded = [collective for collective in waiting if collective.reading.view.flight is not None]
     known: dict[frozenset[int], int | None] = {}
     for group, column in sorted(histories(recorded).items()):
@@ -232,6 +234,14 @@ def parting_tests(
     return rank_conditions(separating(code, [pending.reading.view], _views(others)), pending.way)
 
 
+def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> list[PendingCollective]:
+    led = rejoined(job.case.code, ways_of(waiting))
+    return [
+        pending if led[pending.way] == pending.way else replace(pending, way=led[pending.way])
+        for pending in waiting
+    ]
+
+
 def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
     return [pending.reading.view for pending in waiting]
 
@@ -297,6 +307,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         else replace(pending, way=step.called_from or pending.way): step
         for pending, step in steps
     }
+    here = dict(zip(_rejoined(job, [*here]), here.values(), strict=True))
     operations = {pending: step.operation for pending, step in here.items()}
     keys: Mapping[PendingCollective, Hashable] = (
         operations if len(set(operations.values())) > 1 else here

@@ -241,6 +241,31 @@ def tests_apart(
     return bool(others) and all(skips(stack) - passed for stack in others)
 
 
+def rejoined(
+    code: Sequence[CodeNote], ways: Collection[tuple[Frame, ...]]
+) -> dict[tuple[Frame, ...], tuple[Frame, ...]]:
+    """Lead ways through a test of the rank itself where both its branches call one function.
+
+    Such a test leads nobody away: ``if rank == 0: train(log)``, ``else: train(None)``.
+    """
+    found = {way: way for way in ways}
+    tests = {place: note for place, note in _at(code).items() if note.condition_line}
+    for at in range(max(map(len, found), default=0) - 1 if tests else 0):
+        together: dict[object, dict[tuple[Frame, ...], str]] = {}
+        for way, led in found.items():
+            note = tests.get((led[at].file, led[at].line)) if led[at + 1 :] else None
+            if note is not None and is_users(led[at + 1].file):
+                called = led[at].function, led[at + 1].function, led[at + 1].file
+                key = led[:at], note.file, note.condition_line, called
+                together.setdefault(key, {})[way] = note.condition
+        for meeting in together.values():
+            for way in meeting if len(set(meeting.values())) > 1 else ():
+                here, led = found[way][at], found[way]
+                test = replace(here, line=tests[here.file, here.line].condition_line)
+                found[way] = (*led[:at], test, *led[at + 1 :])
+    return found
+
+
 def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]) -> bool:
     """Whether a rank has left a loop that another one is still in.
 

@@ -9,10 +9,12 @@ known of a thread that has not moved since must not come and go with that.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.judge.processes import IDLE_SHARE
 from lightning_hangcheck.model.code_owner import is_ours
 from lightning_hangcheck.text.shown import NANOSECONDS
 
@@ -59,6 +61,7 @@ class FunctionsMet:
         self._known: set[Function] = set()
         self._lines: set[Frame] = set()
         self._of_rank: deque[set[Function]] = deque(maxlen=LOOKS)
+        self._rests: dict[int, _Rest] = {}
 
     def meet(self, sample: Sample, last_new_ns: int, *, of_child: bool) -> bool:
         """Add the functions of a sample, and say whether that shows anything new.
@@ -71,14 +74,16 @@ class FunctionsMet:
                 itself may do the same to many batches, and shows that by the size of its loop.
         """
         if last_new_ns > self._as_of_ns:
-            for met in (self._known, self._lines, self._of_rank):
+            for met in (self._known, self._lines, self._of_rank, self._rests):
                 met.clear()
             self._as_of_ns, self._steady = last_new_ns, 0
         threads = sample.stack.threads if sample.stack is not None else ()
+        states = {state.tid: state for state in (sample.kernel.threads if sample.kernel else ())}
         ways = [
             thread.frames
             for number, thread in enumerate(threads)
             if number == 0 or not any(is_ours(frame.file) for frame in thread.frames)
+            if not self._passes(thread, states.get(thread.tid or 0), sample.taken_ns)
         ]
         new = any(map(self._is_new, ways))
         seen = {(frame.function, frame.file) for way in ways for frame in way}
@@ -101,12 +106,48 @@ class FunctionsMet:
             self.goes_round = self.goes_round or main.owns_gil or elsewhere or napping
         return new
 
+    def _passes(self, thread: ThreadStack, state: ThreadState | None, taken_ns: int) -> bool:
+        """Whether a thread that polls is somewhere new for a moment, as every poll may be.
+
+        It had woken and was back where it slept before; met elsewhere once, hardly having run, it
+        got on only if the next look does not find it in what is known.
+        """
+        if state is None or state.turns is None:
+            return False
+        rest = self._rests.setdefault(state.tid, _Rest())
+        before, rest.state, seconds = rest.state, state, (taken_ns - rest.taken_ns) / NANOSECONDS
+        rest.taken_ns, again = taken_ns, thread.frames == rest.frames
+        slept = before is not None and state.cpu_s - before.cpu_s < IDLE_SHARE * seconds
+        if again and slept and before is not None and before.turns != state.turns:
+            rest.polls = True
+        rest.passes = (
+            rest.polls
+            and slept
+            and not rest.passes
+            and (state.state == "R" or any(one.kind == "time" for one in state.waits_for))
+            and self._is_new(thread.frames)
+        )
+        if not rest.passes:
+            rest.frames = thread.frames
+        return rest.passes
+
     def _is_new(self, way: Sequence[Frame]) -> bool:
         """Whether a thread is in a function in which none was, but no late one of a loop."""
         met = [(frame.function, frame.file) in self._known for frame in way]
         first = met.index(False) if False in met else None
         late = self._steady >= STEADY and bool(first) and way[(first or 0) - 1] in self._lines
         return first is not None and not late
+
+
+@dataclass
+class _Rest:
+    """A thread from look to look: where it was, whether it came back there, and passes by now."""
+
+    state: ThreadState | None = None
+    taken_ns: int = 0
+    frames: tuple[Frame, ...] = ()
+    polls: bool = False
+    passes: bool = False
 
 
 def naps(earlier: Sample, later: Sample) -> bool:

@@ -289,7 +289,7 @@ def _does(
     if parted.group is None and pending.group not in (None, DEFAULT_GROUP):
         now = f"{now} of {_group_name(job, str(pending.group))}"
     if _was_earlier(parted, pending):
-        where = within(users_place(pending.way)) if pending.way != reading.frames else ""
+        where = within(users_place(pending.way)) if pending.way[-1:] != reading.frames[-1:] else ""
         waits = f"and now {verb(ranks, 'waits', 'wait')} in {now}"
         return join(_did(parted, operation), where, waits, called)
     if parted.group is not None:
