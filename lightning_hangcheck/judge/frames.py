@@ -295,15 +295,27 @@ def had_left(
     """Whether a rank that has left a loop was out of it already at the operation before.
 
     Its way there parts from the other one's where its way now does: a sanity check or an evaluation
-    at the top of an epoch comes before the loop.
+    at the top of an epoch comes before the loop. One that is at the very call again, in no loop
+    that the other is not in, has gone round, and passed the loop by without any work.
     """
     depth = _parting(frames, others)
     here, there = before[depth:], others[depth:]
     if not here or not there or _parting(before, others) != depth:
         return False
+    notes = _at(code)
+    around = _loops(notes, frames)
+    if before == frames and around and around <= _loops(notes, others[: depth + 1]) - {None}:
+        return False
     if here[0] in users_frames(before):
-        return _below(_at(code), here[0], there, users_frames(others))
+        return _below(notes, here[0], there, users_frames(others))
     return bool(_framework_loops(there) - _framework_loops(here))
+
+
+def _loops(notes: Notes, frames: Sequence[Frame]) -> set[tuple[str, Span] | None]:
+    """Return the loops of the user's code around a way; None stands for those of a strange line."""
+    users = [(frame.file, notes.get((frame.file, frame.line))) for frame in users_frames(frames)]
+    known = {(file, loop) for file, note in users if note is not None for loop in note.loops}
+    return known | ({None} if any(note is None for _, note in users) else set())
 
 
 def _below(notes: Notes, here: Frame, there: Sequence[Frame], users: Collection[Frame]) -> bool:
