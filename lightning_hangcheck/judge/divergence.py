@@ -90,6 +90,8 @@ as at another place of the rhythm."""
 SENDS = frozenset({"send", "isend"})
 LEFT_OUT = Operation("no such operation")
 """What a rank did instead that walked past an operation, by its record."""
+MOST_ASKED = 64
+"""Ranks, and operations of each, that are asked through which lines they were called."""
 MOST_COMPARED = 500
 """Operations from the first that was called from elsewhere: comparing as many takes some 10 ms."""
 
@@ -109,6 +111,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
             one group by two threads of each, or of several, queued on devices.
         came_from: Frames from which ranks called the last operation that all had in common; empty
             ones where nobody noted them.
+        usual: Lines, each with its file, through which a rank called most operations before.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -122,6 +125,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     due: bool = False
     reordered: bool = False
     came_from: frozenset[tuple[Frame, ...]] = frozenset()
+    usual: frozenset[tuple[str, int]] = frozenset()
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
@@ -211,6 +215,7 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     """Whether a test of the rank brought some of the ranks elsewhere than others."""
     left, stayed = divergence.sides
     sides = [left, stayed]
+    code = _unusual(code, divergence.usual)
     if not stayed:  # nothing tells who left: each way by itself
         by_way: dict[tuple[Frame, ...], list[PendingCollective]] = {}
         for pending in left:
@@ -231,7 +236,8 @@ def parting_tests(
     """Return the tests of the rank under which one stands, but those that the others pass, too."""
     left, stayed = divergence.sides
     others = stayed if pending.rank in divergence.diverged else left
-    return rank_conditions(separating(code, [pending.reading.view], _views(others)), pending.way)
+    code = separating(_unusual(code, divergence.usual), [pending.reading.view], _views(others))
+    return rank_conditions(code, pending.way)
 
 
 def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> list[PendingCollective]:
@@ -240,6 +246,44 @@ def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> list[Pen
         pending if led[pending.way] == pending.way else replace(pending, way=led[pending.way])
         for pending in waiting
     ]
+
+
+def _usual_lines(different: Collection[History], seq: int) -> frozenset[tuple[str, int]]:
+    """Return the lines through which a rank called most operations before: there it lives.
+
+    As a learner does under its test of the rank: neither that nor an exception that it has handled
+    since then led it away.
+    """
+    found = set[tuple[str, int]]()
+    for history in [*different][:MOST_ASKED]:
+        numbers = sorted(number for number in history.steps if number < seq)[-MOST_ASKED:]
+        ways = Counter(filter(None, (history.steps[number].called_from for number in numbers)))
+        times = Counter[tuple[str, int]]()
+        for way, often in ways.items() if ways.total() >= LEAST_ALIKE else ():
+            for line in {(frame.file, frame.line) for frame in way}:
+                times[line] += often
+        found.update(line for line, often in times.items() if 2 * often > ways.total())
+    return frozenset(found)
+
+
+def _unusual(code: Sequence[CodeNote], usual: Collection[tuple[str, int]]) -> Sequence[CodeNote]:
+    """Return the notes without the tests of the rank of usual lines."""
+    return [
+        replace(note, condition="") if (note.file, note.line) in usual else note for note in code
+    ]
+
+
+def handles_anew(
+    code: Sequence[CodeNote], usual: frozenset[tuple[str, int]], pending: PendingCollective
+) -> bool:
+    """Whether a rank handles an exception, and has not lived in its handler for long."""
+    lines = usual & {(frame.file, frame.line) for frame in pending.way} if usual else ()
+    return bool(pending.reading.handling) and not any(
+        test.startswith("except")
+        for note in code
+        if (note.file, note.line) in lines
+        for test in note.branch_tests
+    )
 
 
 def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
@@ -312,13 +356,15 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     keys: Mapping[PendingCollective, Hashable] = (
         operations if len(set(operations.values())) > 1 else here
     )
-    diverged, basis = find_diverged(job.case.code, keys, lambda pending: (before, here[pending]))
+    different = {id(history): history for history in column.values()}.values()
+    usual = _usual_lines(different, seq)
+    code = _unusual(job.case.code, usual)
+    diverged, basis = find_diverged(code, keys, lambda pending: (before, here[pending]), usual)
     if basis != "majority":
         as_others = did_as_like_groups(job, group, seq, operations)
         if 0 < len(as_others) < len(here):
             diverged = tuple(sorted(pending.rank for pending in here if pending not in as_others))
             basis = "like groups"
-    different = {id(history): history for history in column.values()}.values()
     from_here = [
         Counter(step.operation for number, step in history.steps.items() if number >= seq)
         for history in different
@@ -347,6 +393,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         came_from=frozenset(
             history.steps[seq - 1].called_from for history in different if seq - 1 in history.steps
         ),
+        usual=usual,
     )
 
 
@@ -580,6 +627,7 @@ def find_diverged(
     code: Sequence[CodeNote],
     keys: Mapping[PendingCollective, Key],
     way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
+    usual: frozenset[tuple[str, int]] = frozenset(),
 ) -> tuple[tuple[int, ...], Basis]:
     """Tell which ranks left, and what showed it; all of them where nothing does.
 
@@ -587,6 +635,7 @@ def find_diverged(
         code: Notes on the lines where ranks stand.
         keys: What each rank does; equal for ranks that are together.
         way_of: Tells what a rank did before, and what it does now, where recorded.
+        usual: As in `Divergence`.
     """
     together: dict[Key, list[PendingCollective]] = {}
     for pending, key in keys.items():
@@ -624,7 +673,7 @@ def find_diverged(
 
     of_one = [note for note in code if not note.condition_of_most]
     signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
-        ("exception", lambda at: all(pending.reading.handling for pending in sides[at])),
+        ("exception", lambda at: all(handles_anew(code, usual, one) for one in sides[at])),
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),

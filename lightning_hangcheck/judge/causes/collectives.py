@@ -18,6 +18,7 @@ from lightning_hangcheck.judge.divergence import (
     LEFT_OUT,
     Divergence,
     find_diverged,
+    handles_anew,
     parted_by_test,
     parting_tests,
 )
@@ -185,8 +186,10 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     left, stayed = parted.sides
     if parted.sends_cross or parted.reordered:
         return "collective_mismatch"
-    threw = all(pending.reading.handling for pending in left)
-    alone = threw and bool(stayed) and not any(pending.reading.handling for pending in stayed)
+    threw, others_threw = (
+        [handles_anew(code, parted.usual, pending) for pending in side] for side in (left, stayed)
+    )
+    alone = all(threw) and bool(stayed) and not any(others_threw)
     if alone or parted_by_test(code, parted):
         return "rank_diverged"
     if parted.same_way:
