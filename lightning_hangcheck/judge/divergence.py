@@ -861,15 +861,32 @@ def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple
     """Return the ranks that have not entered what each other group of the same kind has been at.
 
     None of them where there is no such group, or where one of these has not come that far either.
+    Nor one that has only entered since what comes before it: it is kept from it, and left out none.
     """
     group, seq = pending.numbered or ("", 0)
     like = list(_like_groups(job, pending.reading, group, seq))
     if not like or any(record.newest < seq for _, record in like):
         return ()
     own = ((rank, record_of(reading, group)) for rank, reading in job.ranks.items())
+    asker = _between(pending.reading, group, seq)
+
+    def is_kept(rank: int) -> bool:
+        since = _between(job.ranks[rank], group, seq)
+        return bool(since) and since == asker[: len(since)]
+
     return tuple(
-        rank for rank, record in own if record and rank in record.ranks and record.newest < seq
+        rank
+        for rank, record in own
+        if record and rank in record.ranks and record.newest < seq and not is_kept(rank)
     )
+
+
+def _between(reading: RankReading, group: str, seq: int) -> list[Hashable]:
+    """Return what a rank entered from the operation of a group before this one, up to this one."""
+    every = entered(reading)
+    places = {(name, entry.seq): at for at, (name, entry) in enumerate(every)}
+    between = every[places.get((group, seq - 1), -1) + 1 : places.get((group, seq))]
+    return [(entry.op, way_in(call_of(reading, entry).frames)) for _, entry in between]
 
 
 def _like_groups(
