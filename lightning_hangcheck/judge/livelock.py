@@ -112,14 +112,16 @@ class FunctionsMet:
         It had woken and was back where it slept before; met elsewhere once, hardly having run, it
         got on only if the next look does not find it in what is known.
         """
-        if state is None or state.turns is None:
+        if state is None:
             return False
         rest = self._rests.setdefault(state.tid, _Rest())
         before, rest.state, seconds = rest.state, state, (taken_ns - rest.taken_ns) / NANOSECONDS
         rest.taken_ns, again = taken_ns, thread.frames == rest.frames
         slept = before is not None and state.cpu_s - before.cpu_s < IDLE_SHARE * seconds
-        if again and slept and before is not None and before.turns != state.turns:
-            rest.polls = True
+        if again and slept and before is not None:
+            # turns are the main thread's alone; of others the time limit tells
+            marks = (before.turns, state.turns), (before.wakes_ns, state.wakes_ns)
+            rest.polls |= any(None not in pair and pair[0] != pair[1] for pair in marks)
         rest.passes = (
             rest.polls
             and slept

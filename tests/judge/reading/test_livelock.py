@@ -151,3 +151,30 @@ def test_whoever_naps_at_one_line_goes_round() -> None:
     assert not met.goes_round
     met.meet(seen(4, 18_000, SLEEP), 2 * SECOND, of_child=False)
     assert met.goes_round
+
+
+def polling(second: int, turns: int, *called: str) -> Sample:
+    """A look at a thread that sleeps, asks and sleeps again; or is seen where that leads."""
+    one = seen(second, turns, SLEEP)
+    assert one.stack is not None
+    main = one.stack.threads[0]
+    frames = (*main.frames, *(Frame(name, "train.py", 7) for name in called))
+    return replace(one, stack=replace(one.stack, threads=(replace(main, frames=frames),)))
+
+
+@pytest.mark.parametrize(
+    ("turns", "later", "new"),
+    [
+        pytest.param(10, (), [False, False], id="it passes through what it calls"),
+        pytest.param(10, ("report",), [False, True], id="it stays there"),
+        pytest.param(0, (), [True, False], id="it was never seen to come back"),
+    ],
+)
+def test_one_look_that_meets_a_poll_elsewhere_is_nothing_new(
+    turns: int, later: tuple[str, ...], new: list[bool]
+) -> None:
+    met = FunctionsMet()
+    for second in (2, 3, 4):
+        met.meet(polling(second, turns * second), 0, of_child=False)
+    looks = polling(5, turns * 5, "report"), polling(6, turns * 6, *later)
+    assert [met.meet(one, 2 * SECOND, of_child=False) for one in looks] == new
