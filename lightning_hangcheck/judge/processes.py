@@ -635,7 +635,8 @@ def through_children(
 ) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
     """Return the child in which a rank's wait ends, and what that waits for.
 
-    None and the rank's own where it ends in no child, leads back, or to one that serves anybody.
+    None and the rank's own where it ends in no child, leads back by anything but a file's lock, or
+    to one that serves anybody.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
     pending = [pid for target in targets for pid in pids_here(target)]
@@ -643,7 +644,8 @@ def through_children(
         inner = read_process(children[pid]).targets if pid in children else ()
         holders = [one for target in inner for one in pids_here(target)]
         serves = any(target.call.startswith("accept") or not target.name for target in inner)
-        if inner and not serves and view.pid not in holders:
+        locked = {target.kind for target in inner} == {"lock"}
+        if inner and not serves and (locked or view.pid not in holders):
             pending += [
                 holder for holder in holders if holder in children and holder not in pending
             ]

@@ -102,9 +102,11 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
         at_it = {reading.rank for reading in who}
         others = [reading for reading in waiting if reading.rank not in at_it]
     name = lock.name or "a file"
+    child = waiter.child
     sentence = say(
         who,
-        "{who} [has|have] waited {since} {at} for the lock on {lock}, {holder}",
+        "{who} [has|have] waited {since} {at} for {child} the lock on {lock}, {holder}",
+        child=f"its child pid {child.pid}, which wants" if child is not None else "",
         since=duration(waiter.silence_s),
         at=within(waiter.place),
         lock=name,
@@ -142,7 +144,8 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
         whose = "a process outside the job" if owner is None else f"a child of rank {owner}"
         return f"which {wording.process_name(holder)}, {whose}, holds"
     if reading is waiter:
-        return "which it holds itself"
+        who = "it" if waiter.child is None else f"rank {waiter.rank}"
+        return f"which {who} holds itself"
     doing = join("while it waits", reading.in_wait) if reading.wait is not None else ""
     return join(f"which rank {reading.rank} holds", doing, within(reading.place))
 

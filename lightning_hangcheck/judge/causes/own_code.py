@@ -220,7 +220,16 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         told = "while {who} [waits|wait] for it {what} {at}"
         circle = say(others, told, what=others[0].in_wait)
     if aspect == "child" and members == (first,):
-        awaits += ", which waits for it at the other end of a pipe"
+        for_it = (
+            target
+            for look in first.view.processes
+            for target in (read_process(look).targets if look.role != "rank" else ())
+            if first.view.pid in processes.pids_here(target)
+        )
+        does = next((in_words(target) for target in for_it if target.kind != "pipe"), "")
+        awaits += (
+            f", which is {does}" if does else ", which waits for it at the other end of a pipe"
+        )
     sleeps = not awaits and all(reading.own.only_sleeps for reading in idle)
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
