@@ -70,6 +70,8 @@ if TYPE_CHECKING:
     Ways = Collection[tuple[Frame, ...]]
 
 DEFAULT_GROUP = "0"
+OUT_OF_WORK = "StopIteration"
+"""What an iterator raises that has no more."""
 NOBODY_ANSWERS = {
     frozenset({"recv"}): "; none of them sends",
     frozenset({"send"}): "; none of them receives",
@@ -177,7 +179,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
 
     Where two threads of each rank entered the same operations in another order, nobody left out
     any. A test of its rank, or an exception that no other handles, leads a rank away, wherever it
-    stands. Where all came the same way, they only meet otherwise. One that has left the loop that
+    stands, unless that says that there is no more work. Where all came the same way, they only meet otherwise. One that has left the loop that
     the others are in ran out of work, as did the others where most have left it: but where these
     left it after as many passes as ever, it skipped what they do behind the loop. And where all had
     left it by the operation before, the others are in the next pass: it makes one that they don't.
@@ -190,6 +192,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
         [handles_anew(code, parted.usual, pending) for pending in side] for side in (left, stayed)
     )
     alone = all(threw) and bool(stayed) and not any(others_threw)
+    if alone and all(pending.reading.handling.startswith(OUT_OF_WORK) for pending in left):
+        return "uneven_work"
     if alone or parted_by_test(code, parted):
         return "rank_diverged"
     if parted.same_way:
