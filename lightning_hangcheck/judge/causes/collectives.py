@@ -179,10 +179,11 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
 
     Where two threads of each rank entered the same operations in another order, nobody left out
     any. A test of its rank, or an exception that no other handles, leads a rank away, wherever it
-    stands, unless that says that there is no more work. Where all came the same way, they only meet otherwise. One that has left the loop that
-    the others are in ran out of work, as did the others where most have left it: but where these
-    left it after as many passes as ever, it skipped what they do behind the loop. And where all had
-    left it by the operation before, the others are in the next pass: it makes one that they don't.
+    stands, unless that says that there is no more work. Where all came the same way, they only meet
+    otherwise. One that has left the loop that the others are in ran out of work, as did the others
+    where most have left it: but where these left it after as many passes as ever, it skipped what
+    they do behind the loop. And where all had left it by the operation before, the others are in
+    the next pass: it makes one that they don't.
     """
     code = job.case.code
     left, stayed = parted.sides
