@@ -33,7 +33,6 @@ from lightning_hangcheck.judge.frames import (
     rejoined,
     separating,
     tests_apart,
-    waits_for_ranks,
 )
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
@@ -48,6 +47,7 @@ from lightning_hangcheck.judge.operations import (
     call_of,
     entered,
     groups_of,
+    helper_waits,
     histories,
     is_behind_helper,
     is_collective_code,
@@ -372,7 +372,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     reordered = (
         len(set(operations.values())) > 1
         and all(one == from_here[0] for one in from_here)
-        and all(_helper_waits_too(pending.reading) for pending in here)
+        and all(helper_waits(pending.reading.view) for pending in here)
     )
     if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
         diverged, basis = tuple(sorted(pending.rank for pending in here)), "nothing"
@@ -395,13 +395,6 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         ),
         usual=usual,
     )
-
-
-def _helper_waits_too(reading: RankReading) -> bool:
-    """Whether a thread beside the main one waits for other ranks, as the main one does."""
-    stacks = (moment.sample.stack for moment in reversed(reading.own.moments))
-    newest = next((stack for stack in stacks if stack is not None), None)
-    return newest is not None and sum(waits_for_ranks(one.frames) for one in newest.threads) > 1
 
 
 # Ranks that wait only for each other, each in something else

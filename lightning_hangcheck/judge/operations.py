@@ -348,7 +348,7 @@ def at_device(view: RankView) -> Frame | None:
     return main.frames[-1] if main is not None and main.frames else None
 
 
-def _helper_waits(view: RankView) -> bool:
+def helper_waits(view: RankView) -> bool:
     """Whether another thread than the main one waits for ranks, maybe in what is open."""
     own = view.own_process
     stacks = (sample.stack for sample in (own.samples[-NEWEST:] if own is not None else ()))
@@ -361,7 +361,7 @@ def device_wait(view: RankView) -> Wait | None:
     found, line = open_operation(view), at_device(view)
     if found is None or not found[0].on_device or line is None:
         return None
-    untold = found[1].thread == 0 and _helper_waits(view)
+    untold = found[1].thread == 0 and helper_waits(view)
     return None if untold else Wait("device", found[1].op, line)
 
 
@@ -407,7 +407,7 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
     """
     line = at_device(view)
     name = _open_message(ranks, view) if line is not None else ""
-    if line is None or not name or _helper_waits(view):
+    if line is None or not name or helper_waits(view):
         return None
     found, messages = open_operation(view), [*unmatched_messages(ranks, view)]
     awaited = awaited_peers(ranks, view, name)
