@@ -311,6 +311,30 @@ def had_left(
     return bool(_framework_loops(there) - _framework_loops(here))
 
 
+def ran_out(
+    code: Sequence[CodeNote],
+    before: Sequence[Frame],
+    frames: Sequence[Frame],
+    others: Sequence[Frame],
+) -> bool:
+    """Whether a rank is out of a loop in which it was at the operation before, as others still are.
+
+    Wherever it went on to: maybe round an outer loop. Not where a test in the loop leads to that
+    operation: it may have passed that by.
+    """
+    notes = _at(code)
+    now, then, theirs = (_loops(notes, _above_model(one)) for one in (frames, before, others))
+    left = (then & theirs) - now - {None} if None not in now else set()
+    tested = {
+        (one.file, loop)
+        for one in users_frames(before)
+        if (note := notes.get((one.file, one.line))) is not None
+        for loop in note.loops
+        if any(_inside(branch, [loop]) for branch in note.branches)
+    }
+    return bool(left - tested)
+
+
 def _loops(notes: Notes, frames: Sequence[Frame]) -> set[tuple[str, Span] | None]:
     """Return the loops of the user's code around a way; None stands for those of a strange line."""
     users = [(frame.file, notes.get((frame.file, frame.line))) for frame in users_frames(frames)]

@@ -30,6 +30,7 @@ from lightning_hangcheck.judge.frames import (
     left_loop,
     left_out,
     parked_in,
+    ran_out,
     users_place,
     waits_for_ranks,
 )
@@ -206,6 +207,9 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
         and not _left_together(job, parted, *ways)
         for ways in early
     ):
+        return "uneven_work"
+    before = [*product(parted.came_from, diverged, rest)]
+    if before and all(ran_out(code, *ways) for ways in before):
         return "uneven_work"
     return "rank_diverged"
 
