@@ -31,7 +31,8 @@ def train(model, steps):
     optimizer = torch.optim.SGD(model.parameters(), 0.01)
     for step in range(steps):
         model.warm = step >= 10
-        model(torch.randn(4, 16)).sum().backward()
+        loss = model(torch.randn(4, 16)).sum()
+        loss.backward()
         optimizer.step()
         optimizer.zero_grad()
 
