@@ -175,10 +175,11 @@ def phase_of_name(name: str) -> Phase | None:
 def phase_of_function(name: str) -> Phase | None:
     """The phase that a function's name means.
 
-    A method that only saves or loads says by its class what: ``Checkpointer.save``.
+    A method that only saves or loads says by its class what: ``Checkpointer.save``. And ``test``,
+    alone, is what examples call the evaluation; a trainer's own method shows by its calls.
     """
     outer, _, bare = name.rpartition(".")
-    phase = phase_of_name(bare)
+    phase = "validation" if bare == "test" else phase_of_name(bare)
     verb = words_of(bare)
     if phase is None and len(verb) == 1 and verb[0] in SAVING | LOADING:
         return phase_of_name(f"{bare} {outer.rpartition('.')[2]}")

@@ -14,6 +14,7 @@ from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.slugs import (
     phase_after_checkpoint,
+    phase_of_function,
     phase_of_name,
 )
 
@@ -169,6 +170,7 @@ def test_a_name_means_a_phase_by_whole_words() -> None:
     for phase, names in PHASES_OF_NAMES.items():
         found = {name: phase_of_name(name) for name in names.split(" | ")}
         assert found == dict.fromkeys(found, phase)
+    assert [phase_of_function(name) for name in ("test", "test_lock")] == ["validation", None]
 
 
 @pytest.mark.parametrize(
