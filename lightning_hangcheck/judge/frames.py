@@ -42,6 +42,7 @@ DISTINCT_FRAMES = 65_536
 Test = tuple[str, int, str]
 Span = tuple[int, int]
 Notes = dict[tuple[str, int], "CodeNote"]
+EXITS = ("__exit__", "__aexit__")
 CALLS_FORWARD = "/torch/nn/modules/module.py"
 AFTER_STEPS = ("validation", "teardown")
 """Phases that a framework goes on to when a rank has no more steps."""
@@ -278,7 +279,7 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     here, there = frames[depth:], _above_model(others)[depth:]
     users = users_frames(frames)
     if here and there and here[0] in users:
-        return _below(_at(code), here[0], there, users_frames(others))
+        return _below(_at(code), here, there, users_frames(others))
     if any(frame in users for frame in here):
         return False
     own = _framework_loops(here)
@@ -307,7 +308,7 @@ def had_left(
     if before == frames and around and around <= _loops(notes, others[: depth + 1]) - {None}:
         return False
     if here[0] in users_frames(before):
-        return _below(notes, here[0], there, users_frames(others))
+        return _below(notes, here, there, users_frames(others))
     return bool(_framework_loops(there) - _framework_loops(here))
 
 
@@ -342,11 +343,15 @@ def _loops(notes: Notes, frames: Sequence[Frame]) -> set[tuple[str, Span] | None
     return known | ({None} if any(note is None for _, note in users) else set())
 
 
-def _below(notes: Notes, here: Frame, there: Sequence[Frame], users: Collection[Frame]) -> bool:
-    other, *calls = there
-    same = (here.file, here.function) == (other.file, other.function) and here.line > other.line
-    own, theirs = (notes.get((one.file, one.line)) for one in (here, other))
-    if not same or own is None or theirs is None:
+def _below(
+    notes: Notes, here: Sequence[Frame], there: Sequence[Frame], users: Collection[Frame]
+) -> bool:
+    (mine, *inner), (other, *calls) = here, there
+    own, theirs = (notes.get((one.file, one.line)) for one in (mine, other))
+    if own is None or theirs is None or (mine.file, mine.function) != (other.file, other.function):
+        return False
+    leaves_block = inner and bare_name(inner[0].function) in EXITS
+    if other.line >= (own.with_until + 1 if leaves_block and own.with_until else mine.line):
         return False
     left = sorted(set(theirs.loops) - set(own.loops))
     apart = set(theirs.branches) - set(own.branches)

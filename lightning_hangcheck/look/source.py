@@ -248,7 +248,7 @@ class Parsed:
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
-        awaits, retried = False, list[str]()
+        awaits, retried, until = False, list[str](), 0
         for decorator in getattr(function, "decorator_list", ()):
             text = _shown(decorator)
             if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
@@ -284,6 +284,8 @@ class Parsed:
             elif isinstance(inner, ast.ExceptHandler):
                 caught = f" {_shown(inner.type)}" if inner.type is not None else ""
                 branches.append((span(inner), f"except{caught}"))
+            elif isinstance(inner, (ast.With, ast.AsyncWith)) and inner.lineno == line:
+                until = span(inner)[1]
             elif isinstance(inner, ast.Call):
                 awaits = awaits or called_name(inner).lstrip("_") in AWAITS
             if isinstance(inner, LOOPS):
@@ -302,6 +304,7 @@ class Parsed:
             loops=tuple(span(loop) for loop in loops if _is_of_work(loop)),
             branches=tuple(place for place, _ in branches),
             branch_tests=tuple(text for _, text in branches),
+            with_until=until,
             caught=tuple(dict.fromkeys(retried)),
             awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
             after_backward=after,

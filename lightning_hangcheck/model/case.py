@@ -27,6 +27,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         branches: First and last lines of the blocks of its function in which the line stands only
             if a test says so; what follows ``if ...: return`` is such a block, too.
         branch_tests: Those tests, one for each of the blocks, as one would read them out.
+        with_until: Where a ``with`` that begins at the line ends: its exit shows at its beginning.
         caught: Exceptions that the innermost loop around it catches elsewhere, to go on.
         awaits: It asks for the end of something that was started before, or is in a loop that does.
         after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
@@ -44,6 +45,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     loops: tuple[tuple[int, int], ...] = ()
     branches: tuple[tuple[int, int], ...] = ()
     branch_tests: tuple[str, ...] = ()
+    with_until: int = 0
     caught: tuple[str, ...] = ()
     awaits: bool = False
     after_backward: bool = False

@@ -109,6 +109,8 @@ def train(batches):
         a()
     else:
         b()
+    with timed():
+        barrier()
 """
 
 
@@ -134,6 +136,9 @@ def train(batches):
         (23, {"awaits": True}),
         (14, {"awaits": False, "loops": ((11, 18),)}),
         (16, {"awaits": False}),
+        # what leaves a context stands at the line where that begins
+        (28, {"with_until": 29}),
+        (29, {"with_until": 0}),
     ],
 )
 def test_what_stands_around_a_line_is_told(line: int, told: dict[str, object]) -> None:
