@@ -240,12 +240,13 @@ def parting_tests(
     return rank_conditions(code, pending.way)
 
 
-def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> list[PendingCollective]:
-    led = rejoined(job.case.code, ways_of(waiting))
-    return [
-        pending if led[pending.way] == pending.way else replace(pending, way=led[pending.way])
-        for pending in waiting
-    ]
+def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> Sequence[PendingCollective]:
+    ways = {id(pending.way): pending.way for pending in waiting}  # ranks told alike share theirs
+    led = rejoined(job.case.code, set(ways.values()))
+    moved = {one: led[way] for one, way in ways.items() if led[way] != way}
+    if not moved:
+        return waiting
+    return [replace(pending, way=moved.get(id(pending.way), pending.way)) for pending in waiting]
 
 
 def _usual_lines(different: Collection[History], seq: int) -> frozenset[tuple[str, int]]:
@@ -277,8 +278,10 @@ def handles_anew(
     code: Sequence[CodeNote], usual: frozenset[tuple[str, int]], pending: PendingCollective
 ) -> bool:
     """Whether a rank handles an exception, and has not lived in its handler for long."""
-    lines = usual & {(frame.file, frame.line) for frame in pending.way} if usual else ()
-    return bool(pending.reading.handling) and not any(
+    if not pending.reading.handling:
+        return False
+    lines = usual & {(frame.file, frame.line) for frame in pending.way}
+    return not any(
         test.startswith("except")
         for note in code
         if (note.file, note.line) in lines
