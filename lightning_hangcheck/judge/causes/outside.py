@@ -151,12 +151,12 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
 
 
 @rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))
-def checkpoint_io(reading: RankReading) -> Seen | None:
+def checkpoint_io(reading: RankReading, job: JobReading) -> Seen | None:
     """It saves a checkpoint and is blocked in a file, or in a pipe that nobody reads."""
     if reading.phase != "checkpoint_save":
         return None
     doing = "while saving a checkpoint"
-    if (in_file := _in_file(reading, doing)) is not None:
+    if (in_file := _in_file(reading, job, doing)) is not None:
         return in_file
     pipe = next(filter(filling, reading.targets), None)
     if pipe is None:
@@ -165,14 +165,15 @@ def checkpoint_io(reading: RankReading) -> Seen | None:
 
 
 @rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))
-def filesystem_wait(reading: RankReading) -> Seen | None:
-    """Its system call waits for a file."""
-    return _in_file(reading, "")
+def filesystem_wait(reading: RankReading, job: JobReading) -> Seen | None:
+    """Its system call waits for a file, or a FIFO, unless another rank has that open."""
+    return _in_file(reading, job, "")
 
 
-def _in_file(reading: RankReading, doing: str) -> Seen | None:
+def _in_file(reading: RankReading, job: JobReading, doing: str) -> Seen | None:
     file = next((target for target in reading.targets if target.kind in ("file", "fifo")), None)
-    if file is None:
+    ends = [job.rank_of(reading, holder) for holder in file.holders] if file is not None else []
+    if file is None or (file.kind == "fifo" and any(end not in (None, reading) for end in ends)):
         return None
     name = file.name or "a file"
     call = f"in {file.call} of {name}"

@@ -335,8 +335,9 @@ def _at_target(
         return None, f", waiting for a semaphore or lock shared with {', '.join(held_by)}"
     ends = (job.rank_of(reading, holder) for holder in target.holders)
     asked = [end.rank for end in ends if end is not None and end is not reading]
-    if kind == "socket" and asked:
-        return "peer", f", waiting at {target.name} for an answer of {name_ranks(asked)}"
+    if kind in ("socket", "fifo") and asked:
+        answer = "an answer of " if kind == "socket" else ""
+        return "peer", f", waiting at {target.name} for {answer}{name_ranks(asked)}"
     return None
 
 
