@@ -60,6 +60,8 @@ EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
 one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
+STARTS_THREAD = "_bootstrap"
+"""The outermost function of every thread that Python's own library starts (threading.py)."""
 STARVED_SHARE = 0.5
 """Of its time, which a thread that computes on a crowded machine spends in the queue for a
 processor; one that storage wakes is in it for moments."""
@@ -322,12 +324,13 @@ class Moment:
         """Follow a thread's wait, through those beside the main one, or the one that is known."""
         followed, ends, met = [first], [], {first}
         for thread in followed:
-            if not thread.for_threads:
+            enders = self._enders(thread) if thread.for_threads else self._callbacks(thread)
+            if not thread.for_threads and not enders:
                 ends.append(thread)
                 continue
             if thread.named or (thread.looping and thread.limited):
                 ends.append(thread)
-            new = [ender for ender in self._enders(thread) if ender not in met]
+            new = [ender for ender in enders if ender not in met]
             met.update(new)
             followed += new
         # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
@@ -336,6 +339,18 @@ class Moment:
         ends = late or ends if unasked else ends + late
         ends = ends or [one for one in followed if one.limited]
         return WaitChain(tuple(followed), tuple(ends))
+
+    def _callbacks(self, thread: Thread) -> Sequence[Thread]:
+        """Return the threads in which native code that this one called runs Python.
+
+        The interpreter knows such a thread only while it does: that of an iterator which a library
+        in Rust goes over, or of a file system that one in C++ reads from.
+        """
+        in_native = bool(thread.words) and not thread.limited and not thread.for_ranks
+        if not in_native or not thread.frames or find_wait(thread.frames) is not None:
+            return ()
+        begun = ((helper, helper.frames[0].function) for helper in self.helpers if helper.frames)
+        return [helper for helper, first in begun if bare_name(first) != STARTS_THREAD]
 
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
