@@ -267,7 +267,13 @@ def rejoined(
     return found
 
 
-def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]) -> bool:
+def left_loop(
+    code: Sequence[CodeNote],
+    frames: Sequence[Frame],
+    others: Sequence[Frame],
+    *,
+    same_epoch: bool = False,
+) -> bool:
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
@@ -281,7 +287,12 @@ def left_loop(code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequenc
     if here and there and here[0] in users:
         return _below(_at(code), here, there, users_frames(others))
     if any(frame in users for frame in here):
-        return False
+        # in one loop over epochs, whose lines are noted, and not in what an epoch goes over
+        notes, mine, other = _at(code), here[0], (there or here)[0]
+        this, that = (notes.get((one.file, one.line)) for one in (mine, other))
+        one_loop = bool(this and that and set(this.loops).intersection(that.loops))
+        behind = one_loop and mine.file == other.file and mine.line > other.line
+        return same_epoch and behind and bool(_framework_loops(there[2:]))
     own = _framework_loops(here)
     went_on = any(rule.phase in AFTER_STEPS for frame in here for rule in rules_of(frame))
     return bool(_framework_loops(there) - own) and (bool(own) or went_on)

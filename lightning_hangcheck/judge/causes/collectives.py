@@ -201,10 +201,12 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     if parted.same_way:
         return "collective_mismatch"
     diverged, rest = map(ways_of, parted.sides)
+    epochs = {pending.reading.beat.epoch for pending in (*left, *stayed)}
+    same_epoch = len(epochs) == 1 and None not in epochs
     early = [(diverged, rest), *([] if parted.due else [(rest, diverged)])]
     if rest and any(
-        all(left_loop(code, stack, other) for stack, other in product(*ways))
-        and not _left_together(job, parted, *ways)
+        all(left_loop(code, *pair, same_epoch=same_epoch) for pair in product(*ways))
+        and (same_epoch or not _left_together(job, parted, *ways))
         for ways in early
     ):
         return "uneven_work"
@@ -219,15 +221,6 @@ def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways
 
     A rank that was given nothing to do in the next pass is in that pass by now, as the others are.
     """
-    epochs = [
-        {
-            beat.epoch if (beat := pending.reading.view.beat) is not None else None
-            for pending in side
-        }
-        for side in parted.sides
-    ]
-    if epochs[0] == epochs[1] and None not in epochs[0]:
-        return False
     here, there = ({way_in(way) for way in ways} for ways in (left, stayed))
     before = [*product(parted.came_from, here, there)]
     return bool(before) and all(had_left(job.case.code, *ways) for ways in before)
