@@ -235,7 +235,7 @@ class Patience:
             return Enders.any_of([itself, *self._heard_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if endless(targets) else ("inside",), helpers)
-        unseen = Enders(("outside",)) if own.runs_out else unseen
+        unseen = Enders(("outside",)) if own.gives_up else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
     def _heard_by(self, process: Process, own: ProcessReading) -> list[Enders]:

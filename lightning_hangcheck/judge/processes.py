@@ -168,6 +168,19 @@ class ProcessReading:
         return any(end.limited for end in self._ends)
 
     @property
+    def gives_up(self) -> bool:
+        """Whether its wait for what has a name ends at a time: a poll's limit, a timer, an alarm.
+
+        A sleep between two tries for a lock ends none, nor between two looks for work.
+        """
+        if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
+            return True
+        timed = (end for end in self._ends if end.limited and end.named and not self.wants_work)
+        return any(end.runs_out for end in self._ends) or any(
+            all(target.kind != "lock" for target in end.named) for end in timed
+        )
+
+    @property
     def may_wait_for_device(self) -> bool:
         """Whether its wait may end in one for a device: in memory or the driver."""
         elsewhere = {*OUTSIDE, "pipe", "shared"}
@@ -216,11 +229,6 @@ class ProcessReading:
             for target in thread.heard
             if target.kind == "socket" or set(pids_here(target)) - {self.look.pid}
         )
-
-    @property
-    def runs_out(self) -> bool:
-        """Whether a timer ends its wait, if nothing else does before."""
-        return any(end.runs_out for end in self._ends)
 
     @cached_property
     def _at_own_memory(self) -> bool:

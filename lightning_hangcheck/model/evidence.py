@@ -257,6 +257,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         catches_timers: It has a handler for the signals of interval timers (``signal.alarm``), or
             for one of those that are there for programs to send: no file of the kernel shows
             whether a timer runs, or who sends. It may wake the main thread at any time.
+        catches_alarm: It has one for SIGALRM, by which programs end what takes them too long.
         polls: A library's thread of it polls without end, by design: that thread is left out, and
             its processor time is not in ``cpu_s``.
         threads: The one that trains first, mostly the main one; at most 256, the rest counted
@@ -273,6 +274,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     memory: MemoryUse | None = None
     catches_timers: bool = False
+    catches_alarm: bool = False
     polls: bool = False
     read_bytes: int | None = None
     written_bytes: int | None = None
