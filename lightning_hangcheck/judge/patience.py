@@ -278,7 +278,7 @@ class Patience:
             if target.abandoned:
                 return Enders()
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
-            alone = target.kind == "shared" and bool(target.name) and of_python
+            alone = target.kind == "shared" and target.name[:1] not in ("", "/") and of_python
             owners = self._processes.owners
             coming = tuple(  # a process that starts may yet map a word that none but it has mapped
                 process
@@ -298,8 +298,9 @@ class Patience:
                 or read_process(looks[one]).targets
             ]
         complete = len(known) == len(could - {waiter})
-        # a process that nobody has looked at may do anything, or anybody may write to its path
-        commanded = target.kind == "fifo" and target.call in READS and not known
+        # a process that nobody has looked at may do anything, and anybody use what has a path
+        commanded = target.kind == "fifo" and target.call in READS
+        commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
         if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]

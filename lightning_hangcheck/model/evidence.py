@@ -148,8 +148,8 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
             a semaphore's; ``time`` a time limit, at which the call ends by
             itself; the others what the descriptor is.
         name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
-            child; the address of a futex; ``memory:[DEVICE:INODE]``. Empty where it could not be
-            read.
+            child; the address of a futex; ``memory:[DEVICE:INODE]``, or a path that any program
+            may open. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
             other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: whoever made it is known to be gone, and the waiter asks for ever.
