@@ -177,8 +177,8 @@ class Patience:
             thread = next(one for one in free if one.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
-            if (thread.ticks and not thread.stack.wakes) or thread.for_ranks:
-                return Enders(("inside",))
+            if (thread.ticks and thread.stack.bystander) or thread.for_ranks:
+                return Enders(("inside",))  # it brought nothing when it woke
             named = [target for target in thread.targets if target.kind not in ("time", "futex")]
             if not named or len(named) < len(thread.targets):
                 return Enders(("outside",))
@@ -299,7 +299,7 @@ class Patience:
             ]
         complete = len(known) == len(could - {waiter})
         # a process that nobody has looked at may do anything, and anybody use what has a path
-        commanded = target.kind == "fifo" and target.call in READS
+        commanded = target.kind == "fifo" and target.call in READS and not known
         commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
         if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
@@ -336,7 +336,7 @@ class Patience:
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
                 certain = bool(calls) or of_helpers
-                for end in ends if calls is not False else ():
+                for end in ends if calls or (calls is None and caller.may_train) else ():
                     # one that went round while its process did nothing new, without a call, makes
                     # none
                     if end.runs and not (nothing_new and end.came_round):

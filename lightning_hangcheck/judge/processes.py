@@ -22,7 +22,6 @@ from lightning_hangcheck.judge.threads import (
     given_away,
     in_lock,
     joins,
-    trains,
 )
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
@@ -480,12 +479,11 @@ class ProcessReading:
         """Yield threads that may still call what ranks wait for, with where their own waits end.
 
         An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
-        user's code or by what trains for it.
+        user's code or by what trains for it; or an installed package's, if its source says so.
         """
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
-                acts = any(map(trains, thread.frames)) or thread.place is not None
-                if acts and not thread.for_ranks:
+                if (thread.may_train or thread.packages) and not thread.for_ranks:
                     yield (
                         thread,
                         [each for each in newest.follow(thread).ends if each.state is not None],

@@ -185,6 +185,11 @@ class Thread:
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
         return frozenset() if own_business else found
 
+    @property
+    def may_train(self) -> bool:
+        """Whether it runs the user's code, or that of a library that trains."""
+        return self.place is not None or any(map(trains, self.frames))
+
     @cached_property
     def scheduled(self) -> bool:
         """Whether it is a library's that waits for news until a time, as a scheduler of jobs."""

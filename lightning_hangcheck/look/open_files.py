@@ -399,6 +399,8 @@ class Holders:
         if target.kind in ("pipe", "fifo"):
             own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
             reads, writes = any(one.reads for one in own), any(one.writes for one in own)
+            if target.kind == "fifo" and reads and writes:
+                return target  # kept open for whoever writes to its path; children have a copy
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))

@@ -83,7 +83,6 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         joined: Kernel id of the thread whose end it waits for, None where it is not known.
         bystander: By its source, nothing that it runs from here on gives back a lock or brings
             news: but for its own end, it ends no other thread's wait.
-        wakes: By its source, it does any of these from here on.
     """
 
     tid: int | None
@@ -96,7 +95,6 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_by: int | None = None
     joined: int | None = None
     bystander: bool = False
-    wakes: bool = False
     frames: tuple[Frame, ...] = ()
 
     @property

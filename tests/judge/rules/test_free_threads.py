@@ -87,9 +87,8 @@ def told(serving: RankView, silent: float, **asking: Any) -> str:
         (ANSWER, (), {"state": "R", "waits_for": ()}, 200.0, "healthy"),
         (ANSWER, (), {"waits_for": (ACCEPT,)}, 200.0, "suspect"),
         (ANSWER, (), waiting_for("process", "wait4", "700", 700), 25.0, "suspect"),
-        # one that ticks beside did not when it woke, nor one that waits for its own process
-        (ANSWER, (1, 2, 3), {}, 20.0, "suspect"),
-        (ANSWER, (1, 2, 3), {}, 31.0, "hang"),
+        # one that ticks may, but not one that waits for its own process
+        (ANSWER, (1, 2, 3), {}, 200.0, "suspect"),
         (ANSWER, (), NO_LIMIT, 6.0, "hang"),
         # a loop at connections may: no stack shows the coroutine that asks further
         (LOOP, (), {"waits_for": (WAKER, CLIENT)}, 200.0, "suspect"),
@@ -124,14 +123,15 @@ def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
     assert told(beside(rank(0, IN_BARRIER), LIBRARYS, **REMOTE), 6.0, **PIPE) == "hang"
 
 
-def test_one_that_asks_for_the_time_to_come_may_answer_then() -> None:
-    """By its source it shuts a connection, or gives a lock back, once a condition holds."""
+def test_one_that_ticks_and_by_its_source_answers_nobody_ends_no_wait() -> None:
+    """It did not when it woke."""
 
     def change(_: int, states: Any, stacks: Any) -> Any:
-        return states, (stacks[0], *(replace(one, wakes=True) for one in stacks[1:]))
+        return states, (stacks[0], *(replace(one, bystander=True) for one in stacks[1:]))
 
     ticking = changed_rank(beside(rank(0, IN_BARRIER), wakes=(1, 2, 3)), change)
-    assert told(ticking, 200.0) == "suspect"
+    assert told(ticking, 20.0) == "suspect"
+    assert told(ticking, 31.0) == "hang"
 
 
 # A rank that waits in its own memory, for a lock or for news, until a thread of it acts.
