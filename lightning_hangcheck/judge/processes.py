@@ -174,9 +174,9 @@ class ProcessReading:
         """
         if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
             return True
-        timed = (end for end in self._ends if end.limited and end.named and not self.wants_work)
-        return any(end.runs_out for end in self._ends) or any(
-            all(target.kind != "lock" for target in end.named) for end in timed
+        return not self.wants_work and any(
+            end.limited and all(target.kind != "lock" for target in end.named)
+            for end in self._ends
         )
 
     @property

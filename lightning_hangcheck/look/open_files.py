@@ -36,6 +36,7 @@ from lightning_hangcheck.look.kernel import (
 )
 from lightning_hangcheck.look.proc import (
     UNREADABLE,
+    descendants,
     io_bytes,
     memory_map,
     read_table,
@@ -532,14 +533,18 @@ class Holders:
         file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
+        def maps(of: int) -> bool:
+            return any(name == file for _, _, name in mapped(of))
+
         family = {one: None for each in self._of_pid for one in (each, *ancestors(each))}
-        others = [
-            one
-            for one in family
-            if one != pid
-            and any(name == file for _, _, name in mapped(one))
-            and (one in self._of_pid or not self._only_joins(one))
-        ]
+        sharing = [one for one in family if maps(one)]
+        others = [one for one in sharing if one in self._of_pid or not self._only_joins(one)]
+        # a launcher that made it may have given it to processes beside the ranks, too
+        for one in descendants(*(one for one in sharing if one not in self._of_pid)):
+            if time.monotonic() > self._deadline:
+                return replace(target, name="")
+            others += [one.pid] if one.pid not in family and maps(one.pid) else []
+        others = [one for one in others if one != pid]
         name = _name_in_memory(pid, file) or f"memory:[{file}]"
         return replace(target, name=name, holders=_holders(others))
 
