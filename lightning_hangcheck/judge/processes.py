@@ -175,8 +175,7 @@ class ProcessReading:
         if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
             return True
         return not self.wants_work and any(
-            end.limited and all(target.kind != "lock" for target in end.named)
-            for end in self._ends
+            end.limited and all(target.kind != "lock" for target in end.named) for end in self._ends
         )
 
     @property

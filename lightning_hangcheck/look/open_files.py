@@ -533,6 +533,7 @@ class Holders:
         file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
+
         def maps(of: int) -> bool:
             return any(name == file for _, _, name in mapped(of))
 
