@@ -223,10 +223,10 @@ class Patience:
         """Where nothing tells what a process waits for, anything may end it."""
         if own.waits_in_vain:
             return Enders()
-        unnamed = all(target.kind == "other" for target in targets)
+        own_too = all(target.kind in ("other", "pipe", "shared") for target in targets)
         helpers = tuple(
             Helper(process, thread.tid)
-            for thread in (own.free_threads if unnamed else ())
+            for thread in (own.free_threads if own_too else ())
             if targets or thread.timer
         )
         if not targets:
