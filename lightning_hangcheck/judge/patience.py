@@ -223,11 +223,11 @@ class Patience:
         """Where nothing tells what a process waits for, anything may end it."""
         if own.waits_in_vain:
             return Enders()
-        own_too = all(target.kind in ("other", "pipe", "shared") for target in targets)
+        others_end = any(target.kind in ("lock", "file", "fifo", "terminal") for target in targets)
         helpers = tuple(
             Helper(process, thread.tid)
-            for thread in (own.free_threads if own_too else ())
-            if targets or thread.timer
+            for thread in (() if others_end else own.free_threads)
+            if thread.timer or (targets and not thread.stack.bystander)
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
