@@ -138,9 +138,9 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         call: The call's name. Where a thread polls for a lock instead, ``filelock`` or
-            ``baton.wait`` (torch's) by that library, ``sleep`` by native code with a file open
-            that another process keeps locked. ``page fault`` where the kernel reads a page of a
-            mapped file.
+            ``baton.wait`` (torch's) by that library, ``exists`` by any code that asks whether a
+            file is gone, ``sleep`` by native code with a file open that another process keeps
+            locked. ``page fault`` where the kernel reads a page of a mapped file.
         kind: ``lock`` a lock on a file; ``process`` the end of a child; ``futex`` a word of memory
             in this process, without a time limit; ``shared`` one that other processes map, too, as
             a semaphore's; ``time`` a time limit, at which the call ends by

@@ -49,6 +49,7 @@ ABANDONED = "which was left behind by a process that is gone"
 POLLS = {
     "filelock": "polls for",
     "baton.wait": "polls for",
+    "exists": "polls for",
     "sleep": "sleeps again and again, as pollers do, for",
 }
 EMPTY, FULL = "which is empty", "which is full"
