@@ -227,7 +227,7 @@ class Patience:
         helpers = tuple(
             Helper(process, thread.tid)
             for thread in (() if others_end else own.free_threads)
-            if thread.timer or (targets and not thread.stack.bystander)
+            if thread.timer or ((targets or own.in_foreign_call) and not thread.stack.bystander)
         )
         if not targets:
             alone = own.in_own_memory and not own.limited

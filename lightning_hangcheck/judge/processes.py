@@ -167,6 +167,11 @@ class ProcessReading:
         return any(end.limited for end in self._ends)
 
     @property
+    def in_foreign_call(self) -> bool:
+        """Whether its main thread waits itself, in a call of which nothing tells who ends it."""
+        return any(newest.chain and not newest.chain.leads_on for newest in self.complete[-1:])
+
+    @property
     def gives_up(self) -> bool:
         """Whether its wait for what has a name ends at a time: a poll's limit, a timer, an alarm.
 
