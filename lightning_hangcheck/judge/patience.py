@@ -335,8 +335,10 @@ class Patience:
             nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
+                calls = None if caller.runs_any else calls
                 certain = bool(calls) or of_helpers
-                for end in ends if calls or (calls is None and caller.may_train) else ():
+                may_call = caller.may_train or caller.runs_any
+                for end in ends if calls or (calls is None and may_call) else ():
                     # one that went round while its process did nothing new, without a call, makes
                     # none
                     if end.runs and not (nothing_new and end.came_round):

@@ -483,11 +483,13 @@ class ProcessReading:
         """Yield threads that may still call what ranks wait for, with where their own waits end.
 
         An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
-        user's code or by what trains for it; or an installed package's, if its source says so.
+        user's code or by what trains for it; or an installed package's, if its source says so. No
+        stack shows what an event loop runs next.
         """
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
-                if (thread.may_train or thread.packages) and not thread.for_ranks:
+                acts = thread.may_train or thread.packages or thread.runs_any
+                if acts and not thread.for_ranks:
                     yield (
                         thread,
                         [each for each in newest.follow(thread).ends if each.state is not None],

@@ -186,6 +186,11 @@ class Thread:
         return frozenset() if own_business else found
 
     @property
+    def runs_any(self) -> bool:
+        """Whether it is an event loop of Python's that runs whatever others give it."""
+        return self.pythons_loop and self.place is None
+
+    @property
     def may_train(self) -> bool:
         """Whether it runs the user's code, or that of a library that trains."""
         return self.place is not None or any(map(trains, self.frames))
