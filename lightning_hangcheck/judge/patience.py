@@ -313,7 +313,14 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
-        return Enders(() if alone else ("inside",), (*known, *helpers))
+        ends = Enders(() if alone else ("inside",), (*known, *helpers))
+        if target.kind != "lock":
+            return ends
+        # a library's thread may have taken it, and wait for what is to be written there
+        heard = [
+            found for one, look in holders for found in self._heard_by(one, read_process(look))
+        ]
+        return Enders.any_of([ends, *heard])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
