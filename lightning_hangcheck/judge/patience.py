@@ -11,6 +11,7 @@ wait-for graphs (Knapp 1987; used for MPI by Hilbrich et al. 2009).
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
@@ -320,7 +321,7 @@ class Patience:
         heard = [
             found for one, look in holders for found in self._heard_by(one, read_process(look))
         ]
-        return Enders.any_of([ends, *heard])
+        return Enders.any_of([ends, *chain.from_iterable(heard)])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.

@@ -118,6 +118,43 @@ def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any
     assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
 
 
+LIMITED = {"waits_for": (*PIPE["waits_for"], WaitTarget(call="poll", kind="time"))}
+NAMED = waiting_for("shared", "futex", "/dev/shm/sem.go", 100)  # noqa: S108 - as the kernel says
+LATE = (user("later", 30),)
+
+
+def test_a_wait_that_ends_at_a_time_is_no_circle() -> None:
+    """A poll's limit, or an alarm by which a program ends what takes it too long."""
+    asking = rank(1, IN_LOAD, silent=200.0, **PIPE)
+    assert told(rank(0, IN_BARRIER), 200.0, **LIMITED) == "suspect"
+    for alarm, verdict in ((False, "hang"), (True, "suspect")):
+        own = asking.processes[0]
+        samples = [
+            replace(one, kernel=replace(one.kernel, catches_alarm=alarm)) for one in own.samples
+        ]
+        view = replace(asking, processes=(replace(own, samples=tuple(samples)),))
+        assert judge(job(rank(0, IN_BARRIER), view)).verdict == verdict
+
+
+def test_what_has_a_path_any_program_may_open() -> None:
+    assert told(rank(0, IN_BARRIER), 200.0, **NAMED) == "suspect"
+
+
+@pytest.mark.parametrize("held", [PIPE, waiting_for("shared", "futex", "memory:[0:9]", 100)])
+def test_its_own_threads_may_bring_what_another_process_has_too(held: dict[str, Any]) -> None:
+    asks = rank(1, IN_LOAD, silent=200.0, **held)
+    assert judge(job(rank(0, IN_BARRIER), asks)).verdict == "hang"
+    assert judge(job(rank(0, IN_BARRIER), beside(asks, LATE))).verdict == "suspect"
+
+
+def test_any_thread_may_end_a_call_of_which_nothing_tells_who_does() -> None:
+    """A queue in C: no frame of the interpreter's library shows for what it waits."""
+    asks = rank(1, IN_LOAD, silent=200.0, **NO_LIMIT)
+    peer = rank(0, IN_BARRIER, silent=200.0)
+    assert judge(job(peer, asks)).verdict == "hang"
+    assert judge(job(peer, beside(asks, LATE))).verdict == "suspect"
+
+
 def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
     assert told(beside(rank(0, IN_BARRIER), IN_POOL, **REMOTE), 200.0, **PIPE) == "suspect"
     assert told(beside(rank(0, IN_BARRIER), LIBRARYS, **REMOTE), 6.0, **PIPE) == "hang"
@@ -281,6 +318,8 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         # it asks for a key, and does not sleep; a timer's calls are no collectives
         ([(HELPER, ASKS_STORE)], None, None, "hang"),
         ([(TIMER, ASLEEP)], None, None, "hang"),
+        # an event loop may run anything later
+        ([(LOOP, TIMED, (9, 9, 9))], None, None, "suspect"),
         # an asynchronous save of torch's may call one, the threads of other libraries do not
         ([(SAVES, ASLEEP, (9, 9, 9))], None, None, "suspect"),
         ([(UPLOADS, ASLEEP, (9, 9, 9))], None, None, "hang"),
