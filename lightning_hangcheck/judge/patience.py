@@ -318,9 +318,7 @@ class Patience:
         if target.kind != "lock":
             return ends
         # a library's thread may have taken it, and wait for what is to be written there
-        heard = [
-            found for one, look in holders for found in self._heard_by(one, read_process(look))
-        ]
+        heard = (self._heard_by(one, read_process(look)) for one, look in holders)
         return Enders.any_of([ends, *chain.from_iterable(heard)])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
