@@ -66,7 +66,7 @@ class StatLine(NamedTuple):
     """The fields of /proc/PID/stat that we use, or of a thread's; numbered as in proc(5)."""
 
     name: str  # 2: of the program, or as the thread was named
-    state: str  # 3
+    state: str  # 3; ``S`` where the main thread has left, and others go on (20, their number)
     parent_pid: int  # 4
     major_faults: int  # 12
     cpu_s: float  # 14 and 15, user and system time of all its threads, or of this one
@@ -93,9 +93,10 @@ def parse_stat(line: bytes) -> StatLine:
     """
     behind = line.rindex(b")")
     fields = line[behind + 2 :].split()
+    state, threads = fields[0].decode("ascii"), int(fields[17])
     return StatLine(
         name=line[line.index(b"(") + 1 : behind].decode(errors="replace"),
-        state=fields[0].decode("ascii"),
+        state="S" if state == "Z" and threads > 1 else state,
         parent_pid=int(fields[1]),
         major_faults=int(fields[9]),
         cpu_s=(int(fields[11]) + int(fields[12])) / TICKS_PER_SECOND,

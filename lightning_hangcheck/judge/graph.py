@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.judge.activity import read_process_activity
+from lightning_hangcheck.judge.job import process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
     pending_collective,
@@ -436,10 +437,15 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
         if reading.activity == "idle" and reading.own.locked:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
-            sharing = {job.processes.rank_of(host, holder) for holder in target.holders}
-            known = [one for one in sharing if one is not None]
-            if others := sorted(o for o in known if target.name not in at_object.get(o, ())):
-                yield Wait((rank,), tuple(others), ("at a semaphore or lock that they share",))
+            sharing = {process_of(host, holder) for holder in target.holders}
+            ranks = {job.processes.ranks[one] for one in sharing if one in job.processes.ranks}
+            others = sorted(one for one in ranks if target.name not in at_object.get(one, ()))
+            # one beside the ranks may be whoever is to bring it
+            beside = sorted(
+                job.processes.node(*one) for one in sharing - job.processes.looks.keys()
+            )
+            if ends := beside or others:
+                yield Wait((rank,), tuple(ends), ("at a semaphore or lock that they share",))
     for (enders, through, firm), nodes in together.items():
         waiters = tuple(dict.fromkeys(nodes))
         yield Wait(waiters, enders, (through,) * len(waiters), firm)

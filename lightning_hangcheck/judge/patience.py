@@ -11,6 +11,7 @@ wait-for graphs (Knapp 1987; used for MPI by Hilbrich et al. 2009).
 from __future__ import annotations
 
 import math
+from itertools import chain
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
@@ -177,8 +178,8 @@ class Patience:
             thread = next(one for one in free if one.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
-            if (thread.ticks and not thread.stack.wakes) or thread.for_ranks:
-                return Enders(("inside",))
+            if (thread.ticks and thread.stack.bystander) or thread.for_ranks:
+                return Enders(("inside",))  # it brought nothing when it woke
             named = [target for target in thread.targets if target.kind not in ("time", "futex")]
             if not named or len(named) < len(thread.targets):
                 return Enders(("outside",))
@@ -223,11 +224,11 @@ class Patience:
         """Where nothing tells what a process waits for, anything may end it."""
         if own.waits_in_vain:
             return Enders()
-        unnamed = all(target.kind == "other" for target in targets)
+        others_end = any(target.kind in ("lock", "file", "fifo", "terminal") for target in targets)
         helpers = tuple(
             Helper(process, thread.tid)
-            for thread in (own.free_threads if unnamed else ())
-            if targets or thread.timer
+            for thread in (() if others_end else own.free_threads)
+            if thread.timer or ((targets or own.in_foreign_call) and not thread.stack.bystander)
         )
         if not targets:
             alone = own.in_own_memory and not own.limited
@@ -235,7 +236,7 @@ class Patience:
             return Enders.any_of([itself, *self._heard_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if endless(targets) else ("inside",), helpers)
-        unseen = Enders(("outside",)) if own.runs_out else unseen
+        unseen = Enders(("outside",)) if own.gives_up else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
     def _heard_by(self, process: Process, own: ProcessReading) -> list[Enders]:
@@ -278,7 +279,7 @@ class Patience:
             if target.abandoned:
                 return Enders()
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
-            alone = target.kind == "shared" and bool(target.name) and of_python
+            alone = target.kind == "shared" and target.name[:1] not in ("", "/") and of_python
             owners = self._processes.owners
             coming = tuple(  # a process that starts may yet map a word that none but it has mapped
                 process
@@ -298,8 +299,9 @@ class Patience:
                 or read_process(looks[one]).targets
             ]
         complete = len(known) == len(could - {waiter})
-        # a process that nobody has looked at may do anything, or anybody may write to its path
+        # a process that nobody has looked at may do anything, and anybody use what has a path
         commanded = target.kind == "fifo" and target.call in READS and not known
+        commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
         if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(one, looks[one]) for one in sorted(could) if one in looks]
@@ -312,7 +314,12 @@ class Patience:
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
-        return Enders(() if alone else ("inside",), (*known, *helpers))
+        ends = Enders(() if alone else ("inside",), (*known, *helpers))
+        if target.kind != "lock":
+            return ends
+        # a library's thread may have taken it, and wait for what is to be written there
+        heard = (self._heard_by(one, read_process(look)) for one, look in holders)
+        return Enders.any_of([ends, *chain.from_iterable(heard)])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
@@ -334,8 +341,10 @@ class Patience:
             nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
+                calls = None if caller.runs_any else calls
                 certain = bool(calls) or of_helpers
-                for end in ends if calls is not False else ():
+                may_call = caller.may_train or caller.runs_any
+                for end in ends if calls or (calls is None and may_call) else ():
                     # one that went round while its process did nothing new, without a call, makes
                     # none
                     if end.runs and not (nothing_new and end.came_round):

@@ -22,7 +22,6 @@ from lightning_hangcheck.judge.threads import (
     given_away,
     in_lock,
     joins,
-    trains,
 )
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
@@ -168,6 +167,23 @@ class ProcessReading:
         return any(end.limited for end in self._ends)
 
     @property
+    def in_foreign_call(self) -> bool:
+        """Whether its main thread waits itself, in a call of which nothing tells who ends it."""
+        return any(newest.chain and not newest.chain.leads_on for newest in self.complete[-1:])
+
+    @property
+    def gives_up(self) -> bool:
+        """Whether its wait for what has a name ends at a time: a poll's limit, a timer, an alarm.
+
+        A sleep between two tries for a lock ends none, nor between two looks for work.
+        """
+        if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
+            return True
+        return not self.wants_work and any(
+            end.limited and all(target.kind != "lock" for target in end.named) for end in self._ends
+        )
+
+    @property
     def may_wait_for_device(self) -> bool:
         """Whether its wait may end in one for a device: in memory or the driver."""
         elsewhere = {*OUTSIDE, "pipe", "shared"}
@@ -216,11 +232,6 @@ class ProcessReading:
             for target in thread.heard
             if target.kind == "socket" or set(pids_here(target)) - {self.look.pid}
         )
-
-    @property
-    def runs_out(self) -> bool:
-        """Whether a timer ends its wait, if nothing else does before."""
-        return any(end.runs_out for end in self._ends)
 
     @cached_property
     def _at_own_memory(self) -> bool:
@@ -472,11 +483,12 @@ class ProcessReading:
         """Yield threads that may still call what ranks wait for, with where their own waits end.
 
         An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
-        user's code or by what trains for it.
+        user's code or by what trains for it; or an installed package's, if its source says so. No
+        stack shows what an event loop runs next.
         """
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
-                acts = any(map(trains, thread.frames)) or thread.place is not None
+                acts = thread.may_train or thread.packages or thread.runs_any
                 if acts and not thread.for_ranks:
                     yield (
                         thread,

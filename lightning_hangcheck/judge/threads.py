@@ -187,6 +187,16 @@ class Thread:
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
         return frozenset() if own_business else found
 
+    @property
+    def runs_any(self) -> bool:
+        """Whether it is an event loop of Python's that runs whatever others give it."""
+        return self.pythons_loop and self.place is None
+
+    @property
+    def may_train(self) -> bool:
+        """Whether it runs the user's code, or that of a library that trains."""
+        return self.place is not None or any(map(trains, self.frames))
+
     @cached_property
     def scheduled(self) -> bool:
         """Whether it is a library's that waits for news until a time, as a scheduler of jobs."""
@@ -239,9 +249,10 @@ class Thread:
 
         A server's, or that of a broker's client, or of a library's pool of processes.
         """
-        of_python = all(is_standard(frame.file) for frame in self.frames) and not any(
-            "/multiprocessing/" in frame.file for frame in self.frames
-        )
+        files = [frame.file for frame in self.frames]
+        serves = any(file.endswith("/multiprocessing/managers.py") for file in files)
+        of_pool = not serves and any("/multiprocessing/" in file for file in files)
+        of_python = not of_pool and all(map(is_standard, files))
         calls_back = self.rests and self.place is None and (of_python or bool(self.packages))
         named = self.named if calls_back else ()
         return tuple(target for target in named if target.kind in ("socket", "pipe"))
@@ -377,12 +388,16 @@ class Moment:
         if by_their_end and not any(owner in helper.owners for helper in self.helpers):
             return self.helpers
         news = not in_lock(stack)
+        # a lock of the interpreter's library, as on an import, is kept by whoever is in it, too
+        inner = "" if news else stack.frames[-1].file
+        of_library = inner if is_standard(inner) and not inner.endswith("/threading.py") else None
         return [
             helper
             for helper in self.helpers
             if (
                 owner in helper.owners
                 or not helper.rests
+                or any(frame.file == of_library for frame in helper.frames)
                 or (news and (helper.timer or helper.scheduled))
             )
             and (by_their_end or not helper.stack.bystander)

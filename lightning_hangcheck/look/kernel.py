@@ -55,11 +55,12 @@ MOST_THREADS = 256
 POLLERS = frozenset({"TP_SHM_reactor", "TP_IBV_reactor"})
 """Threads of torch's RPC (tensorpipe's reactor.cc) that look for messages without end, by a core
 each where cores are free: whether the rank waits or works, they are the same."""
+OF_ALARM = 1 << (signal.SIGALRM - 1)
 OF_TIMERS = sum(
     1 << (number - 1)
     for number in (
         *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
-        *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO),
+        *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGHUP, signal.SIGCONT),
     )
 )
 
@@ -102,6 +103,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
             major_faults=line.major_faults,
             exit_code=code if line.has_ended else None,
             catches_timers=bool(line.caught_signals & OF_TIMERS),
+            catches_alarm=bool(line.caught_signals & OF_ALARM),
             polls=bool(polled_s),
             read_bytes=read_bytes,
             written_bytes=written_bytes,

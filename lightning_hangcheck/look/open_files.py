@@ -36,6 +36,7 @@ from lightning_hangcheck.look.kernel import (
 )
 from lightning_hangcheck.look.proc import (
     UNREADABLE,
+    descendants,
     io_bytes,
     memory_map,
     read_table,
@@ -64,6 +65,7 @@ WORKER_SERVER = "pt_workerserver"
 """Threads of torch's worker server, which a launcher has, too."""
 MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
 """Names of the end of a pseudo-terminal that a program has (pts(4))."""
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where glibc keeps semaphores and shared memory
 
 
 class Opened(NamedTuple):
@@ -398,6 +400,8 @@ class Holders:
         if target.kind in ("pipe", "fifo"):
             own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
             reads, writes = any(one.reads for one in own), any(one.writes for one in own)
+            if target.kind == "fifo" and reads and writes:
+                return target  # kept open for whoever writes to its path; children have a copy
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
@@ -511,7 +515,8 @@ class Holders:
 
         A lock, semaphore, event or queue of multiprocessing is a word of a file that all its
         processes map (sem_overview(7)). Who took it nobody notes, but only who maps it can give it
-        back. Who joins a thread waits in its own memory, but by the same call: that is none.
+        back, and where the file has a name that others know, whoever opens it. Who joins a thread
+        waits in its own memory, but by the same call: that is none.
         """
 
         def mapped(of: int) -> list[tuple[int, int, str]]:
@@ -528,15 +533,21 @@ class Holders:
         file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
         if not file:
             return None
+
+        def maps(of: int) -> bool:
+            return any(name == file for _, _, name in mapped(of))
+
         family = {one: None for each in self._of_pid for one in (each, *ancestors(each))}
-        others = [
-            one
-            for one in family
-            if one != pid
-            and any(name == file for _, _, name in mapped(one))
-            and (one in self._of_pid or not self._only_joins(one))
-        ]
-        return replace(target, name=f"memory:[{file}]", holders=_holders(others))
+        sharing = [one for one in family if maps(one)]
+        others = [one for one in sharing if one in self._of_pid or not self._only_joins(one)]
+        # a launcher that made it may have given it to processes beside the ranks, too
+        for one in descendants(*(one for one in sharing if one not in self._of_pid)):
+            if time.monotonic() > self._deadline:
+                return replace(target, name="")
+            others += [one.pid] if one.pid not in family and maps(one.pid) else []
+        others = [one for one in others if one != pid]
+        name = _name_in_memory(pid, file) or f"memory:[{file}]"
+        return replace(target, name=name, holders=_holders(others))
 
     def _only_joins(self, pid: int) -> bool:
         """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
@@ -589,6 +600,22 @@ class Holders:
             connection=inode,
             carried_bytes=own.carried_bytes,
         )
+
+
+def _name_in_memory(pid: int, file: str) -> str:
+    """Return the name by which any program may open a mapped file; none of multiprocessing's own.
+
+    What maps a semaphore first shows another name, which is gone (glibc, sem_open.c).
+    """
+    device, _, inode = file.rpartition(":")
+    with suppress(NoAnswer, OSError):
+        facts = os.stat(f"/proc/{pid}/root{SHARED_MEMORY}")  # noqa: PTH116 - as `open_of`
+        if device == f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}":
+            with os.scandir(f"/proc/{pid}/root{SHARED_MEMORY}") as entries:
+                for one in entries:
+                    if one.inode() == int(inode) and not one.name.startswith("sem.mp-"):
+                        return f"{SHARED_MEMORY}/{one.name}"
+    return ""
 
 
 def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:

@@ -42,7 +42,7 @@ from lightning_hangcheck.look.threads import (
 )
 from lightning_hangcheck.machine import read_proc
 from lightning_hangcheck.model.case import CodeNote
-from lightning_hangcheck.model.code_owner import is_users
+from lightning_hangcheck.model.code_owner import is_standard
 from lightning_hangcheck.model.evidence import Gap, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.session.session import why_withheld
@@ -286,7 +286,7 @@ def look_at(
         if subject.target.role == "rank" and subject.stack is not None
         for number, thread in enumerate(subject.stack.threads)
         for frame in thread.frames
-        if not number or is_users(frame.file)
+        if not number or not is_standard(frame.file)
     ]
     called = (site.frames for flight in flights.values() for site in flight.sites.values())
     return Look(

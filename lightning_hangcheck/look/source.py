@@ -246,6 +246,7 @@ class Parsed:
         scopes = (*FUNCTIONS, ast.ClassDef)
         start = max((at for at, node in enumerate(path) if isinstance(node, scopes)), default=0)
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
+        ahead = self.calls.collectives(line)
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
         awaits, retried, until = False, list[str](), 0
@@ -308,7 +309,7 @@ class Parsed:
             caught=tuple(dict.fromkeys(retried)),
             awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
             after_backward=after,
-            collectives_ahead=self.calls.collectives(line) if is_users(file) else None,
+            collectives_ahead=ahead if ahead or is_users(file) else None,
         )
 
     def _after_backward(

@@ -97,17 +97,16 @@ def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """Say which threads end no other one's wait by their source: a heartbeat, a reader of a log.
 
-    And which may. Of what is the user's own: a library's thread does its work.
+    Of what is the user's own: a library's thread does its work.
     """
+
+    def wakes(frame: Frame) -> bool | None:
+        found = sources.parsed(frame.file) if is_users(frame.file) else None
+        return None if found is None else found.calls.waking(frame.line)
 
     def marked(thread: ThreadStack) -> ThreadStack:
         own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
-        told = []
-        for frame in own:
-            found = sources.parsed(frame.file) if is_users(frame.file) else None
-            told.append(None if found is None else found.calls.waking(frame.line))
-        wakes, nothing = True in told, {*told} == {False}
-        return replace(thread, bystander=nothing, wakes=wakes) if wakes or nothing else thread
+        return replace(thread, bystander={*map(wakes, own)} == {False})
 
     first, *others = stack.threads
     return replace(stack, threads=(first, *map(marked, others)))
@@ -286,10 +285,10 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
 
 
 def _named(tree: ast.Module, frame: Frame, expression: ast.expr) -> NamedLock | None:
-    """Read a lock's name; None of what may give another one each time, as a property."""
+    """Read a lock's name; None of what may give another one each time: a property, or its part."""
     root, *attributes = names_of(expression) or [""]
     functions = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
-    if not root or functions & set(attributes):
+    if not root or functions & set(attributes) or len(attributes) > 1:
         return None
     text = ast.unparse(expression)
     if any(attribute.startswith("__") and not attribute.endswith("__") for attribute in attributes):

@@ -83,7 +83,6 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
         joined: Kernel id of the thread whose end it waits for, None where it is not known.
         bystander: By its source, nothing that it runs from here on gives back a lock or brings
             news: but for its own end, it ends no other thread's wait.
-        wakes: By its source, it does any of these from here on.
     """
 
     tid: int | None
@@ -96,7 +95,6 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     held_by: int | None = None
     joined: int | None = None
     bystander: bool = False
-    wakes: bool = False
     frames: tuple[Frame, ...] = ()
 
     @property
@@ -148,8 +146,8 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
             a semaphore's; ``time`` a time limit, at which the call ends by
             itself; the others what the descriptor is.
         name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
-            child; the address of a futex; ``memory:[DEVICE:INODE]``. Empty where it could not be
-            read.
+            child; the address of a futex; ``memory:[DEVICE:INODE]``, or a path that any program
+            may open. Empty where it could not be read.
         holders: Processes that could end the wait, as far as known: who holds the lock, has the
             other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: whoever made it is known to be gone, and the waiter asks for ever.
@@ -257,6 +255,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         catches_timers: It has a handler for the signals of interval timers (``signal.alarm``), or
             for one of those that are there for programs to send: no file of the kernel shows
             whether a timer runs, or who sends. It may wake the main thread at any time.
+        catches_alarm: It has one for SIGALRM, by which programs end what takes them too long.
         polls: A library's thread of it polls without end, by design: that thread is left out, and
             its processor time is not in ``cpu_s``.
         threads: The one that trains first, mostly the main one; at most 256, the rest counted
@@ -273,6 +272,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     exit_code: int | None = None
     memory: MemoryUse | None = None
     catches_timers: bool = False
+    catches_alarm: bool = False
     polls: bool = False
     read_bytes: int | None = None
     written_bytes: int | None = None

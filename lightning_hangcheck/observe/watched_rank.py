@@ -170,7 +170,9 @@ class WatchedRank:
         beat, stack = self.beat, sample.stack
         if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
             wakes = any(one != signal.SIGCHLD or has_children for one in beat.handled_signals)
-            sample = replace(sample, kernel=replace(sample.kernel, catches_timers=wakes))
+            alarm = signal.SIGALRM in beat.handled_signals
+            kernel = replace(sample.kernel, catches_timers=wakes, catches_alarm=alarm)
+            sample = replace(sample, kernel=kernel)
         main = stack.threads[0] if stack is not None and stack.threads else None
         if beat is None or stack is None or main is None or main.tid not in (None, self.found.pid):
             return sample

@@ -318,6 +318,7 @@ def _outwards(call: FrameType | None) -> Iterator[FrameType]:
 SENT_BY_PROGRAMS = (
     *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGCHLD),
+    *(signal.SIGHUP, signal.SIGCONT),
 )
 MOST_HANDLERS = 64
 """Objects that are looked into: a handler may call the one before it, and that the one before."""
@@ -328,11 +329,12 @@ def handled_signals() -> tuple[int, ...]:
 
     A handler in C, such as faulthandler's, sets no event. One of a training framework, such as
     Lightning's for SLURM or a DataLoader's for its workers, looks only after its own work, unless
-    it calls one of somebody else.
+    it calls one of somebody else. One for SIGHUP that is for SIGTERM, too, ends the program.
     """
-    return tuple(
-        int(signals) for signals in SENT_BY_PROGRAMS if _is_of_others(signal.getsignal(signals))
-    )
+    found = {one: signal.getsignal(one) for one in SENT_BY_PROGRAMS}
+    if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
+        del found[signal.SIGHUP]
+    return tuple(int(one) for one, handler in found.items() if _is_of_others(handler))
 
 
 def _is_of_others(handler: object) -> bool:

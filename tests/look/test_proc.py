@@ -119,9 +119,14 @@ def test_one_that_is_woken_on_another_processor_has_not_slept_since_the_machine_
 
 # fields 3 to 52 of a process that was killed by SIGKILL (exit status 9)
 FIELDS = (
-    "Z 55 55 57 0 -1 4194304 1931 0 1 0 130 27 0 0 20 0 2 0 111803 93368320 3305 "
+    "Z 55 55 57 0 -1 4194304 1931 0 1 0 130 27 0 0 20 0 1 0 111803 93368320 3305 "
     "18446744073709551615 1 2 3 0 0 0 0 16781318 8194 0 0 0 17 0 0 0 0 0 0 4 5 6 7 8 9 10 9"
 )
+
+
+def test_a_main_thread_that_left_the_others_alone_is_no_end_of_its_process() -> None:
+    one, two = (FIELDS.replace(" 20 0 1 ", f" 20 0 {threads} ") for threads in (1, 2))
+    assert [parse_stat(f"7 (a) {each}".encode()).has_ended for each in (one, two)] == [True, False]
 
 
 @given(st.binary(max_size=15).filter(lambda name: b"\0" not in name))

@@ -70,7 +70,7 @@ input()
 
 @pytest.fixture
 def unhandled() -> Iterator[None]:
-    numbers = (signal.SIGUSR1, signal.SIGCHLD)
+    numbers = (signal.SIGUSR1, signal.SIGCHLD, signal.SIGHUP, signal.SIGTERM)
     before = {one: signal.signal(one, signal.SIG_DFL) for one in numbers}
     yield
     faulthandler.unregister(signal.SIGUSR1)
@@ -102,6 +102,13 @@ def test_a_rank_tells_whose_handlers_could_end_its_wait(unhandled: None) -> None
     for handler, of_others in handlers:
         signal.signal(signal.SIGUSR1, handler)
         assert (signal.SIGUSR1 in handled_signals()) == of_others, handler
+
+
+def test_a_hangup_that_ends_the_program_brings_no_news(unhandled: None) -> None:
+    signal.signal(signal.SIGHUP, sets_an_event)
+    assert signal.SIGHUP in handled_signals()
+    signal.signal(signal.SIGTERM, sets_an_event)
+    assert signal.SIGHUP not in handled_signals()
 
 
 async def next_rollout(rollouts: asyncio.Queue[int]) -> int:

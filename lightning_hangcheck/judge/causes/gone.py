@@ -136,7 +136,8 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
 
     A key of the store may be set by anybody: a rank that ended well may have owed none. Else
     nobody, where those that are left wait for what only the job could bring, or ask again and
-    again. What they ask of something outside, or sleep for once, may go on by itself.
+    again. What they ask of something outside, or sleep for once, may go on by itself, as may those
+    that have left the process group.
     """
     if situation.waited_for:
         ended = {one.rank for one in gone}
@@ -145,7 +146,7 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
         return "outside" if at_store and all(left_well(one.view) for one in gone) else "nobody"
     if not situation.standstill:
         return "unknown_pace"
-    if not with_fault:
+    if not with_fault or all(one.beat.membership == "left" for one in situation.suspects):
         return "outside"
 
     def asks_the_job(reading: RankReading) -> bool:

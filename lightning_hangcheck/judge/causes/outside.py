@@ -44,6 +44,7 @@ HUB = "huggingface_hub"
 NOBODY = (
     "which no visible process of this machine holds: a stale lock file, or a lock of another host"
 )
+INHERITED = "which a process holds that was not seen: it inherited the file, or is on another host"
 ABANDONED = "which was left behind by a process that is gone"
 POLLS = {
     "filelock": "polls for",
@@ -127,7 +128,7 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
         "file_lock",
         sentence,
         sure=0.95 if proven else (0.8, 0.5),
-        aspect="held" if lock.holders else "stale",
+        aspect="held" if lock.holders else "stale" if lock.call in POLLS else None,
         evidence=[EvidenceItem("kernel", waiter.rank, f"{waits}, held by {held}")],
         silence_s=silence_s,
         place=waiter.place,
@@ -136,7 +137,8 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
 
 def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> str:
     if not lock.holders:
-        return ABANDONED if lock.abandoned else NOBODY
+        nobody = NOBODY if lock.call in POLLS else INHERITED
+        return ABANDONED if lock.abandoned else nobody
     holder = lock.holders[0]
     reading = situation.job.rank_of(waiter, holder)
     if reading is None:

@@ -87,9 +87,8 @@ def told(serving: RankView, silent: float, **asking: Any) -> str:
         (ANSWER, (), {"state": "R", "waits_for": ()}, 200.0, "healthy"),
         (ANSWER, (), {"waits_for": (ACCEPT,)}, 200.0, "suspect"),
         (ANSWER, (), waiting_for("process", "wait4", "700", 700), 25.0, "suspect"),
-        # one that ticks beside did not when it woke, nor one that waits for its own process
-        (ANSWER, (1, 2, 3), {}, 20.0, "suspect"),
-        (ANSWER, (1, 2, 3), {}, 31.0, "hang"),
+        # one that ticks may, but not one that waits for its own process
+        (ANSWER, (1, 2, 3), {}, 200.0, "suspect"),
         (ANSWER, (), NO_LIMIT, 6.0, "hang"),
         # a loop at connections may: no stack shows the coroutine that asks further
         (LOOP, (), {"waits_for": (WAKER, CLIENT)}, 200.0, "suspect"),
@@ -119,19 +118,57 @@ def test_whatever_the_other_holds_any_thread_of_it_may_bring(held: dict[str, Any
     assert told(beside(rank(0, IN_BARRIER)), 200.0, **held) == "suspect"
 
 
+LIMITED = {"waits_for": (*PIPE["waits_for"], WaitTarget(call="poll", kind="time"))}
+NAMED = waiting_for("shared", "futex", "/dev/shm/sem.go", 100)  # noqa: S108 - as the kernel says
+LATE = (user("later", 30),)
+
+
+def test_a_wait_that_ends_at_a_time_is_no_circle() -> None:
+    """A poll's limit, or an alarm by which a program ends what takes it too long."""
+    asking = rank(1, IN_LOAD, silent=200.0, **PIPE)
+    assert told(rank(0, IN_BARRIER), 200.0, **LIMITED) == "suspect"
+    for alarm, verdict in ((False, "hang"), (True, "suspect")):
+        own = asking.processes[0]
+        samples = [
+            replace(one, kernel=replace(one.kernel, catches_alarm=alarm)) for one in own.samples
+        ]
+        view = replace(asking, processes=(replace(own, samples=tuple(samples)),))
+        assert judge(job(rank(0, IN_BARRIER), view)).verdict == verdict
+
+
+def test_what_has_a_path_any_program_may_open() -> None:
+    assert told(rank(0, IN_BARRIER), 200.0, **NAMED) == "suspect"
+
+
+@pytest.mark.parametrize("held", [PIPE, waiting_for("shared", "futex", "memory:[0:9]", 100)])
+def test_its_own_threads_may_bring_what_another_process_has_too(held: dict[str, Any]) -> None:
+    asks = rank(1, IN_LOAD, silent=200.0, **held)
+    assert judge(job(rank(0, IN_BARRIER), asks)).verdict == "hang"
+    assert judge(job(rank(0, IN_BARRIER), beside(asks, LATE))).verdict == "suspect"
+
+
+def test_any_thread_may_end_a_call_of_which_nothing_tells_who_does() -> None:
+    """A queue in C: no frame of the interpreter's library shows for what it waits."""
+    asks = rank(1, IN_LOAD, silent=200.0, **NO_LIMIT)
+    peer = rank(0, IN_BARRIER, silent=200.0)
+    assert judge(job(peer, asks)).verdict == "hang"
+    assert judge(job(peer, beside(asks, LATE))).verdict == "suspect"
+
+
 def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
     assert told(beside(rank(0, IN_BARRIER), IN_POOL, **REMOTE), 200.0, **PIPE) == "suspect"
     assert told(beside(rank(0, IN_BARRIER), LIBRARYS, **REMOTE), 6.0, **PIPE) == "hang"
 
 
-def test_one_that_asks_for_the_time_to_come_may_answer_then() -> None:
-    """By its source it shuts a connection, or gives a lock back, once a condition holds."""
+def test_one_that_ticks_and_by_its_source_answers_nobody_ends_no_wait() -> None:
+    """It did not when it woke."""
 
     def change(_: int, states: Any, stacks: Any) -> Any:
-        return states, (stacks[0], *(replace(one, wakes=True) for one in stacks[1:]))
+        return states, (stacks[0], *(replace(one, bystander=True) for one in stacks[1:]))
 
     ticking = changed_rank(beside(rank(0, IN_BARRIER), wakes=(1, 2, 3)), change)
-    assert told(ticking, 200.0) == "suspect"
+    assert told(ticking, 20.0) == "suspect"
+    assert told(ticking, 31.0) == "hang"
 
 
 # A rank that waits in its own memory, for a lock or for news, until a thread of it acts.
@@ -281,6 +318,8 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         # it asks for a key, and does not sleep; a timer's calls are no collectives
         ([(HELPER, ASKS_STORE)], None, None, "hang"),
         ([(TIMER, ASLEEP)], None, None, "hang"),
+        # an event loop may run anything later
+        ([(LOOP, TIMED, (9, 9, 9))], None, None, "suspect"),
         # an asynchronous save of torch's may call one, the threads of other libraries do not
         ([(SAVES, ASLEEP, (9, 9, 9))], None, None, "suspect"),
         ([(UPLOADS, ASLEEP, (9, 9, 9))], None, None, "hang"),
