@@ -20,7 +20,7 @@ from lightning_hangcheck.cli.options import (
     setting_options,
     settings_from,
 )
-from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
+from lightning_hangcheck.cli.showing import HANG, exit_code_of, kept_in, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.discovery import patience_of
@@ -127,7 +127,7 @@ def attach(
         refuse_used(folder)
     if hostfile is not None and folder is not None:
         joined = several_nodes.attach_everywhere(names, way, folder, at_once)
-        show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
+        show(verdict_text.render(joined.case, joined.verdict, kept_in(joined.kept)))
         for silent in joined.silent:
             say(f"{silent.what}: {silent.reason}")
         for host, sentence in joined.said:
@@ -141,8 +141,8 @@ def attach(
     case, ranks = visit.look(job, limits, run_id, recorded, local_values=asked)
     verdict = judge(case)
     if folder is not None:  # else another host asks: it judges this with that of the others
-        save_run(case, verdict, ranks, folder)
-        show(verdict_text.render(case, verdict, run_dir or as_typed(folder.path)))
+        kept = save_run(case, verdict, ranks, folder)
+        show(verdict_text.render(case, verdict, kept_in(kept)))
     watch = watch_over(recorded.session) if recorded.session is not None else None
     said = tuple(_beside_it(case, verdict, watch))
     stands = watch is not None and watch.notes is not None and hang_stands(watch.notes, case)

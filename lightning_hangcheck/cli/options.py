@@ -89,7 +89,8 @@ def option(names: str, unit: str | None, text: str, group: str = "", **facts: An
 
 def many(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
     """Give a command an option that may be given several times."""
-    return option(names, unit, text, group, multiple=True, is_flag=False, **facts)
+    # not False: that lets click leave the value out
+    return option(names, unit, text, group, multiple=True, is_flag=None, **facts)
 
 
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:

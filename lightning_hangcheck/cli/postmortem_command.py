@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.options import option, run_dir_option
-from lightning_hangcheck.cli.showing import HANG, as_typed, show
+from lightning_hangcheck.cli.showing import HANG, kept_in, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
@@ -61,7 +61,7 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     if as_json:
         click.echo(encode_pretty(found.verdict), nl=False)
     else:
-        report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
+        report = verdict_text.render(found.case, found.verdict, kept_in(found.kept))
         show(_before_the_report(found.verdict, found.left) + report)
     return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
 

@@ -66,6 +66,11 @@ def exit_code_of(verdict: Verdict) -> int:
     return HANG if verdict.verdict in FOUND else 0
 
 
+def kept_in(folder: RunFolder | None) -> str:
+    """Where a verdict was kept, as it can be typed; empty where it was not."""
+    return "" if folder is None else as_typed(folder.path)
+
+
 def as_typed(path: Path) -> str:
     """Below the working folder the short way to say it, which can be typed as it stands."""
     here = Path.cwd()
