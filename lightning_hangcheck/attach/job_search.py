@@ -312,7 +312,7 @@ def _nothing_found(machine: Machine) -> NoJobFound:
         )
     if machine.closed:
         return NoJobFound(
-            f"{found}, and {len(machine.closed)} processes belong to other users",
+            f"{found}, and {len(machine.closed)} of the others may not be read",
             "run as the job's user or as root, or name a process: hangcheck attach --pid PID",
         )
     return NoJobFound(found, "name any process of the job: hangcheck attach --pid PID")

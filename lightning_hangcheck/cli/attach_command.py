@@ -26,6 +26,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.whose import place_of_task
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
 
-LONGEST_COMMAND = 240
 MOST_CHARACTERS = 4 * 1024 * 1024
 FOUND = "What to look at"
 HOSTS = "On several hosts"
@@ -182,8 +182,7 @@ def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     if len(jobs) == 1:
         return jobs[0]
     for job in jobs:
-        command = job_search.command_of(job)
-        shown = command if len(command) <= LONGEST_COMMAND else f"{command[:LONGEST_COMMAND]}..."
+        shown = fit(job_search.command_of(job), LONGEST_COMMAND)
         click.echo(f"pid {job.ranks[0].pid}  world size {job.world_size}  {shown}", err=True)
     raise BadUsage(
         f"{len(jobs)} jobs run here", f"name one: hangcheck attach --pid {jobs[0].ranks[0].pid}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 import msgspec
 
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import (
     MAY_BE_OFF,
     OFF,
@@ -111,6 +112,17 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
 def end_on_sigterm() -> None:
     """Whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def only_form(command: str, asked: Mapping[str, object]) -> str | None:
+    """Return which form of its output a command was asked for, by the option's name; or refuse."""
+    given = [name for name, value in asked.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise BadUsage(
+            f"{command} writes one form at a time",
+            f"name one of {', '.join(f'--{name}' for name in sorted(asked))}",
+        )
+    return given[0] if given else None
 
 
 def setting_options(*names: str) -> Callable[[Command], Command]:

@@ -68,15 +68,17 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
 
 def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
     """Say who, why and what now, for somebody who reads nothing more; then what was read."""
+    calm = verdict.verdict in ("healthy", "finished")
     who = "nobody: no rank is proven to be at fault"
     if verdict.culprits:
         certain = CERTAIN.get(verdict.certainty or "", "")
         who = f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
     elif guess := next((one.text for one in verdict.evidence if one.kind == "guess"), ""):
         who = f"nobody is proven to be at fault; {guess}"
-    elif verdict.verdict in ("healthy", "finished"):
+    elif calm:
         who = "nobody: nothing wrong is seen"
-    missing = next((gap.why for gap in verdict.gaps), "") or "nothing: no remedy is known"
+    missing = "nothing" if calm else "nothing: no remedy is known"
+    missing = next((gap.why for gap in verdict.gaps), missing)
     now = verdict.remedies[0].in_words if verdict.remedies else missing
     lines = [
         *labelled("who", who, most=1),

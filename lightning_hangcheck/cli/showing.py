@@ -32,6 +32,7 @@ VERDICT_STYLES = {
 }
 """Patterns of what `report.verdict_text` writes, each with its style."""
 HANG = 3
+INTERRUPTED = 130  # 128 + SIGINT, as shells do
 FOUND = ("hang", "dead", "crashed")
 
 

@@ -167,7 +167,7 @@ def save_page(
         signal.alarm(PAGE_LIMIT_S)
         os.nice(PAGE_NICENESS)
         page = write_as(
-            "page",
+            "html",
             folder,
             verdict,
             case,
