@@ -53,6 +53,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 NOTHING = RecordedSession()
+NUMBERS = Gap(
+    "the numbers of the ranks",
+    None,
+    "no variable tells them: they are counted in the order in which the processes were started",
+    "rank",
+)
 LOOKS_S = (0.0, 1.02, 2.04)
 """Three looks over two seconds tell a loop from a computation; see `judge.patience`."""
 SECOND_GLANCE_S = 0.25
@@ -114,7 +120,7 @@ class _Visit:
             exits.watch(found.pid)
         ranks = [(found.rank, found.pid) for found in job.ranks]
         self._targets, left_out = with_room(tree.targets(ranks))
-        self._note((*recorded.gaps, *left_out))
+        self._note((*recorded.gaps, *left_out, *((NUMBERS,) if job.counted else ())))
 
     def take_evidence(self, run_id: str, *, local_values: bool) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
