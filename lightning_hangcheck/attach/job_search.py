@@ -255,9 +255,9 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
     )
 
 
-def command_of(job: FoundJob) -> str:
-    """Return the command line of a job's first rank, redacted."""
-    line = command_line(job.ranks[0].pid)
+def command_of(pid: int) -> str:
+    """Return the command line of a process, redacted."""
+    line = command_line(pid)
     if isinstance(line, Gap):
         return ""
     while line and not line[-1]:  # of a process that has given itself a title, as Ray's workers do
@@ -272,7 +272,8 @@ def _candidate(
     pid = ref.pid
     environment, unseen, joined = {} if isinstance(told, Gap) else told, None, False
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-    if python and not numbered and has_loaded(pid, TORCH):
+    trains = python and not numbered and has_loaded(pid, TORCH)
+    if trains:
         # it may train: some launchers number a process after its start
         present = present_environment(pid)
         unseen = present if isinstance(present, Gap) else None
@@ -283,6 +284,7 @@ def _candidate(
         parent_pid=ref.parent_pid,
         started_ticks=ref.started_ticks,
         python=python,
+        trains=trains,
         identity=identify(environment),
         rendezvous=rendezvous_of(environment, namespace),
         joined=joined,
@@ -350,6 +352,12 @@ def _nothing_found(machine: Machine) -> NoJobFound:
             f"{found}; {len(hidden)} that have loaded torch may have been given some after their "
             f"start, as by Ray Train, and cannot be asked: {why.why}",
             f"{why.remedy or 'name the ranks in their order'}: hangcheck attach {pids}",
+        )
+    if training := sorted(pid for pid, process in machine.processes.items() if process.trains):
+        more = f" and {len(training) - 1} more" if len(training) > 1 else ""
+        return NoJobFound(
+            f"{found}; torch is loaded in {training[0]} ({command_of(training[0])}){more}",
+            f"name one: hangcheck attach --pid {training[0]}",
         )
     if machine.closed:
         return NoJobFound(

@@ -108,7 +108,7 @@ class _Visit:
         self.round, self._kept = WatchedRound(0), KeptStacks()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
-        self._command = command_of(job)
+        self._command = command_of(job.ranks[0].pid)
         self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
         self._slept: dict[int, float | None] = {}
         self._trains: dict[int, int | None] = {}  # threads that do in place of main threads

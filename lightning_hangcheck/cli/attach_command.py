@@ -182,7 +182,7 @@ def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     if len(jobs) == 1:
         return jobs[0]
     for job in jobs:
-        shown = fit(job_search.command_of(job), LONGEST_COMMAND)
+        shown = fit(job_search.command_of(job.ranks[0].pid), LONGEST_COMMAND)
         click.echo(f"pid {job.ranks[0].pid}  world size {job.world_size}  {shown}", err=True)
     raise BadUsage(
         f"{len(jobs)} jobs run here", f"name one: hangcheck attach --pid {jobs[0].ranks[0].pid}"
