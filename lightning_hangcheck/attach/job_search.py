@@ -20,6 +20,7 @@ from lightning_hangcheck.look.proc import (
     command_lines,
     environments,
     has_loaded,
+    has_thread,
     present_environment,
     process_ref,
     why_unreadable,
@@ -39,12 +40,15 @@ from lightning_hangcheck.observe.discovery import (
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
 
 Rendezvous = tuple[str, ...]
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
 STEP_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID")
+GROUP_THREADS = ("pt_gloo", "pt_nccl")
+"""How torch names the threads of a process group's backend (2.2 and later)."""
 OUR_NAMES = ("hangcheck", "lightning_hangcheck")
 WORDS_OF_A_PROGRAM = 4
 """``python -X dev -m lightning_hangcheck``: words that may name the program."""
@@ -53,18 +57,24 @@ WORDS_OF_A_PROGRAM = 4
 class Candidate(SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
-    Its environment may name the rendezvous of its job's ranks. ``unseen``: why the environment that
-    it has now could not be read, where its start told nothing.
+    Its environment may name the rendezvous of its job's ranks. ``joined``: it has loaded torch, is
+    told no rank, and yet its threads show a process group. ``unseen``: why the environment that it
+    has now could not be read, where its start told nothing.
     """
 
     rendezvous: Rendezvous = ()
+    joined: bool = False
     unseen: Gap | None = None
 
 
 class FoundJob(Struct, frozen=True):
-    """A job: its ranks on this machine, ascending, at least one."""
+    """A job: its ranks on this machine, ascending, at least one.
+
+    ``counted``: nothing tells their numbers, so they are counted in the order of their start.
+    """
 
     ranks: tuple[FoundRank, ...]
+    counted: bool = False
 
     @property
     def pids(self) -> frozenset[int]:
@@ -117,7 +127,40 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
                 if starter is not None and member.identity.launcher == "lightning":
                     inside.setdefault(starter.pid, starter)
             jobs.append(FoundJob(find_ranks(inside.values(), {})))
+    jobs += _spawned(tree, {rank.pid for job in jobs for rank in job.ranks})
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
+
+
+def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator[FoundJob]:
+    """Find the ranks that a script started, as `torch.multiprocessing.spawn` does.
+
+    It told them their numbers as arguments: only their process group shows what they are. A script
+    that has joined itself is their first.
+    """
+    groups: dict[int, list[Candidate]] = {}
+    for process in tree.values():
+        parent = tree.get(process.parent_pid)
+        started = process.joined and parent is not None and parent.python
+        if started and known.isdisjoint(upwards(process.pid, tree)):
+            groups.setdefault(process.parent_pid, []).append(process)
+    for starter, group in groups.items():
+        first = [tree[starter]] if tree[starter].joined else []
+        ordered = sorted(group, key=lambda one: (one.started_ticks, one.pid))
+        yield FoundJob(_counted([*first, *ordered]), counted=True)
+
+
+def _counted(processes: Sequence[Candidate]) -> tuple[FoundRank, ...]:
+    """Number processes that are told no rank in this order."""
+    return tuple(
+        FoundRank(
+            rank=rank,
+            pid=process.pid,
+            started_ticks=process.started_ticks,
+            world_size=len(processes),
+            local_world_size=len(processes),
+        )
+        for rank, process in enumerate(processes)
+    )
 
 
 def upwards(pid: int, tree: Mapping[int, Candidate]) -> list[int]:
@@ -181,6 +224,9 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
     if len(wanted) > 1 and pids:
         heads = " ".join(f"--pid {min(job.pids)}" for job in wanted)
         raise BadUsage(f"these processes belong to {len(wanted)} jobs", f"name one of: {heads}")
+    for at, job in enumerate(wanted):
+        if job.counted and (ranks := _paged(job.pids, machine)):
+            wanted[at] = FoundJob(ranks)
     return tuple(wanted) or (_plain_job(pids, machine),)
 
 
@@ -209,9 +255,9 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
     )
 
 
-def command_of(job: FoundJob) -> str:
-    """Return the command line of a job's first rank, redacted."""
-    line = command_line(job.ranks[0].pid)
+def command_of(pid: int) -> str:
+    """Return the command line of a process, redacted."""
+    line = command_line(pid)
     if isinstance(line, Gap):
         return ""
     while line and not line[-1]:  # of a process that has given itself a title, as Ray's workers do
@@ -224,20 +270,24 @@ def _candidate(
 ) -> Candidate:
     """Tell what a process may be, by the environment of its start and the one that it has now."""
     pid = ref.pid
-    environment, unseen = {} if isinstance(told, Gap) else told, None
+    environment, unseen, joined = {} if isinstance(told, Gap) else told, None, False
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-    if python and not numbered and has_loaded(pid, TORCH):
+    trains = python and not numbered and has_loaded(pid, TORCH)
+    if trains:
         # it may train: some launchers number a process after its start
         present = present_environment(pid)
         unseen = present if isinstance(present, Gap) else None
         environment = environment if isinstance(present, Gap) else present
+        joined = identify(environment).rank is None and has_thread(pid, *GROUP_THREADS)
     return Candidate(
         pid=pid,
         parent_pid=ref.parent_pid,
         started_ticks=ref.started_ticks,
         python=python,
+        trains=trains,
         identity=identify(environment),
         rendezvous=rendezvous_of(environment, namespace),
+        joined=joined,
         unseen=unseen,
     )
 
@@ -249,16 +299,19 @@ def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
     return below or not job.pids.isdisjoint(upwards(pid, known))
 
 
+def _paged(pids: Collection[int], machine: Machine) -> tuple[FoundRank, ...]:
+    """Find the ranks among processes that no variable numbers by their pages, if they have some."""
+    session = find_session(pids).session
+    told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
+    return find_ranks([machine.processes[pid] for pid in pids], told) if told else ()
+
+
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     """Make a job of processes to which no launcher gave a rank."""
     known = machine.processes
     if len(pids) == 1:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]
-        # spawned ranks are known by what they say of themselves, their pages, alone
-        session = find_session(below).session
-        told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in below})
-        ranks = find_ranks([known[pid] for pid in below], told)
-        if ranks:
+        if ranks := _paged(below, machine):
             return FoundJob(ranks)
     for pid in pids:
         if not known[pid].python:
@@ -271,17 +324,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
             )
     if len(pids) == 1:
         return FoundJob((FoundRank(rank=0, pid=pids[0]),))
-    ranks = tuple(
-        FoundRank(
-            rank=rank,
-            pid=pid,
-            started_ticks=known[pid].started_ticks,
-            world_size=len(pids),
-            local_world_size=len(pids),
-        )
-        for rank, pid in enumerate(dict.fromkeys(pids))
-    )
-    return FoundJob(ranks)
+    return FoundJob(_counted([known[pid] for pid in dict.fromkeys(pids)]))
 
 
 def _refusal(pid: int, machine: Machine) -> NoJobFound:
@@ -310,9 +353,15 @@ def _nothing_found(machine: Machine) -> NoJobFound:
             f"start, as by Ray Train, and cannot be asked: {why.why}",
             f"{why.remedy or 'name the ranks in their order'}: hangcheck attach {pids}",
         )
+    if training := sorted(pid for pid, process in machine.processes.items() if process.trains):
+        more = f" and {len(training) - 1} more" if len(training) > 1 else ""
+        return NoJobFound(
+            f"{found}; torch is loaded in {training[0]} ({command_of(training[0])}){more}",
+            f"name one: hangcheck attach --pid {training[0]}",
+        )
     if machine.closed:
         return NoJobFound(
-            f"{found}, and {len(machine.closed)} processes belong to other users",
+            f"{found}, and {len(machine.closed)} of the others may not be read",
             "run as the job's user or as root, or name a process: hangcheck attach --pid PID",
         )
     return NoJobFound(found, "name any process of the job: hangcheck attach --pid PID")

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.model.verdict import EvidenceItem
-    from lightning_hangcheck.rundir import RunFolder
 
 FIRST = 0
 CLOSE_S = 2.0
@@ -66,6 +65,7 @@ class Merged(NamedTuple):
 
     case: Case
     verdict: Verdict
+    kept: RunFolder | None
     left_out: tuple[Gap, ...]
     moved: tuple[str, ...] = ()
 
@@ -160,20 +160,21 @@ def merge_runs(
     verdict = judge(case)
     verdict = replace(verdict, evidence=(*also, *verdict.evidence))
     ranks = tuple(rank for record in records for rank in record.ranks)
-    save_run(case, verdict, ranks, merged, rounds)
+    kept = save_run(case, verdict, ranks, merged, rounds)
 
-    def keep_journals() -> None:
+    def keep_journals(into: Path) -> None:
         """Join each rank's, so that its history is one also where nodes have own folders."""
         for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
             entries, _ = read_rank(paths)
             lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
-            write_atomically(merged.journals / f"{name}.jsonl", lines)
+            write_atomically(into / f"{name}.jsonl", lines)
 
-    try:
-        within(READING_LIMIT_S, keep_journals)
-    except (OSError, NoAnswer) as error:
-        log.once("journals", f"not all journals were joined in {merged.path} ({error})")
-    return Merged(case, verdict, tuple(left_out), tuple(moved_ranks(rounds)))
+    if kept is not None:
+        try:
+            within(READING_LIMIT_S, partial(keep_journals, kept.journals))
+        except (OSError, NoAnswer) as error:
+            log.once("journals", f"not all journals were joined in {kept.path} ({error})")
+    return Merged(case, verdict, kept, tuple(left_out), tuple(moved_ranks(rounds)))
 
 
 def _is_before(
@@ -383,6 +384,7 @@ class Joined(Struct, frozen=True, kw_only=True):
 
     case: Case
     verdict: Verdict
+    kept: RunFolder | None
     silent: tuple[Gap, ...]
     said: tuple[tuple[str, str], ...]
     hang_stands: bool
@@ -416,10 +418,10 @@ def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)
     ranks = tuple(rank for message in told.values() for rank in message.ranks)
-    save_run(case, verdict, ranks, folder)
     return Joined(
         case=case,
         verdict=verdict,
+        kept=save_run(case, verdict, ranks, folder),
         silent=silent,
         said=tuple((host, sentence) for host, message in told.items() for sentence in message.said),
         hang_stands=any(message.hang_stands for message in told.values()),

@@ -47,12 +47,18 @@ from lightning_hangcheck.observe.watched_rank import WatchedRound
 from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
 
 NOTHING = RecordedSession()
+NUMBERS = Gap(
+    "the numbers of the ranks",
+    None,
+    "no variable tells them: they are counted in the order in which the processes were started",
+    "rank",
+)
 LOOKS_S = (0.0, 1.02, 2.04)
 """Three looks over two seconds tell a loop from a computation; see `judge.patience`."""
 SECOND_GLANCE_S = 0.25
@@ -102,9 +108,10 @@ class _Visit:
         self.round, self._kept = WatchedRound(0), KeptStacks()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
-        self._command = command_of(job)
+        self._command = command_of(job.ranks[0].pid)
         self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
         self._slept: dict[int, float | None] = {}
+        self._trains: dict[int, int | None] = {}  # threads that do in place of main threads
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
         for found in job.ranks:
@@ -113,7 +120,7 @@ class _Visit:
             exits.watch(found.pid)
         ranks = [(found.rank, found.pid) for found in job.ranks]
         self._targets, left_out = with_room(tree.targets(ranks))
-        self._note((*recorded.gaps, *left_out))
+        self._note((*recorded.gaps, *left_out, *((NUMBERS,) if job.counted else ())))
 
     def take_evidence(self, run_id: str, *, local_values: bool) -> Case:
         """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
@@ -133,6 +140,7 @@ class _Visit:
             # trains: the first look tells which that is, and woke nobody
             tid = sample.stack.threads[0].tid if sample.stack is not None else None
             if target.role == "rank" and tid not in (None, target.pid):
+                self._trains[target.pid] = tid
                 self._slept[target.pid] = slept_s(target.pid, tid)
         # a tenth of a second, which passes between two looks
         import_module("lightning_hangcheck.judge.verdict")
@@ -206,6 +214,12 @@ class _Visit:
             slept = None if slept is None else round(slept, 3)
             seen.append(replace(view, slept_for_s=slept, spent=None))
         watched_s = (taken_ns - self._began_ns) / NANOSECONDS
+        ran = set()
+        for view in seen:
+            if view.pid is not None and view.process_exit is None:
+                slept = slept_s(view.pid, self._trains.get(view.pid))
+                if slept is not None and slept < watched_s:
+                    ran.add(view.rank)
         views = with_silences(seen, watched_s, self._limits, taken_ns, watched)
         started_at = before(taken_at, max(ages_s, default=0.0))
         facts = self.round.facts(run_id, self._command, started_at)
@@ -213,7 +227,7 @@ class _Visit:
         case = Case(
             run=replace(facts, world_size=self.round.world_size),
             ranks=views,
-            gaps=(*gaps, *unknown_sleep(views, watched)),
+            gaps=(*gaps, *unknown_sleep(views, watched, ran)),
             code=look.code,
             limits=where_nobody_moves(self._limits, views, watched),
             taken_at=taken_at,
@@ -340,9 +354,9 @@ def stands_still(views: Sequence[RankView]) -> bool:
 
 
 def unknown_sleep(
-    views: Sequence[RankView], watched: Mapping[int, RankNote] = NOBODY_WATCHED
+    views: Sequence[RankView], watched: Mapping[int, RankNote], ran: Collection[int]
 ) -> tuple[Gap, ...]:
-    """Say of which ranks nobody tells for how long they had slept."""
+    """Say of which ranks nobody tells for how long they had slept; ``ran``: since it began."""
     longest_s = max((view.slept_for_s or 0.0 for view in views), default=0.0)
     woken = stands_still(views) and longest_s < WOKEN_S
     gaps = []
@@ -353,7 +367,12 @@ def unknown_sleep(
         if slept_s is not None and not woken:
             continue
         why = "the kernel does not show it (/proc/PID/sched); compare with a visit in a minute"
-        if slept_s is not None:
+        if view.rank in ran:  # a look wakes nobody
+            why = (
+                "it also ran during this visit: it works, or asks again and again for what does "
+                "not come; a visit in a minute shows which"
+            )
+        elif slept_s is not None:
             why = (
                 f"it last ran {slept_s:.1f} s before this visit; that may have been another tool's "
                 "look (py-spy, gdb), which wakes it: visit again in half a minute, without one"

@@ -20,12 +20,13 @@ from lightning_hangcheck.cli.options import (
     setting_options,
     settings_from,
 )
-from lightning_hangcheck.cli.showing import HANG, as_typed, exit_code_of, say, show
+from lightning_hangcheck.cli.showing import HANG, exit_code_of, kept_in, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
 from lightning_hangcheck.session.whose import place_of_task
 
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.verdict import Verdict
 
-LONGEST_COMMAND = 240
 MOST_CHARACTERS = 4 * 1024 * 1024
 FOUND = "What to look at"
 HOSTS = "On several hosts"
@@ -127,7 +127,7 @@ def attach(
         refuse_used(folder)
     if hostfile is not None and folder is not None:
         joined = several_nodes.attach_everywhere(names, way, folder, at_once)
-        show(verdict_text.render(joined.case, joined.verdict, run_dir or as_typed(folder.path)))
+        show(verdict_text.render(joined.case, joined.verdict, kept_in(joined.kept)))
         for silent in joined.silent:
             say(f"{silent.what}: {silent.reason}")
         for host, sentence in joined.said:
@@ -141,8 +141,8 @@ def attach(
     case, ranks = visit.look(job, limits, run_id, recorded, local_values=asked)
     verdict = judge(case)
     if folder is not None:  # else another host asks: it judges this with that of the others
-        save_run(case, verdict, ranks, folder)
-        show(verdict_text.render(case, verdict, run_dir or as_typed(folder.path)))
+        kept = save_run(case, verdict, ranks, folder)
+        show(verdict_text.render(case, verdict, kept_in(kept)))
     watch = watch_over(recorded.session) if recorded.session is not None else None
     said = tuple(_beside_it(case, verdict, watch))
     stands = watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
@@ -182,8 +182,7 @@ def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     if len(jobs) == 1:
         return jobs[0]
     for job in jobs:
-        command = job_search.command_of(job)
-        shown = command if len(command) <= LONGEST_COMMAND else f"{command[:LONGEST_COMMAND]}..."
+        shown = fit(job_search.command_of(job.ranks[0].pid), LONGEST_COMMAND)
         click.echo(f"pid {job.ranks[0].pid}  world size {job.world_size}  {shown}", err=True)
     raise BadUsage(
         f"{len(jobs)} jobs run here", f"name one: hangcheck attach --pid {jobs[0].ranks[0].pid}"

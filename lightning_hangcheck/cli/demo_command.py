@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from lightning_hangcheck.cli.run_command import run_watched
-from lightning_hangcheck.cli.showing import say
+from lightning_hangcheck.cli.showing import INTERRUPTED, say
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.settings import Settings
 
@@ -38,6 +38,8 @@ def demo() -> int:
         code = run_watched([sys.executable, "train.py"], settings)
     finally:
         os.chdir(before)
+    if code == INTERRUPTED:
+        raise click.Abort
     if code != ABORTED:
         say(f"no verdict came (exit code {code}); what was seen: hangcheck report {folder}/run")
         return 1

@@ -54,6 +54,7 @@ def take_second_lock(wanted: IO[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends the demo without a traceback
     if len(sys.argv) == 1:
         main()
     else:

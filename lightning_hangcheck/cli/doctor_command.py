@@ -8,7 +8,14 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import OWN_WORDS, Whole, command_behind_dashes, many, option
+from lightning_hangcheck.cli.options import (
+    OWN_WORDS,
+    Whole,
+    command_behind_dashes,
+    many,
+    option,
+    positive,
+)
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
@@ -57,9 +64,9 @@ FRESH = "What --needs names must be newer than that [30 where no number is given
     "--fresh fresh_minutes",
     "MINUTES",
     FRESH,
-    type=click.FloatRange(min=0, min_open=True),
+    callback=positive,
     is_flag=False,
-    flag_value=30.0,
+    flag_value="30",
     default=None,
 )
 @option("--json as_json", None, "Print the answers as JSON, for programs.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from lightning_hangcheck.cli.options import many, option
+from lightning_hangcheck.cli.options import many, only_form, option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import ledger_file
@@ -84,8 +84,7 @@ def ledger(
     /,
     ledger: str | None,
     prices: tuple[str, ...],
-    chart: str | None,
-    **forms: bool,
+    **forms: str | bool | None,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
@@ -96,22 +95,18 @@ def ledger(
     context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
-    asked = [form for form, wanted in forms.items() if wanted]
-    if len(asked) + (chart is not None) > 1:
-        raise BadUsage(
-            "ledger writes one form at a time", "name one of --json, --csv, --markdown, --chart"
-        )
+    form, chart = only_form("ledger", forms), str(forms["chart"])
     totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
-    if chart is None:
-        render = RENDERERS[asked[0]] if asked else ledger_text.render
-        click.echo(render(totals), nl=False)
+    if form != "chart":
+        click.echo(RENDERERS.get(form or "", ledger_text.render)(totals), nl=False)
         return 0
     picture = ledger_text.draw(totals)
     try:
         apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
     except (OSError, NoAnswerFromStorage) as error:
+        why = error.strerror if isinstance(error, OSError) else error
         raise BadUsage(
-            f"--chart {chart} cannot be written ({error})", "name a file that you may write"
+            f"--chart {chart} cannot be written ({why})", "name a file that you may write"
         ) from error
     click.echo(f"drawn: {chart}")
     return 0

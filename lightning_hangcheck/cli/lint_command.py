@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from lightning_hangcheck.cli.options import only_form, option
 from lightning_hangcheck.cli.showing import say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.lint import linting
@@ -32,11 +33,11 @@ FOUND, UNUSABLE = 1, 2
 @click.command("lint", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[PATH...]", type=click.Path(path_type=Path))
 @click.option("--notes", is_flag=True, help="Also what may make ranks diverge, not only what will.")
-@click.option("--json", "form", flag_value="json", help="Print one object.")
-@click.option("--sarif", "form", flag_value="sarif", help="Print a SARIF 2.1.0 log.")
-@click.option("--github", "form", flag_value="github", help="Print annotations for GitHub.")
+@option("--json", None, "Print one object.")
+@option("--sarif", None, "Print a SARIF 2.1.0 log.")
+@option("--github", None, "Print annotations for GitHub.")
 @click.option("--explain", metavar="CODE", help="Print what a rule finds and why that hangs.")
-def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, notes: bool) -> int:
+def lint(paths: tuple[Path, ...], explain: str | None, *, notes: bool, **forms: bool) -> int:
     """Find in source code what would make ranks diverge, before it runs.
 
     PATH is a Python file or a folder, the working folder without one. Nothing of it is imported
@@ -44,6 +45,7 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
 
     Exit code: 0 nothing was found, 1 something was, 2 a path or file cannot be used.
     """
+    form = only_form("lint", forms)
     if explain is not None:
         click.echo(_explained(explain))
         return 0
@@ -69,5 +71,5 @@ def lint(paths: tuple[Path, ...], form: str | None, explain: str | None, *, note
 def _explained(code: str) -> str:
     known = RULES.get(code.strip().upper())
     if known is None:
-        raise BadUsage(f"{code!r} is not a rule", f"known are {', '.join(RULES)}")
+        raise BadUsage(f"{code!r} is not a rule", f"known are {', '.join(sorted(RULES))}")
     return f"{known.code}: {inspect.cleandoc(known.doc)}\n\nSee: {known.see}"

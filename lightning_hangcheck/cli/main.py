@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.showing import say
+from lightning_hangcheck.cli.showing import INTERRUPTED, say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 BAD_USAGE = 2
-INTERRUPTED = 130  # 128 + SIGINT, as shells do
 OUTPUT_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 TENSES: dict[str, dict[str, str]] = {
     "Before a run": {

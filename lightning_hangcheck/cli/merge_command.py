@@ -8,7 +8,7 @@ import click
 
 from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.cli.options import run_dir_option
-from lightning_hangcheck.cli.showing import as_typed, exit_code_of, say, show
+from lightning_hangcheck.cli.showing import exit_code_of, kept_in, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
@@ -41,7 +41,7 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     folder = name_run_folder(run_dir)
     refuse_used(folder)
     merged = merge_runs(folders, folder)
-    show(verdict_text.render(merged.case, merged.verdict, run_dir or as_typed(folder.path)))
+    show(verdict_text.render(merged.case, merged.verdict, kept_in(merged.kept)))
     for line in merged.moved:
         click.echo(line)
     for gap in merged.left_out:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
 import click
 import msgspec
 
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import (
     MAY_BE_OFF,
     OFF,
@@ -89,7 +90,8 @@ def option(names: str, unit: str | None, text: str, group: str = "", **facts: An
 
 def many(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
     """Give a command an option that may be given several times."""
-    return option(names, unit, text, group, multiple=True, is_flag=False, **facts)
+    # not False: that lets click leave the value out
+    return option(names, unit, text, group, multiple=True, is_flag=None, **facts)
 
 
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
@@ -110,6 +112,17 @@ def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
 def end_on_sigterm() -> None:
     """Whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
+def only_form(command: str, asked: Mapping[str, object]) -> str | None:
+    """Return which form of its output a command was asked for, by the option's name; or refuse."""
+    given = [name for name, value in asked.items() if value not in (None, False)]
+    if len(given) > 1:
+        raise BadUsage(
+            f"{command} writes one form at a time",
+            f"name one of {', '.join(f'--{name}' for name in sorted(asked))}",
+        )
+    return given[0] if given else None
 
 
 def setting_options(*names: str) -> Callable[[Command], Command]:

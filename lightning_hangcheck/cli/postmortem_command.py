@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.cli.options import option, run_dir_option
-from lightning_hangcheck.cli.showing import HANG, as_typed, show
+from lightning_hangcheck.cli.showing import HANG, kept_in, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
@@ -61,22 +61,24 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     if as_json:
         click.echo(encode_pretty(found.verdict), nl=False)
     else:
-        report = verdict_text.render(found.case, found.verdict, run_dir or as_typed(folder.path))
+        report = verdict_text.render(found.case, found.verdict, kept_in(found.kept))
         show(_before_the_report(found.verdict, found.left) + report)
     return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
 
 
 def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
     """Say who, why and what now, for somebody who reads nothing more; then what was read."""
+    calm = verdict.verdict in ("healthy", "finished")
     who = "nobody: no rank is proven to be at fault"
     if verdict.culprits:
         certain = CERTAIN.get(verdict.certainty or "", "")
         who = f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
     elif guess := next((one.text for one in verdict.evidence if one.kind == "guess"), ""):
         who = f"nobody is proven to be at fault; {guess}"
-    elif verdict.verdict in ("healthy", "finished"):
+    elif calm:
         who = "nobody: nothing wrong is seen"
-    missing = next((gap.why for gap in verdict.gaps), "") or "nothing: no remedy is known"
+    missing = "nothing" if calm else "nothing: no remedy is known"
+    missing = next((gap.why for gap in verdict.gaps), missing)
     now = verdict.remedies[0].in_words if verdict.remedies else missing
     lines = [
         *labelled("who", who, most=1),

@@ -12,7 +12,7 @@ import click
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.recorded_session import RunningJobReader
-from lightning_hangcheck.cli.options import option
+from lightning_hangcheck.cli.options import only_form, option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import write_atomically
@@ -44,7 +44,7 @@ Examples:
 @click.command("report", epilog=EPILOG)
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR]")
 @option("--json", None, "Print the verdict as JSON, for programs.")
-@option("--html page", "FILE", "Write one self-contained page; - prints it.")
+@option("--html", "FILE", "Write one self-contained page; - prints it.")
 @option("--issue", None, "Print Markdown for an issue.")
 @option("--prompt", None, "Print Markdown for a coding agent.")
 @option("--perfetto", "FILE", "Write a trace for ui.perfetto.dev; - prints it.")
@@ -55,12 +55,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
     Logs are read by `hangcheck postmortem`. Exit code 2 if the folder cannot be used.
     """
-    ways = [name for name, given in asked.items() if given not in (None, False)]
-    if len(ways) > 1:
-        raise BadUsage(
-            "report writes one form at a time",
-            "name one of --json, --html, --issue, --prompt, --perfetto",
-        )
+    form = only_form("report", asked)
     if len(paths) > 1:
         raise BadUsage(
             "report takes one run folder",
@@ -70,18 +65,18 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     folder = found_run_folder(run_dir, "hangcheck report RUN_DIR")
     shown_folder = run_dir or as_typed(folder.path)
     saved = read_saved_run(folder)
-    if not ways:
+    if form is None:
         _show(saved, folder, shown_folder)
     elif saved.verdict is None:
         raise UnreadableRun(
             saved.refused or f"{shown_folder} has no verdict yet",
             f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
         )
-    elif ways == ["json"]:
+    elif form == "json":
         click.echo(encode_pretty(saved.verdict), nl=False)  # as docs/verdict.schema.json has it
     else:
         text = write_as(
-            FORMS[ways[0]],
+            FORMS[form],
             folder,
             saved.verdict,
             saved.case,
@@ -89,7 +84,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
             price=os.environ.get("HANGCHECK_PRICE", ""),
             gaps=saved.gaps,
         )
-        _write(text, asked[ways[0]])
+        _write(text, asked[form])
     return 0
 
 

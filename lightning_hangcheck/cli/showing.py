@@ -32,6 +32,7 @@ VERDICT_STYLES = {
 }
 """Patterns of what `report.verdict_text` writes, each with its style."""
 HANG = 3
+INTERRUPTED = 130  # 128 + SIGINT, as shells do
 FOUND = ("hang", "dead", "crashed")
 
 
@@ -64,6 +65,11 @@ def say(sentence: str) -> None:
 def exit_code_of(verdict: Verdict) -> int:
     """Return 3 for a hang that was found, else 0: a script may end a job on 3."""
     return HANG if verdict.verdict in FOUND else 0
+
+
+def kept_in(folder: RunFolder | None) -> str:
+    """Where a verdict was kept, as it can be typed; empty where it was not."""
+    return "" if folder is None else as_typed(folder.path)
 
 
 def as_typed(path: Path) -> str:

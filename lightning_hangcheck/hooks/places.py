@@ -16,7 +16,7 @@ import sys
 import time
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsFloat
 
 import msgspec
 
@@ -41,9 +41,12 @@ BACKLOG = 1_024
 
 
 def check_limit(name: str, seconds: float | None) -> None:
-    """Refuse a limit that is none."""
-    if seconds is not None and not 0 < seconds < float("inf"):
-        raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
+    """Refuse a limit that is none; torch's own are of another kind (`timedelta`)."""
+    if seconds is None or (
+        isinstance(seconds, SupportsFloat) and 0 < float(seconds) < float("inf")
+    ):
+        return
+    raise BadUsage(f"{name}={seconds!r} is no positive number", f"write seconds: {name}=60.0")
 
 
 def notice_after(limit: float) -> float:

@@ -233,7 +233,7 @@ class RendezvousPoint:
             if outcome.failure:
                 start.name = ""  # at the next guard once more
             outcome.unwrap()
-        plain = quote(name, safe=" ")[:LONGEST_NAME]
+        plain = quote(str(name), safe=" ")[:LONGEST_NAME]
         _times_met[plain] += 1
         below = f"{start.name}/" if start is not None else ""
         return cls(peers, name, f"{below}{peers.noun} {plain} {_times_met[plain]}", time_limit)

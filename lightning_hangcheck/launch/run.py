@@ -34,6 +34,7 @@ from lightning_hangcheck.look.proc import descendants, has_ended
 from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import NodePlace, RunRecord
+from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.rundir import (
     RunFolder,
     claim_run_folder,
@@ -141,7 +142,9 @@ def run_command(
         else:
             environment |= {**extra_environment, SESSION_VARIABLE: str(session.path)}
             if not settings.quiet:
-                log.once("start", f"watching {shown}; run folder {folder.path}")
+                log.once(
+                    "start", f"watching {fit(shown, LONGEST_COMMAND)}; run folder {folder.path}"
+                )
         signals = Signals(HELD)
         run = _Run(Job(command, environment, mask), session, settings, alerts)
         return run.until_ended(signals)

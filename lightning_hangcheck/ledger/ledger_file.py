@@ -17,7 +17,6 @@ from lightning_hangcheck.files.safe import (
     make_private_folder,
     open_for_append,
     read_owned,
-    unreadable,
     write_atomically,
 )
 from lightning_hangcheck.ledger.spending import Stall
@@ -258,7 +257,8 @@ def append(ledger: Path, line: AnyLine) -> None:
         OSError: The disk is full or may not be written, or the file is not ours.
     """
     if ledger.parent.name == RUNS_FOLDER:  # ours alone, as its name says; others are theirs
-        make_private_folder(ledger.parent)
+        # a link of the user's, to a larger disk, holds the runs as well
+        make_private_folder(Path(os.path.realpath(ledger.parent)))
     else:
         ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     data = encode(line) + b"\n"
@@ -283,7 +283,7 @@ def read(ledger: Path) -> Pages:
     """Read a whole ledger; lines that cannot be read are counted.
 
     Raises:
-        UnreadableRun: There is no such file, or it is none of ours.
+        UnreadableRun: There is no such file, it is none of ours, or no ledger.
     """
     try:
         data = read_owned(ledger, EVIDENCE_BYTES)
@@ -293,7 +293,9 @@ def read(ledger: Path) -> Pages:
             "name one with --ledger, or begin one: hangcheck run, or hc.phase in a script",
         ) from error
     except OSError as error:
-        raise unreadable(ledger, error) from error
+        raise UnreadableRun(
+            f"{ledger} cannot be read ({error.strerror})", "name another file: --ledger"
+        ) from error
     records: list[AnyLine] = []
     skipped = 0
     for line in filter(None, data.splitlines()):
@@ -301,4 +303,8 @@ def read(ledger: Path) -> Pages:
             records.append(json_decoder(AnyLine).decode(line))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             skipped += 1
+    if skipped and not records:
+        raise UnreadableRun(
+            f"no line of {ledger} can be read", "name a ledger with --ledger, or a newer hangcheck"
+        )
     return Pages(tuple(records), skipped)

@@ -12,15 +12,12 @@ import re
 import socket
 import time
 from collections import Counter
-from contextlib import suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.proc import thread_ids
-from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
@@ -184,14 +181,6 @@ def flight_record(
         return with_sites(record, noted_calls(path), noted_sites(path))
 
     return guarded("flight_record", FLIGHT_RECORD, rank, look)
-
-
-def has_nccl2(pid: int) -> bool:
-    """Whether threads of a process are named as those of torch's newer NCCL backend."""
-    with suppress(OSError):
-        lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
-        return any(line is not None and line.name.startswith(NCCL2_THREADS) for line in lines)
-    return False
 
 
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:

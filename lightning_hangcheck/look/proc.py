@@ -64,6 +64,14 @@ def thread_ids(pid: int) -> list[int]:
     return sorted(tids, key=lambda tid: tid != pid)
 
 
+def has_thread(pid: int, *beginnings: str) -> bool:
+    """Whether the name of a process's thread begins so; 10 microseconds a thread."""
+    with suppress(OSError):
+        lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
+        return any(line is not None and line.name.startswith(beginnings) for line in lines)
+    return False
+
+
 def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
     """Bytes that passed through read-like and write-like calls so far (rchar, wchar).
 

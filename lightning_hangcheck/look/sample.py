@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.flight_record import flight_record, has_nccl2
+from lightning_hangcheck.look.flight_record import NCCL2_THREADS, flight_record
 from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.look.kernel import (
     CALLS,
@@ -23,7 +23,7 @@ from lightning_hangcheck.look.kernel import (
     with_threads_of,
 )
 from lightning_hangcheck.look.open_files import Holders
-from lightning_hangcheck.look.proc import root_of, vitals
+from lightning_hangcheck.look.proc import has_thread, root_of, vitals
 from lightning_hangcheck.look.source import Sources, code_notes
 from lightning_hangcheck.look.stacks import (
     PY_SPY,
@@ -322,7 +322,7 @@ def _flights_of(
             why = "its process is stopped, so its server does not answer"
             return None, (Gap(FLIGHT_RECORD, rank, why, "flight_record"),)
         limit_s = min(time_limit_s, FLIGHT_LIMIT_S)
-        return flight_record(sockets[rank], rank, limit_s, nccl2=has_nccl2(pid))
+        return flight_record(sockets[rank], rank, limit_s, nccl2=has_thread(pid, NCCL2_THREADS))
 
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="flight") as pool:
         answers = dict(zip(sockets, pool.map(ask, sockets), strict=True))

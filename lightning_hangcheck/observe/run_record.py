@@ -6,6 +6,7 @@ import os
 import platform
 import signal
 from contextlib import suppress
+from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,7 @@ from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.verdict_text import render_stacks
 from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
+from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment
 
@@ -85,6 +87,7 @@ class WatchNotes(Struct, frozen=True, kw_only=True):
 
 
 DISK_LIMIT_S = 5.0
+UNWRITTEN = (UnpreparedRunFolder, NoAnswerFromStorage, OSError)
 PAGE_WAIT_S = 0.8
 """A page of 8 ranks takes a quarter of that; whoever ends a job waits no longer for it."""
 PAGE_LIMIT_S = 60
@@ -98,10 +101,11 @@ def save_run(
     ranks: tuple[RankRecord, ...],
     folder: RunFolder,
     rounds: tuple[Round, ...] = (),
-) -> None:
-    """Save a case and its verdict as a run of its own, or say that they could not be saved.
+) -> RunFolder | None:
+    """Save a case and its verdict as a run of its own; return where, None where it went nowhere.
 
-    UsedRunFolder where the folder holds another run: then nothing was touched.
+    Where the folder cannot be written, it is a temporary one. UsedRunFolder where it holds another
+    run: then nothing was touched.
     """
     record = RunRecord(
         run_id=case.run.run_id,
@@ -114,17 +118,24 @@ def save_run(
         rounds=rounds,
     )
 
-    def write() -> None:
-        prepare_run_folder(folder)
-        claim_run_folder(folder, encode_pretty(record))
-        save_verdict(folder, 1, case, verdict)
+    def write(into: RunFolder) -> None:
+        prepare_run_folder(into)
+        claim_run_folder(into, encode_pretty(record))
+        save_verdict(into, 1, case, verdict)
 
+    kept = folder
     try:
-        apart(DISK_LIMIT_S, write)
-    except (UnpreparedRunFolder, NoAnswerFromStorage, OSError) as error:
-        log.once("run folder", f"the verdict was not saved in {folder.path} ({error})")
-        return
-    save_page(folder, 1, case, verdict)
+        apart(DISK_LIMIT_S, partial(write, kept))
+    except UNWRITTEN as error:
+        try:
+            kept = temporary_run_folder()
+            apart(DISK_LIMIT_S, partial(write, kept))
+        except UNWRITTEN:
+            log.once("run folder", f"the verdict was not saved in {folder.path} ({error})")
+            return None
+        log.once("run folder", kept_instead(folder, error, kept))
+    save_page(kept, 1, case, verdict)
+    return kept
 
 
 def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
@@ -156,7 +167,7 @@ def save_page(
         signal.alarm(PAGE_LIMIT_S)
         os.nice(PAGE_NICENESS)
         page = write_as(
-            "page",
+            "html",
             folder,
             verdict,
             case,

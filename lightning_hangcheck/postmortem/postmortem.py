@@ -65,11 +65,12 @@ WHOSE_STACK = Gap("the rank of this stack", 0, f"it is shown as rank 0; it is {N
 
 
 class Postmortem(NamedTuple):
-    """What files come to, what they were taken for, and what was left out."""
+    """What files come to, what they were taken for, what was left out, and where it is kept."""
 
     case: Case
     verdict: Verdict
     left: LeftBehind
+    kept: RunFolder | None = None
 
 
 def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
@@ -96,8 +97,8 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     if case is None or (watched and _told(jobs[0]) in ENDED_BADLY):
         return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
-    save_run(case, verdict, (), folder)
-    return Postmortem(case, verdict, case.left or LeftBehind())
+    kept = save_run(case, verdict, (), folder)
+    return Postmortem(case, verdict, case.left or LeftBehind(), kept)
 
 
 # What lies there.
@@ -260,7 +261,7 @@ def _of_run_folders(
     out = [LeftOut(path, why) for path, why in refused.items()]
     out += [one for one in told.left_out if one.path not in paths]
     told = replace(told, read=(*read, *told.read), left_out=tuple(out))
-    return Postmortem(merged.case, merged.verdict, told)
+    return Postmortem(merged.case, merged.verdict, told, merged.kept)
 
 
 def _unused(job: Job) -> LeftOut:

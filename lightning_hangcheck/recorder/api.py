@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import suppress
+from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
@@ -391,7 +392,7 @@ def track(
 def _usable(what: str, number: int | None) -> int | None:
     """A bad argument is refused alone: nothing is raised into training, nothing switched off."""
     try:
-        if number is None or 0 <= (number := int(number)) <= LARGEST_NUMBER:
+        if number is None or 0 <= (number := index(number)) <= LARGEST_NUMBER:
             return number
     except Exception:  # noqa: BLE001, S110 - whatever the user's object raises, it is no number
         pass

@@ -66,7 +66,8 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
 def issue_text(facts: PageFacts) -> str:
     """Write a report for an issue tracker, secrets hidden, the graph in mermaid."""
     verdict = facts.verdict
-    title = f"# {verdict.verdict}: {verdict.cause or 'no cause'} in {verdict.phase or 'no phase'}"
+    title = f"# {verdict.verdict}{f': {verdict.cause}' if verdict.cause else ''}"
+    title += f" in {verdict.phase}" if verdict.phase else ""
     return _cut(_clean([title, "", *_facts(facts)]), facts)
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
 
-Form = Literal["page", "issue", "prompt", "perfetto"]
+Form = Literal["html", "issue", "prompt", "perfetto"]
 TEMPLATES = Path(__file__).parent / "templates"
 LONGEST_TEXT = 4_000
 LONGEST_SHOWN = 65_536
@@ -78,7 +78,7 @@ def write_as(
     facts = read_page_facts(
         folder, verdict, case, gaps, run_folder=run_folder, all_ranks=form == "perfetto"
     )
-    if form == "page":
+    if form == "html":
         return _render(facts, price, goes_on=goes_on)
     return {"perfetto": render_trace, "issue": issue_text, "prompt": prompt_text}[form](facts)
 

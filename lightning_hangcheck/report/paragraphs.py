@@ -16,6 +16,8 @@ INDENT = " " * 6
 LABEL_WIDTH = 9
 MARGIN = INDENT + " " * LABEL_WIDTH
 LONGEST_WORD = 400
+LONGEST_COMMAND = 240
+"""Of a line that only says which job is meant."""
 GAP = "  "
 TABLE_WIDTH = 136
 """Wider than the prose: a cut function name costs more than a line that wraps."""

@@ -222,8 +222,9 @@ def _remedies(verdict: Verdict) -> Iterator[str]:
 
 
 def _report_command(run_folder: str) -> list[str]:
-    """Commands stand one a line, so that each can be copied whole."""
-    return labelled("more", f"hangcheck report {shlex.quote(run_folder)}", most=1)
+    """Commands stand one a line, so that each can be copied whole; none of what was not kept."""
+    command = f"hangcheck report {shlex.quote(run_folder)}"
+    return labelled("more", command, most=1) if run_folder else []
 
 
 def name_ranks(ranks: Sequence[int]) -> str:

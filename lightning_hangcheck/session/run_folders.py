@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
-from lightning_hangcheck.errors import UnpreparedRunFolder, UsedRunFolder
+from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder, UsedRunFolder
 from lightning_hangcheck.files.safe import (
     EVIDENCE_BYTES,
     create_once,
@@ -84,9 +84,9 @@ def temporary_run_folder() -> RunFolder:
 
 def kept_instead(named: RunFolder, why: Exception, other: RunFolder) -> str:
     """Say that a run is kept elsewhere than asked."""
-    return (
-        f"run folder {named.path} cannot be used: {why}; this run is kept in {other.path} instead"
-    )
+    known = isinstance(why, HangcheckError)  # its sentence names the folder
+    said = f"{why}" if known else f"run folder {named.path} cannot be used ({why})"
+    return f"{said}; this run is kept in {other.path} instead"
 
 
 def _agree(session: Session, found: RunFolder, trouble: str) -> Settled:

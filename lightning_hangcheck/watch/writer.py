@@ -610,7 +610,8 @@ class RunFiles:
         try:
             ledger_file.append(ledger, replace(line, offloaded=offloaded(folder)))
         except OSError as error:
-            log.once("ledger", f"the ledger {ledger} cannot be written ({error}): HANGCHECK_LEDGER")
+            why = f"the ledger {ledger} cannot be written ({error.strerror or error})"
+            log.once("ledger", f"{why}; name another: --ledger or HANGCHECK_LEDGER")
 
 
 def rounds_so_far(session: Session) -> tuple[Round, ...]:

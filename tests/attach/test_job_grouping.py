@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
 import pytest
 
 from lightning_hangcheck.attach.job_search import (
@@ -44,6 +45,11 @@ def torchrun(pid: int, parent: int, rank: int, port: int, **more: str) -> Candid
         TORCHELASTIC_RUN_ID="none",
         **more,
     )
+
+
+def joined(pid: int, parent: int) -> Candidate:
+    """A process in which torch runs a process group, and no variable tells why."""
+    return msgspec.structs.replace(candidate(pid, parent), joined=True)
 
 
 def pair(first: int, parent: int, port: int = 29500, **more: str) -> list[Candidate]:
@@ -87,6 +93,15 @@ JOBS: dict[str, tuple[list[Candidate], list[dict[int, int]]]] = {
         [{0: 11, 1: 12}],
     ),
     "nothing without a launcher's variables": ([candidate(10, 1), candidate(11, 10)], []),
+    # torch.multiprocessing.spawn starts a resource tracker, too
+    "spawned ranks show a process group alone, and are counted": (
+        [candidate(10, 1), candidate(11, 10), joined(13, 10), joined(12, 10), candidate(14, 12)],
+        [{0: 12, 1: 13}],
+    ),
+    "a script that is rank 0 itself, and starts the others": (
+        [joined(10, 1), joined(11, 10), joined(12, 10)],
+        [{0: 10, 1: 11, 2: 12}],
+    ),
     # `srun ray start --block`: what an actor was given later is its present environment
     "daemons that a SLURM task started are none beside their actors": (
         [

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, user
+from cases import IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, torch, user
 from msgspec.structs import replace
 from processes import end
 
@@ -91,6 +91,7 @@ def computing(slept_s: float = 0.0) -> RankView:
 
 
 STUCK = rank(1, IN_LOAD)
+IN_FORWARD = (MAIN, torch("DistributedDataParallel._pre_forward", "nn/parallel/distributed.py"))
 MOVES = slept(rank(1, *MOVING, cpu=0.9), 0.0)
 GOES_ON = slept(rank(1, IN_LOAD, (*IN_LOAD[:-1], user("load", 42)), IN_LOAD, cpu=0.9), 0.0)
 SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
@@ -102,6 +103,10 @@ SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
         ("hang", waiting(400.0), slept(beaten(2.0, beats=0), 398.0)),
         ("suspect", waiting(0.3), slept(beaten(60.0), 0.3)),
         ("hang", waiting(400.0), slept(beaten(60.0), 50.0)),
+    ],
+    # at its second pass DDP agrees on its buckets
+    "a rank that waits in DDP's forward waits for the others": [
+        ("suspect", slept(rank(0, IN_FORWARD), 34.0), slept(STUCK, 4.4)),
     ],
     # a download, a tracker's run, a save: all of these do something within two seconds
     "a wait of seconds is suspected only where nobody moves": [

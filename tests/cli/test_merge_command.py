@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from pathlib import Path
 
@@ -203,3 +204,16 @@ def test_a_file_among_the_folders_is_left_out_and_said(
     said = capsys.readouterr()
     assert said.out.startswith("HANG  rank 3 ")
     assert said.err == "hangcheck: left out: ledger.jsonl is a file, not a run folder\n"
+
+
+def test_a_verdict_whose_folder_cannot_be_written_is_kept_where_the_line_says(
+    nodes: list[str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").touch()
+    assert invoke(["merge", *nodes, "--run-dir", "file"]) == 3
+    said = capfd.readouterr()
+    kept = re.search(r"this run is kept in (\S+) instead", said.err)
+    assert kept is not None
+    assert f"hangcheck report {kept[1]}" in said.out
+    assert invoke(["report", kept[1]]) == 0
+    shutil.rmtree(kept[1])

@@ -9,7 +9,7 @@ import click
 import msgspec
 import pytest
 
-from lightning_hangcheck.cli.main import COMMANDS, command_named
+from lightning_hangcheck.cli.main import COMMANDS, command_named, invoke
 from lightning_hangcheck.cli.options import OF_RUN, setting_options, settings_from
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
@@ -106,6 +106,18 @@ def test_options_are_frozen(name: str) -> None:
     command = command_named(name)
     options = [param.opts[0] for param in command.params if isinstance(param, click.Option)]
     assert options == OPTIONS[name].split()
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_an_option_that_lost_its_value_is_bad_usage(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes no next option and no ``--`` for it, and none goes on without."""
+    for param in command_named(name).params:
+        if not isinstance(param, click.Option) or param.is_flag or param.flag_value == "30":
+            continue
+        assert invoke([name, param.opts[0]]) == 2, param.opts
+        assert f"{param.opts[0]}' requires an argument" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", SETTINGS)

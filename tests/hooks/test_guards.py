@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -193,6 +194,7 @@ def _has_ended(pid: int) -> bool:
         lambda limit: hc.rank_zero_evaluation(0, limit).__enter__(),
     ],
 )
-def test_limit_that_is_none_is_refused(guard: Callable[[float], object]) -> None:
-    with pytest.raises(BadUsage, match="timeout=0 is no positive number"):
-        guard(0)
+def test_limit_that_is_none_is_refused(guard: Callable[[Any], object]) -> None:
+    for limit in (0, "soon", timedelta(minutes=1)):
+        with pytest.raises(BadUsage, match=r"timeout=.* is no positive number; write seconds"):
+            guard(limit)

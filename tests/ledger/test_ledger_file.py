@@ -52,6 +52,10 @@ def test_the_ledger_is_for_its_owner_alone_and_a_folder_that_somebody_named_as_i
         ledger_file.append(file, LINES[0])
     modes = [stat.S_IMODE(one.stat().st_mode) for one in (ledger, ledger.parent, tmp_path)]
     assert modes == [0o600, 0o700, 0o755]
+    (tmp_path / "hangcheck_runs").rename(tmp_path / "elsewhere")
+    (tmp_path / "hangcheck_runs").symlink_to("elsewhere")  # as to a larger disk
+    ledger_file.append(ledger, LINES[0])
+    assert len(ledger_file.read(ledger).lines) == 2
 
 
 def test_lines_of_newer_versions_are_counted_and_of_older_ones_read(tmp_path: Path) -> None:

@@ -116,14 +116,14 @@ class Bad:
     def __str__(self):
         raise ValueError("not that one")
 
-    __int__ = __len__ = __str__
+    __int__ = __index__ = __len__ = __str__
 
 assert list(hc.track([1, 2], name=Bad())) == [1, 2]
 for total in (-1, 2**70, "many", float("inf"), Bad()):
     assert list(hc.track([1, 2], total=total)) == [1, 2]
 with hc.step(Bad()), hc.step("say", say=True, value=Bad()), hc.section(Bad()):
     hc.checkpoint(Bad())
-for number in (2**70, -1, "many", Bad()):
+for number in (2**70, -1, 2.5, "many", Bad()):
     hc.checkpoint("next", number=number)
 hc.checkpoint("given", number=40)
 hc.checkpoint("last")
@@ -136,8 +136,8 @@ def test_a_bad_argument_is_refused_alone(run: Callable[..., Program]) -> None:
     assert program.out == "trained\n", program.err
     passed = [line for line in program.said if line.startswith("CHECKPOINT")]
     assert passed[0] == "CHECKPOINT 1: (cannot be shown)"
-    assert passed[1:5] == [f"CHECKPOINT {number}: next" for number in (2, 3, 4, 5)]
-    assert passed[5:] == ["CHECKPOINT 40: given", "CHECKPOINT 41: last"]
+    assert passed[1:6] == [f"CHECKPOINT {number}: next" for number in (2, 3, 4, 5, 6)]
+    assert passed[6:] == ["CHECKPOINT 40: given", "CHECKPOINT 41: last"]
     assert len(program.troubles) == 2, "one for each argument, however often"
     assert "checkpoint(number=...) is ignored" in program.troubles[1]
 

@@ -55,7 +55,7 @@ def written(
     folder: Path,
     case: Case,
     verdict: Verdict | None = None,
-    form: Form = "page",
+    form: Form = "html",
     price: str = "",
 ) -> str:
     """Write a case in one of its forms; its folder may be empty."""

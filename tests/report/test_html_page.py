@@ -153,7 +153,7 @@ def test_the_head_says_what_now_and_what_it_costs(price: str, said: str, tmp_pat
 def test_only_a_page_of_a_run_that_goes_on_reloads_itself(tmp_path: Path, *, goes_on: bool) -> None:
     case = alike(8)
     page = write_as(
-        "page", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=goes_on
+        "html", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=goes_on
     )
     (body,) = [named for tag, named in ReadPage(page).elements if tag == "body"]
     assert ("data-goes-on" in body) is goes_on

@@ -85,7 +85,7 @@ def test_a_page_of_a_run_that_goes_on_reloads_itself_until_it_is_read(
     page = tmp_path / "report.html"
     case = alike(8)
     page.write_text(
-        write_as("page", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=True)
+        write_as("html", RunFolder(tmp_path), judge(case), case, run_folder="run", goes_on=True)
     )
     browser.open(page, 800)
     said = "document.getElementById('said').textContent"

@@ -63,4 +63,4 @@ def test_where_not_even_beside_is_room_a_temporary_folder_serves(
     folder, trouble = settle_run_folder(session)
     assert folder.path.parent == tmp_path / "host"
     assert folder.path.name.startswith("hangcheck-run-")
-    assert "/proc/self/run cannot be used" in trouble
+    assert "run folder /proc/self/run cannot be made" in trouble
