@@ -29,7 +29,10 @@ LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
 """Imports from one file to the next, and aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
+REQUIREMENTS = (
+    *("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml"),
+    "README*",
+)
 ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
 FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")

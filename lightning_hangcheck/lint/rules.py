@@ -270,7 +270,7 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
     for node in walk(test):
         if called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
-        if called_name(node) in ("numel", "isnan", "isinf"):
+        if called_name(node) in ("numel", "isnan", "isinf", "isfinite"):
             # what a caller gives may have been gathered there
             return all(
                 name not in function.parameters or OWN_DATA.fullmatch(name)
@@ -315,7 +315,10 @@ def _has_a_role(parting: Parting) -> bool:
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    return any(isinstance(statement, (ast.While, ast.For)) for statement in other) or any(
+    loops = [one for one in other if isinstance(one, (ast.While, ast.For))]
+    if parting.leaves is not None and parting.leaves not in other:  # from deeper: out of which?
+        loops = [one for one in loops if parting.leaves in walk(one)]
+    return bool(loops) or any(
         ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
         for call in parts(ast.Call, *other)
     )
@@ -761,19 +764,24 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         for call in code.function.each(ast.Call)
     ):
         return
-    for node in code.function.each(ast.If):
-        for one in parts(ast.stmt, *node.body, into=False):
+    tests = code.reach.tests
+    branches = [
+        (node.body, node.test)
+        for node in code.function.each(ast.If)
+        if tests.of(node.test, code.function).side is not None
+    ]
+    if decorator := code.reach.one_rank_decorator(code.function):
+        branches.append((code.function.body, code.function.decorators[0]))
+    for block, test in branches:
+        for one in parts(ast.stmt, *block, into=False):
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
             returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
-            if (flag or returns) and code.reach.tests.of(node.test, code.function).side is not None:
-                yield Found(
-                    one,
-                    f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
-                    "error",
-                    also=(node.lineno,),
-                )
+            if flag or returns:
+                passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
+                told = f"only a rank that passes `{passes}` ends its epoch here"
+                yield Found(one, told, "error", also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data

@@ -1050,6 +1050,23 @@ class _After:
     """Whether all then end with an error, after which a launcher ends who still waits."""
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """Whose branch a block is in: of the one rank that passes a test, or of all others.
+
+    Attributes:
+        under: The statement with the test.
+        asked: What it asks.
+        side: Whether it is the one rank's branch.
+        after: What the other ranks, which do not come here, go on to.
+    """
+
+    under: ast.If
+    asked: Test
+    side: bool
+    after: _After
+
+
 class Partings:
     """Those of one function.
 
@@ -1067,8 +1084,12 @@ class Partings:
         self._block(function.body, _After(), frozenset(), None)
 
     def _block(
-        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
+        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: _Inside | None
     ) -> None:
+        if inside is not None and (left := leaving(block)) is not None:
+            branches = (inside.under.body, inside.under.orelse)
+            if not any(block is branch for branch in branches):  # those are compared as such
+                self._leaves_alone(left, block, inside)
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
             last = _last(rest)
@@ -1079,19 +1100,25 @@ class Partings:
             else:
                 then = _After((rest, *after.function), (rest, *after.passing), after.loop)
             if isinstance(statement, ast.If):
-                self._compare(statement, then, loops, inside)
+                self._compare(statement, then, loops, inside.side if inside else None)
             if isinstance(statement, LOOPS):
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
                     names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
-                self._block(body, within, names, inside)
+                below = inside  # by `break` nobody leaves more than this loop
+                if below is not None:
+                    below = replace(below, after=replace(below.after, passing=(), loop=()))
+                self._block(body, within, names, below)
                 self._block(statement.orelse, then, loops, inside)
             elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
-                asked, sides = self._reach.tests.of(statement.test, self._function), (inside,) * 2
-                if asked.side is not None and not asked.grouped:
-                    sides = asked.side, not asked.side if asked.exact else inside
+                asked = self._reach.tests.of(statement.test, self._function)
+                sides: list[_Inside | None] = [inside, inside]
+                if asked.side is not None and not asked.grouped and inside is None:
+                    sides[0] = _Inside(statement, asked, asked.side, then)
+                    if asked.exact:
+                        sides[1] = replace(sides[0], side=not asked.side)
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])
@@ -1104,6 +1131,18 @@ class Partings:
                     for one in getattr(statement, name, ()):
                         self._block(one.body, then, loops, inside)
 
+    def _leaves_alone(self, left: ast.stmt, block: list[ast.stmt], inside: _Inside) -> None:
+        """One rank leaves from within its branch, for whatever reason, and the others go on."""
+        made = self._skipped(left, inside.after)
+        others = self._reach.block(block, self._function)
+        for node in parts(ast.If, inside.under):
+            if any(block is branch for branch in (node.body, node.orelse)) and (
+                _of_single(node.test)
+                or SETTING.fullmatch(_by_setting(ast.unparse(node.test), self._function))
+            ):
+                made = tuple(replace(event, conditional=True) for event in made)
+        self._note(inside.under, inside.asked, made, others, not inside.side, left, inside.after)
+
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
     ) -> None:
@@ -1112,7 +1151,7 @@ class Partings:
             return
         if self._agreed(node, loops):
             return
-        exits = leaving(node.body), leaving(node.orelse)
+        exits = (leaving(node.body), leaving(node.orelse)) if inside is None else (None, None)
         yes = self._reach.block(node.body, self._function)
         no = self._reach.block(node.orelse, self._function)
         if exits[0] is not None and exits[1] is None:
@@ -1126,8 +1165,6 @@ class Partings:
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
-            if other is inside and exits[0] is not None and other is not None:
-                other = not other  # one of those in this branch leaves: the others come
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
