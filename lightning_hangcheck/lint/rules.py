@@ -642,7 +642,9 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 # what fails is the work before the collective, and then a pass is left out
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
                 own = own and _works(node.body, missing[0], code)
-                named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
+                named = handler.type is not None and last_names(handler.type) & (
+                    DATA_ERRORS | _raised_for_data(node.body, code.function)
+                )
                 yield Found(
                     handler.body[-1],
                     f"a rank that caught this goes on without {missing[0].told} in line "
@@ -666,6 +668,13 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
         and not re.match(r"(cuda|to|item|cpu)$|init|setup", called_name(call))
         for call in before
     )
+
+
+def _raised_for_data(block: list[ast.stmt], function: Function) -> set[str]:
+    """Errors that a block raises itself where a rank's own data are not usable."""
+    tests = (node for node in parts(ast.If, *block) if is_own_data(node.test, function))
+    raised = (one.exc for test in tests for one in parts(ast.Raise, *test.body))
+    return last_names(*(error for error in raised if error is not None))
 
 
 DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})
