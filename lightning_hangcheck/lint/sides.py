@@ -89,8 +89,10 @@ BUFFERS = re.compile(
     re.MULTILINE,
 )
 """A line that gives a model a buffer, always: no batch norm in a variable of its own."""
+OPTIONS = re.compile(r"args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options", re.IGNORECASE)
+"""Names of what the user set."""
 SETTING = re.compile(
-    r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
+    rf"(not )?(\w+\.)*({OPTIONS.pattern})"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
     r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
     r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
@@ -525,7 +527,11 @@ def _ordinary(test: ast.expr) -> bool:
 
 
 def _of_single(test: ast.expr) -> bool:
-    """Whether a condition only asks whether there are several ranks."""
+    """Whether a condition only asks whether there are several ranks, not what an object is."""
+    if isinstance(test, ast.Call) and called_name(test) != "isinstance":
+        given = map(ast.unparse, test.args)
+        if any(name.isidentifier() and not OPTIONS.fullmatch(name) for name in given):
+            return False
     return _alone(test) is False or any(map(SINGLE.fullmatch, last_names(test)))
 
 
@@ -605,7 +611,11 @@ class Reach:
             ):
                 event = replace(event, needs=frozenset(), guards=frozenset())
             guards = {guard.removeprefix("not ") for guard in event.guards}
-            asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
+            asked = {
+                guard
+                for guard in guards
+                if not SINGLE.fullmatch(guard) or _tells_of_objects(guard, function)
+            }
             set_there = {
                 guard for guard in asked if SETTING.fullmatch(_by_setting(guard, function))
             }
@@ -940,6 +950,12 @@ def _by_setting(guard: str, function: Function) -> str:
         if len(values) == 1:
             guard = f"{found[1] or ''}{ast.unparse(values[0])}{found[3] or ''}"
     return re.sub(r"len\(([\w.]+)\)", r"\1", guard)
+
+
+def _tells_of_objects(name: str, function: Function) -> bool:
+    """Whether a name is for what some objects are: ``distributed = any(map(is_sharded, models))``."""
+    calls = parts(ast.Call, *function.values_of(name))
+    return any(called_name(call) in ("any", "all", "isinstance", "hasattr") for call in calls)
 
 
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
