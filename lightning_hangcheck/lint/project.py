@@ -288,11 +288,8 @@ class Module:
             self.assigned.setdefault(name[-1], []).append(value)
 
     def _make(self, name: str, annotation: ast.expr) -> None:
-        path = names_of(annotation)
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-            path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
-        if path and all(part.isidentifier() for part in path):
-            self.made.setdefault(name, set()).add(tuple(path))
+        if path := _annotated(annotation):
+            self.made.setdefault(name, set()).add(path)
 
     # What names mean
 
@@ -506,6 +503,14 @@ def _file_of(folder: str, path: tuple[str, ...]) -> str:
     return next((file for file in files if os.path.isfile(file)), "")  # noqa: PTH113
 
 
+def _annotated(annotation: ast.expr | None) -> tuple[str, ...]:
+    """Return the dotted name of the one class that an annotation names; empty of all else."""
+    path = names_of(annotation)
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
+    return tuple(path) if all(part.isidentifier() for part in path) else ()
+
+
 # What a call calls
 
 
@@ -615,10 +620,12 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            for returned in known.each(ast.Return):
-                if isinstance(returned.value, ast.Call):
-                    inner = tuple(names_of(returned.value.func))
-                    kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
+            calls = (one.value for one in known.each(ast.Return) if isinstance(one.value, ast.Call))
+            inner = {_annotated(getattr(known.node, "returns", None))}
+            inner |= {tuple(names_of(call.func)) for call in calls}
+            returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
+            methods += returned.functions
+            kinds += returned.kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
             methods += filter(None, [module.project.method(known, name)])

@@ -89,7 +89,7 @@ BUFFERS = re.compile(
     re.MULTILINE,
 )
 """A line that gives a model a buffer, always: no batch norm in a variable of its own."""
-OPTIONS = re.compile(r"args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options", re.IGNORECASE)
+OPTIONS = re.compile(r"args|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
 """Names of what the user set."""
 SETTING = re.compile(
     rf"(not )?(\w+\.)*({OPTIONS.pattern})"
@@ -953,7 +953,7 @@ def _by_setting(guard: str, function: Function) -> str:
 
 
 def _tells_of_objects(name: str, function: Function) -> bool:
-    """Whether a name is for what some objects are: ``distributed = any(map(is_sharded, models))``."""
+    """Whether a name tells what objects are: ``distributed = any(map(is_sharded, models))``."""
     calls = parts(ast.Call, *function.values_of(name))
     return any(called_name(call) in ("any", "all", "isinstance", "hasattr") for call in calls)
 
@@ -1130,11 +1130,10 @@ class Partings:
                 self._block(statement.orelse, then, loops, inside)
             elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
                 asked = self._reach.tests.of(statement.test, self._function)
-                sides: list[_Inside | None] = [inside, inside]
+                sides = inside, inside
                 if asked.side is not None and not asked.grouped and inside is None:
-                    sides[0] = _Inside(statement, asked, asked.side, then)
-                    if asked.exact:
-                        sides[1] = replace(sides[0], side=not asked.side)
+                    one = _Inside(statement, asked, asked.side, then)
+                    sides = one, replace(one, side=not one.side) if asked.exact else None
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])
