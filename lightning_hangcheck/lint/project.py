@@ -47,6 +47,15 @@ def parts(kind: type[Node], *nodes: ast.AST, into: bool = True) -> Iterator[Node
     return (node for node in walk(*nodes, into=into) if isinstance(node, kind))
 
 
+def blocks_of(statement: ast.AST) -> list[list[ast.stmt]]:
+    """Return the blocks of a statement, those of its handlers and cases last."""
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        return []  # they are run by whoever calls them
+    own = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+    below = (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
+    return [block for block in (*own, *(part.body for part in below)) if isinstance(block, list)]
+
+
 def tail(node: ast.AST) -> str:
     """Return the last name of ``a.b.c``; empty where any part is no name."""
     return (names_of(node) or [""])[-1]
@@ -92,8 +101,7 @@ class Function:
         if isinstance(self.node, ast.Module):
             return {}
         given = self.node.args
-        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-        found = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        found = dict(zip(reversed(self.parameters), reversed(given.defaults), strict=False))
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
         return found | {argument.arg: value for argument, value in pairs if value is not None}
 

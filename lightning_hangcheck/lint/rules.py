@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, callee, parts, tail
+from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail
 from lightning_hangcheck.lint.sides import (
     AGREES,
     Event,
@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {}
 LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/issues"
 TORCH = "https://github.com/pytorch/pytorch/issues"
 TORCH_DOCS = "https://docs.pytorch.org/docs/stable"
+DIST_DOCS = f"{TORCH_DOCS}/distributed.html"
 
 
 def rule(
@@ -95,28 +96,23 @@ class Code:
 
     function: Function
     reach: Reach
-    notes: bool = True
 
     @cached_property
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
         if not self.makes_any:
             return []
-        local = is_local if self.notes else is_own_data
-        found = Partings(self.reach, self.function, local).found
+        found = Partings(self.reach, self.function, is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
         other = owner and answering and owner.module.project.method(owner, answering)
-        elsewhere = Partings(self.reach, other, local).found if found and other else []
+        elsewhere = Partings(self.reach, other, is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
         """Its body, and all blocks in it."""
-        kinds = (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)
-        within = [node for node in self.function.nodes if isinstance(node, kinds)]
-        names = ("body", "orelse", "finalbody")
-        blocks = [getattr(node, name, None) for node in within for name in names]
-        return [self.function.body, *(block for block in blocks if block is not None)]
+        statements = (node for node in self.function.nodes if isinstance(node, ast.stmt))
+        return [self.function.body, *(block for node in statements for block in blocks_of(node))]
 
     @cached_property
     def makes_any(self) -> bool:
@@ -325,6 +321,11 @@ def _has_a_role(parting: Parting) -> bool:
 
 
 FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
+MAKES = re.compile(
+    r"_*(save|write|dump|mk|make|touch|build|create|download|prepare|convert|generate|preprocess"
+    r"|extract|copy|move|rename|replace|remove|rm|unlink|delete)"
+)
+"""How calls are named that make a file or a folder, or take it away."""
 
 
 def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
@@ -344,6 +345,7 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
         and any(
             ast.unparse(given) in looked_for
             for call in parts(ast.Call, *node.body)
+            if MAKES.match(called_name(call) or getattr(call.func, "attr", ""))
             for given in (*call.args, getattr(call.func, "value", call.func))
         )
         for node in (code.function.each(ast.If) if looked_for else ())
@@ -466,7 +468,7 @@ ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?sen
     "HC103",
     "rank_diverged",
     "move what {function} calls there",
-    f"{TORCH_DOCS}/distributed.html#point-to-point-communication",
+    f"{DIST_DOCS}#point-to-point-communication",
 )
 def receive_without_send(code: Code) -> Iterator[Found]:
     """A rank waits for a message, or for a key of the store, that nothing in the program sends.
@@ -506,7 +508,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     "HC105",
     "collective_mismatch",
     "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
-    f"{TORCH_DOCS}/distributed.html#torch.distributed.batch_isend_irecv",
+    f"{DIST_DOCS}#torch.distributed.batch_isend_irecv",
 )
 def all_receive_first(code: Code) -> Iterator[Found]:
     """Every rank receives from a neighbour before it sends to the next.
@@ -689,24 +691,17 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
     step before the others.
 
     Example:
-        def remember(*_):
-            global asked_to_stop
-            asked_to_stop = True
-
-
-        signal.signal(signal.SIGTERM, remember)
+        signal.signal(signal.SIGTERM, remember)  # it sets asked_to_stop
         for gradient in gradients():
             if asked_to_stop:
                 break
             dist.all_reduce(gradient)
 
-    Instead:
         def remember(*_):
             global asked_to_stop
             asked_to_stop = True
 
-
-        signal.signal(signal.SIGTERM, remember)
+    Instead:
         for gradient in gradients():
             stop = torch.tensor(float(asked_to_stop))
             dist.all_reduce(stop, op=dist.ReduceOp.MAX)
@@ -1115,7 +1110,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     "HC502",
     "rank_diverged",
     "Give the group whose ranks come there: group=...",
-    f"{TORCH_DOCS}/distributed.html#groups",
+    f"{DIST_DOCS}#groups",
     notes_only=True,
 )
 def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
@@ -1156,7 +1151,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "HC503",
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
-    f"{TORCH_DOCS}/distributed.html#torch.distributed.new_group",
+    f"{DIST_DOCS}#torch.distributed.new_group",
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
     """Collectives are made in the order of a set, or in an order that the rank decides.

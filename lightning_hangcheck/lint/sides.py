@@ -22,6 +22,7 @@ from lightning_hangcheck.lint.project import (
     Class,
     Function,
     Module,
+    blocks_of,
     callee,
     parts,
     tail,
@@ -84,7 +85,7 @@ SHARDS_ITSELF = re.compile(
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
-    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm)[^'\"#\n]*BatchNorm"
     rb"|^ {8}self\.register_buffer\(",
     re.MULTILINE,
 )
@@ -704,20 +705,14 @@ class Reach:
             yield from self.expression(node.test, function)
             yield from self._of_sides(node.test, node.body, node.orelse, function)
             return
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, ast.expr):
-                yield from self.expression(value, function)
-            elif name in ("body", "orelse", "finalbody"):
-                yield from self.block(value, function)
-            elif isinstance(value, list):
-                for one in value:
-                    if isinstance(one, ast.expr):
-                        yield from self.expression(one, function)
-                    elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
-                        yield from self.block(one.body, function)
-                    elif isinstance(one, ast.withitem):
-                        yield from self.expression(one.context_expr, function)
-                        yield from self._entered(one.context_expr, function)
+        for one in ast.iter_child_nodes(node):
+            if isinstance(one, ast.expr):
+                yield from self.expression(one, function)
+            elif isinstance(one, ast.withitem):
+                yield from self.expression(one.context_expr, function)
+                yield from self._entered(one.context_expr, function)
+        for block in blocks_of(node):
+            yield from self.block(block, function)
 
     def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
         """What a class makes when a ``with`` goes in and out."""
@@ -1123,10 +1118,10 @@ class Partings:
                 if not isinstance(statement, ast.While):
                     names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
-                below = inside  # by `break` nobody leaves more than this loop
-                if below is not None:
-                    below = replace(below, after=replace(below.after, passing=(), loop=()))
-                self._block(body, within, names, below)
+                looping = inside  # by `break` nobody leaves more than this loop
+                if inside is not None:
+                    looping = replace(inside, after=replace(inside.after, passing=(), loop=()))
+                self._block(body, within, names, looping)
                 self._block(statement.orelse, then, loops, inside)
             elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
                 asked = self._reach.tests.of(statement.test, self._function)
@@ -1139,12 +1134,9 @@ class Partings:
                     self._block(statement.body, then, loops, sides[0])
                 if alone is not False:
                     self._block(statement.orelse, then, loops, sides[1])
-            elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                for name in ("body", "orelse", "finalbody"):
-                    self._block(getattr(statement, name, []), then, loops, inside)
-                for name in ("handlers", "cases"):
-                    for one in getattr(statement, name, ()):
-                        self._block(one.body, then, loops, inside)
+            else:
+                for below in blocks_of(statement):
+                    self._block(below, then, loops, inside)
 
     def _leaves_alone(self, left: ast.stmt, block: list[ast.stmt], inside: _Inside) -> None:
         """One rank leaves from within its branch, for whatever reason, and the others go on."""
