@@ -734,11 +734,19 @@ def _flags_of_handlers(code: Code) -> set[str]:
             name
             for function in functions
             for handler, _ in _handlers(Code(function, code.reach), "signal")
+            if not _ends_the_process(handler)
             for node in parts(ast.Assign, handler.node)
             for target in node.targets
             for name in names_of(target)[-1:]
         }
     return known[module]
+
+
+def _ends_the_process(handler: Function) -> bool:
+    """Whether a handler, or what it calls, sees to it that the rank does not stay for long."""
+    calls = handler.each(ast.Call)
+    called = (one for call in calls for one in callee(call.func, handler).functions)
+    return any("_exit" in last_names(*function.body) for function in (handler, *called))
 
 
 STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")
