@@ -243,7 +243,7 @@ def _why_not(file: str, error: BaseException) -> str:
 def _in_function(
     function: Function, reach: Reach, configuration: Configuration
 ) -> Iterator[Finding]:
-    code = Code(function, reach, configuration.notes)
+    code = Code(function, reach)
     for rule in RULES.values():
         if rule.code.startswith(tuple(configuration.ignore)):
             continue

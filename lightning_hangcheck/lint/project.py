@@ -29,7 +29,10 @@ LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
 """Imports from one file to the next, and aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
-REQUIREMENTS = ("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml")
+REQUIREMENTS = (
+    *("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml"),
+    "README*",
+)
 ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
 FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
@@ -42,6 +45,15 @@ UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 def parts(kind: type[Node], *nodes: ast.AST, into: bool = True) -> Iterator[Node]:
     """Yield all of one kind in some nodes, `into` functions and classes, too, or not."""
     return (node for node in walk(*nodes, into=into) if isinstance(node, kind))
+
+
+def blocks_of(statement: ast.AST) -> list[list[ast.stmt]]:
+    """Return the blocks of a statement, those of its handlers and cases last."""
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
+        return []  # they are run by whoever calls them
+    own = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
+    below = (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
+    return [block for block in (*own, *(part.body for part in below)) if isinstance(block, list)]
 
 
 def tail(node: ast.AST) -> str:
@@ -89,8 +101,7 @@ class Function:
         if isinstance(self.node, ast.Module):
             return {}
         given = self.node.args
-        names = [argument.arg for argument in (*given.posonlyargs, *given.args)]
-        found = dict(zip(reversed(names), reversed(given.defaults), strict=False))
+        found = dict(zip(reversed(self.parameters), reversed(given.defaults), strict=False))
         pairs = zip(given.kwonlyargs, given.kw_defaults, strict=True)
         return found | {argument.arg: value for argument, value in pairs if value is not None}
 
@@ -285,11 +296,8 @@ class Module:
             self.assigned.setdefault(name[-1], []).append(value)
 
     def _make(self, name: str, annotation: ast.expr) -> None:
-        path = names_of(annotation)
-        if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
-            path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
-        if path and all(part.isidentifier() for part in path):
-            self.made.setdefault(name, set()).add(tuple(path))
+        if path := _annotated(annotation):
+            self.made.setdefault(name, set()).add(path)
 
     # What names mean
 
@@ -503,6 +511,14 @@ def _file_of(folder: str, path: tuple[str, ...]) -> str:
     return next((file for file in files if os.path.isfile(file)), "")  # noqa: PTH113
 
 
+def _annotated(annotation: ast.expr | None) -> tuple[str, ...]:
+    """Return the dotted name of the one class that an annotation names; empty of all else."""
+    path = names_of(annotation)
+    if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
+        path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
+    return tuple(path) if all(part.isidentifier() for part in path) else ()
+
+
 # What a call calls
 
 
@@ -612,10 +628,12 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            for returned in known.each(ast.Return):
-                if isinstance(returned.value, ast.Call):
-                    inner = tuple(names_of(returned.value.func))
-                    kinds += _of_kinds(name, receiver, {inner}, known, steps - 1).kinds
+            calls = (one.value for one in known.each(ast.Return) if isinstance(one.value, ast.Call))
+            inner = {_annotated(getattr(known.node, "returns", None))}
+            inner |= {tuple(names_of(call.func)) for call in calls}
+            returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
+            methods += returned.functions
+            kinds += returned.kinds
         if isinstance(known, Class):
             kinds += _names(module.project.bases(known))
             methods += filter(None, [module.project.method(known, name)])

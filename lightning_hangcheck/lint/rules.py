@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, callee, parts, tail
+from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail
 from lightning_hangcheck.lint.sides import (
     AGREES,
     Event,
@@ -75,6 +75,7 @@ RULES: dict[str, Rule] = {}
 LIGHTNING = "https://github.com/Lightning-AI/pytorch-lightning/issues"
 TORCH = "https://github.com/pytorch/pytorch/issues"
 TORCH_DOCS = "https://docs.pytorch.org/docs/stable"
+DIST_DOCS = f"{TORCH_DOCS}/distributed.html"
 
 
 def rule(
@@ -95,28 +96,23 @@ class Code:
 
     function: Function
     reach: Reach
-    notes: bool = True
 
     @cached_property
     def partings(self) -> list[Parting]:
         """Where ranks part in it."""
         if not self.makes_any:
             return []
-        local = is_local if self.notes else is_own_data
-        found = Partings(self.reach, self.function, local).found
+        found = Partings(self.reach, self.function, is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
         other = owner and answering and owner.module.project.method(owner, answering)
-        elsewhere = Partings(self.reach, other, local).found if found and other else []
+        elsewhere = Partings(self.reach, other, is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
         """Its body, and all blocks in it."""
-        kinds = (ast.If, *LOOPS, ast.With, ast.AsyncWith, ast.Try)
-        within = [node for node in self.function.nodes if isinstance(node, kinds)]
-        names = ("body", "orelse", "finalbody")
-        blocks = [getattr(node, name, None) for node in within for name in names]
-        return [self.function.body, *(block for block in blocks if block is not None)]
+        statements = (node for node in self.function.nodes if isinstance(node, ast.stmt))
+        return [self.function.body, *(block for node in statements for block in blocks_of(node))]
 
     @cached_property
     def makes_any(self) -> bool:
@@ -270,7 +266,7 @@ def is_own_data(test: ast.expr, function: Function) -> bool:
     for node in walk(test):
         if called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
-        if called_name(node) in ("numel", "isnan", "isinf"):
+        if called_name(node) in ("numel", "isnan", "isinf", "isfinite"):
             # what a caller gives may have been gathered there
             return all(
                 name not in function.parameters or OWN_DATA.fullmatch(name)
@@ -315,13 +311,21 @@ def _has_a_role(parting: Parting) -> bool:
     stays = parting.leaves or parting.node
     in_body = any(one is stays for one in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    return any(isinstance(statement, (ast.While, ast.For)) for statement in other) or any(
+    loops = [one for one in other if isinstance(one, (ast.While, ast.For))]
+    if parting.leaves is not None and parting.leaves not in other:  # from deeper: out of which?
+        loops = [one for one in loops if parting.leaves in walk(one)]
+    return bool(loops) or any(
         ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
         for call in parts(ast.Call, *other)
     )
 
 
 FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
+MAKES = re.compile(
+    r"_*(save|write|dump|mk|make|touch|build|create|download|prepare|convert|generate|preprocess"
+    r"|extract|copy|move|rename|replace|remove|rm|unlink|delete)"
+)
+"""How calls are named that make a file or a folder, or take it away."""
 
 
 def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
@@ -341,6 +345,7 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
         and any(
             ast.unparse(given) in looked_for
             for call in parts(ast.Call, *node.body)
+            if MAKES.match(called_name(call) or getattr(call.func, "attr", ""))
             for given in (*call.args, getattr(call.func, "value", call.func))
         )
         for node in (code.function.each(ast.If) if looked_for else ())
@@ -463,7 +468,7 @@ ANSWERS = {"recv": r"i?send|P2POp|send_object_list", "recv_object_list": r"i?sen
     "HC103",
     "rank_diverged",
     "move what {function} calls there",
-    f"{TORCH_DOCS}/distributed.html#point-to-point-communication",
+    f"{DIST_DOCS}#point-to-point-communication",
 )
 def receive_without_send(code: Code) -> Iterator[Found]:
     """A rank waits for a message, or for a key of the store, that nothing in the program sends.
@@ -503,7 +508,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
     "HC105",
     "collective_mismatch",
     "Let even ranks send first and odd ranks receive first, or post both: dist.batch_isend_irecv.",
-    f"{TORCH_DOCS}/distributed.html#torch.distributed.batch_isend_irecv",
+    f"{DIST_DOCS}#torch.distributed.batch_isend_irecv",
 )
 def all_receive_first(code: Code) -> Iterator[Found]:
     """Every rank receives from a neighbour before it sends to the next.
@@ -639,7 +644,9 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 # what fails is the work before the collective, and then a pass is left out
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
                 own = own and _works(node.body, missing[0], code)
-                named = handler.type is not None and last_names(handler.type) & DATA_ERRORS
+                named = handler.type is not None and last_names(handler.type) & (
+                    DATA_ERRORS | _raised_for_data(node.body, code.function)
+                )
                 yield Found(
                     handler.body[-1],
                     f"a rank that caught this goes on without {missing[0].told} in line "
@@ -665,6 +672,13 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
     )
 
 
+def _raised_for_data(block: list[ast.stmt], function: Function) -> set[str]:
+    """Errors that a block raises itself where a rank's own data are not usable."""
+    tests = (node for node in parts(ast.If, *block) if is_own_data(node.test, function))
+    raised = (one.exc for test in tests for one in parts(ast.Raise, *test.body))
+    return last_names(*(error for error in raised if error is not None))
+
+
 DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})
 """What a rank raises because of its own batch."""
 
@@ -677,24 +691,17 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
     step before the others.
 
     Example:
-        def remember(*_):
-            global asked_to_stop
-            asked_to_stop = True
-
-
-        signal.signal(signal.SIGTERM, remember)
+        signal.signal(signal.SIGTERM, remember)  # it sets asked_to_stop
         for gradient in gradients():
             if asked_to_stop:
                 break
             dist.all_reduce(gradient)
 
-    Instead:
         def remember(*_):
             global asked_to_stop
             asked_to_stop = True
 
-
-        signal.signal(signal.SIGTERM, remember)
+    Instead:
         for gradient in gradients():
             stop = torch.tensor(float(asked_to_stop))
             dist.all_reduce(stop, op=dist.ReduceOp.MAX)
@@ -727,11 +734,19 @@ def _flags_of_handlers(code: Code) -> set[str]:
             name
             for function in functions
             for handler, _ in _handlers(Code(function, code.reach), "signal")
+            if not _ends_the_process(handler)
             for node in parts(ast.Assign, handler.node)
             for target in node.targets
             for name in names_of(target)[-1:]
         }
     return known[module]
+
+
+def _ends_the_process(handler: Function) -> bool:
+    """Whether a handler, or what it calls, sees to it that the rank does not stay for long."""
+    calls = handler.each(ast.Call)
+    called = (one for call in calls for one in callee(call.func, handler).functions)
+    return any("_exit" in last_names(*function.body) for function in (handler, *called))
 
 
 STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")
@@ -761,19 +776,24 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         for call in code.function.each(ast.Call)
     ):
         return
-    for node in code.function.each(ast.If):
-        for one in parts(ast.stmt, *node.body, into=False):
+    tests = code.reach.tests
+    branches = [
+        (node.body, node.test)
+        for node in code.function.each(ast.If)
+        if tests.of(node.test, code.function).side is not None
+    ]
+    if decorator := code.reach.one_rank_decorator(code.function):
+        branches.append((code.function.body, code.function.decorators[0]))
+    for block, test in branches:
+        for one in parts(ast.stmt, *block, into=False):
             flag = isinstance(one, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
             )
             returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
-            if (flag or returns) and code.reach.tests.of(node.test, code.function).side is not None:
-                yield Found(
-                    one,
-                    f"only a rank that passes `{ast.unparse(node.test)}` ends its epoch here",
-                    "error",
-                    also=(node.lineno,),
-                )
+            if flag or returns:
+                passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
+                told = f"only a rank that passes `{passes}` ends its epoch here"
+                yield Found(one, told, "error", also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -1098,7 +1118,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
     "HC502",
     "rank_diverged",
     "Give the group whose ranks come there: group=...",
-    f"{TORCH_DOCS}/distributed.html#groups",
+    f"{DIST_DOCS}#groups",
     notes_only=True,
 )
 def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
@@ -1139,7 +1159,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     "HC503",
     "collective_mismatch",
     "Go through them in an order that all ranks have: sorted(...).",
-    f"{TORCH_DOCS}/distributed.html#torch.distributed.new_group",
+    f"{DIST_DOCS}#torch.distributed.new_group",
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
     """Collectives are made in the order of a set, or in an order that the rank decides.

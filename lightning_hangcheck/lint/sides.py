@@ -22,6 +22,7 @@ from lightning_hangcheck.lint.project import (
     Class,
     Function,
     Module,
+    blocks_of,
     callee,
     parts,
     tail,
@@ -84,13 +85,15 @@ SHARDS_ITSELF = re.compile(
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
-    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm).*BatchNorm"
+    rb"^(?!\s*(?:from|import)\b)(?!\s*\w+\s*=\s*[\w.]*BatchNorm)[^'\"#\n]*BatchNorm"
     rb"|^ {8}self\.register_buffer\(",
     re.MULTILINE,
 )
 """A line that gives a model a buffer, always: no batch norm in a variable of its own."""
+OPTIONS = re.compile(r"args|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
+"""Names of what the user set."""
 SETTING = re.compile(
-    r"(not )?(\w+\.)*(args|\w*cfg|\w*config|opts?|hparams|conf|flags|settings|options)"
+    rf"(not )?(\w+\.)*({OPTIONS.pattern})"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
     r"( (==|!=|is|is not|<|>|<=|>=) ('\w*'|None|True|False|\d+))?"
     r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
@@ -525,7 +528,11 @@ def _ordinary(test: ast.expr) -> bool:
 
 
 def _of_single(test: ast.expr) -> bool:
-    """Whether a condition only asks whether there are several ranks."""
+    """Whether a condition only asks whether there are several ranks, not what an object is."""
+    if isinstance(test, ast.Call) and called_name(test) != "isinstance":
+        given = map(ast.unparse, test.args)
+        if any(name.isidentifier() and not OPTIONS.fullmatch(name) for name in given):
+            return False
     return _alone(test) is False or any(map(SINGLE.fullmatch, last_names(test)))
 
 
@@ -605,7 +612,11 @@ class Reach:
             ):
                 event = replace(event, needs=frozenset(), guards=frozenset())
             guards = {guard.removeprefix("not ") for guard in event.guards}
-            asked = {guard for guard in guards if not SINGLE.fullmatch(guard)}
+            asked = {
+                guard
+                for guard in guards
+                if not SINGLE.fullmatch(guard) or _tells_of_objects(guard, function)
+            }
             set_there = {
                 guard for guard in asked if SETTING.fullmatch(_by_setting(guard, function))
             }
@@ -694,20 +705,14 @@ class Reach:
             yield from self.expression(node.test, function)
             yield from self._of_sides(node.test, node.body, node.orelse, function)
             return
-        for name, value in ast.iter_fields(node):
-            if isinstance(value, ast.expr):
-                yield from self.expression(value, function)
-            elif name in ("body", "orelse", "finalbody"):
-                yield from self.block(value, function)
-            elif isinstance(value, list):
-                for one in value:
-                    if isinstance(one, ast.expr):
-                        yield from self.expression(one, function)
-                    elif isinstance(one, (ast.ExceptHandler, ast.match_case)):
-                        yield from self.block(one.body, function)
-                    elif isinstance(one, ast.withitem):
-                        yield from self.expression(one.context_expr, function)
-                        yield from self._entered(one.context_expr, function)
+        for one in ast.iter_child_nodes(node):
+            if isinstance(one, ast.expr):
+                yield from self.expression(one, function)
+            elif isinstance(one, ast.withitem):
+                yield from self.expression(one.context_expr, function)
+                yield from self._entered(one.context_expr, function)
+        for block in blocks_of(node):
+            yield from self.block(block, function)
 
     def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
         """What a class makes when a ``with`` goes in and out."""
@@ -942,6 +947,12 @@ def _by_setting(guard: str, function: Function) -> str:
     return re.sub(r"len\(([\w.]+)\)", r"\1", guard)
 
 
+def _tells_of_objects(name: str, function: Function) -> bool:
+    """Whether a name tells what objects are: ``distributed = any(map(is_sharded, models))``."""
+    calls = parts(ast.Call, *function.values_of(name))
+    return any(called_name(call) in ("any", "all", "isinstance", "hasattr") for call in calls)
+
+
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
     either = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
@@ -1050,6 +1061,23 @@ class _After:
     """Whether all then end with an error, after which a launcher ends who still waits."""
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """Whose branch a block is in: of the one rank that passes a test, or of all others.
+
+    Attributes:
+        under: The statement with the test.
+        asked: What it asks.
+        side: Whether it is the one rank's branch.
+        after: What the other ranks, which do not come here, go on to.
+    """
+
+    under: ast.If
+    asked: Test
+    side: bool
+    after: _After
+
+
 class Partings:
     """Those of one function.
 
@@ -1067,8 +1095,12 @@ class Partings:
         self._block(function.body, _After(), frozenset(), None)
 
     def _block(
-        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: bool | None
+        self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: _Inside | None
     ) -> None:
+        if inside is not None and (left := leaving(block)) is not None:
+            branches = (inside.under.body, inside.under.orelse)
+            if not any(block is branch for branch in branches):  # those are compared as such
+                self._leaves_alone(left, block, inside)
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
             last = _last(rest)
@@ -1079,30 +1111,44 @@ class Partings:
             else:
                 then = _After((rest, *after.function), (rest, *after.passing), after.loop)
             if isinstance(statement, ast.If):
-                self._compare(statement, then, loops, inside)
+                self._compare(statement, then, loops, inside.side if inside else None)
             if isinstance(statement, LOOPS):
                 body = statement.body
                 names = loops
                 if not isinstance(statement, ast.While):
                     names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
-                self._block(body, within, names, inside)
+                looping = inside  # by `break` nobody leaves more than this loop
+                if inside is not None:
+                    looping = replace(inside, after=replace(inside.after, passing=(), loop=()))
+                self._block(body, within, names, looping)
                 self._block(statement.orelse, then, loops, inside)
             elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
-                asked, sides = self._reach.tests.of(statement.test, self._function), (inside,) * 2
-                if asked.side is not None and not asked.grouped:
-                    sides = asked.side, not asked.side if asked.exact else inside
+                asked = self._reach.tests.of(statement.test, self._function)
+                sides = inside, inside
+                if asked.side is not None and not asked.grouped and inside is None:
+                    one = _Inside(statement, asked, asked.side, then)
+                    sides = one, replace(one, side=not one.side) if asked.exact else None
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])
                 if alone is not False:
                     self._block(statement.orelse, then, loops, sides[1])
-            elif not isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-                for name in ("body", "orelse", "finalbody"):
-                    self._block(getattr(statement, name, []), then, loops, inside)
-                for name in ("handlers", "cases"):
-                    for one in getattr(statement, name, ()):
-                        self._block(one.body, then, loops, inside)
+            else:
+                for below in blocks_of(statement):
+                    self._block(below, then, loops, inside)
+
+    def _leaves_alone(self, left: ast.stmt, block: list[ast.stmt], inside: _Inside) -> None:
+        """One rank leaves from within its branch, for whatever reason, and the others go on."""
+        made = self._skipped(left, inside.after)
+        others = self._reach.block(block, self._function)
+        for node in parts(ast.If, inside.under):
+            if any(block is branch for branch in (node.body, node.orelse)) and (
+                _of_single(node.test)
+                or SETTING.fullmatch(_by_setting(ast.unparse(node.test), self._function))
+            ):
+                made = tuple(replace(event, conditional=True) for event in made)
+        self._note(inside.under, inside.asked, made, others, not inside.side, left, inside.after)
 
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None
@@ -1112,7 +1158,7 @@ class Partings:
             return
         if self._agreed(node, loops):
             return
-        exits = leaving(node.body), leaving(node.orelse)
+        exits = (leaving(node.body), leaving(node.orelse)) if inside is None else (None, None)
         yes = self._reach.block(node.body, self._function)
         no = self._reach.block(node.orelse, self._function)
         if exits[0] is not None and exits[1] is None:
@@ -1126,8 +1172,6 @@ class Partings:
         # an elif may ask for the reverse of what else the test asks
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
-            if other is inside and exits[0] is not None and other is not None:
-                other = not other  # one of those in this branch leaves: the others come
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
