@@ -69,13 +69,13 @@ _PREFIX = re.compile(
           |(?:\d{4}-\d\d-\d\d[T\ ])?\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ \t]*){0,4}
       \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
       [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
-    | \[[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:(?=\s)
+    | \[(?!rank)[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:
     | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
     | \[pod/[^\]\n]{1,200}\]
     | \([^()\n]{0,60}?(?:\[?rank=(?P<actor>\d{1,7})\]?,?\ )?pid=\d+[^)\n]{0,80}\)
     | \d{4}-\d\d-\d\dT[\d:.]+Z
-    | \[\d{1,9}\](?=\s*\[rank)
+    | .{1,160}?(?=\[rank\d{1,7}\]:)  # any other before torch's own
     )[ \t]?""",
     re.VERBOSE,
 )
@@ -127,7 +127,7 @@ class Writer:
 
     __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
-    def __init__(self, line: str, *, labelled: bool) -> None:
+    def __init__(self, line: str, *, labelled: bool, before: int = LONGEST_LINE) -> None:
         self.rank: int | None = None
         self.label: int | None = None
         self.world = 0
@@ -135,7 +135,7 @@ class Writer:
         self.own = False  # whether it is marked as hangcheck marks lines
         at = 0
         for _ in range(6):
-            found = _PREFIX.match(line, at)
+            found = _PREFIX.match(line, at, before)
             if found is None or (found["label"] and not labelled):
                 break
             at = found.end()
@@ -224,9 +224,8 @@ class _Reader:
             return
         begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
-        inside = _TAG.findall(whole, 0, hit.start() - begin) if writer.rank is None else ()
-        if inside:
-            writer.rank = int(inside[-1])  # behind a progress bar, or a host's name
+        if inside := _TAG.findall(whole, 0, hit.start() - begin):
+            writer.rank = int(inside[-1])  # behind what others wrote on the same line
         # the tag of what is repeated belongs to the time-out; else to the line itself
         group, group_rank = group_of(writer.text)
         fact = self._fact(kind, writer, line, whole)
@@ -309,7 +308,7 @@ class _Reader:
         line, counted = self.line, 0
         for spot in sorted({first, *spots} - {-1}):
             begin, whole = _line_at(text, spot, 400)
-            writer = Writer(whole, labelled=self.labelled)
+            writer = Writer(whole, labelled=self.labelled, before=spot - begin)
             line, counted = line + raw.count(b"\n", counted, spot), spot
             bar = _BAR.search(writer.text)
             if bar is None:
