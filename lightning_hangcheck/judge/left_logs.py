@@ -66,6 +66,8 @@ ECHOES = (
 )  # fmt: skip
 """Words in the message of an exception that tell of others, not of the rank that raised it."""
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
+ENDED_BY_LAUNCHER = (-15, 0)
+"""Exit codes of processes that were ended with another one, or well."""
 DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
@@ -75,7 +77,10 @@ BAD_GPU = ("ECC error", "fallen off the bus", "NVLink")
 """In errors of CUDA: what no program causes."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
-OF_ONE_RANK = ("out of memory", "CUDA error", "Cuda failure", "DataLoader worker")
+OF_ONE_RANK = (
+    "out of memory", "CUDA error", "Cuda failure", "DataLoader worker", "Unexpected bus error",
+    "Fatal Python error",
+)  # fmt: skip
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -168,7 +173,8 @@ def raised(book: LogBook) -> LeftFinding | None:
     text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
     if in_vain := book.waiting - ranks:
         text += f" {name_ranks(in_vain).capitalize()} waited in vain."
-    guessed = set(known(fact.rank for fact in ends))
+    guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
+    guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
     if ranks != same and early[0].when:  # by time, where clocks tell it
         guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
@@ -181,10 +187,11 @@ def raised(book: LogBook) -> LeftFinding | None:
     aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
     aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
     aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
+    aspect = "native" if "Fatal Python error" in early[0].error else aspect
     if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         cause = "memory_pressure"
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
-    elif "DataLoader" in said:
+    elif "DataLoader" in said or "Unexpected bus error" in said:
         cause, aspect = "dataloader_worker", "killed"
     return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
                         aspect=aspect)  # fmt: skip
@@ -192,14 +199,15 @@ def raised(book: LogBook) -> LeftFinding | None:
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
     """The driver reported a fault of a GPU that no program causes."""
-    faults = [fact for fact in book.of("xid") if fact.code in HARDWARE]
+    faults = [fact for fact in book.of("xid") if fact.code is None or fact.code in HARDWARE]
     if not faults:
         return None
     fault = faults[0]
     mine = [fact for fact in book.of("exit", "communicator") if fact.pid and fact.pid == fault.pid]
     ranks = known(fact.rank if fact.kind == "exit" else fact.seq for fact in mine[:1])
     whose = f", which {name_ranks(ranks)} used" if ranks else ""
-    text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+    said = "as lost" if fault.code is None else f"with Xid {fault.code}"
+    text = f"the driver reported the GPU at {fault.host}{whose}, {said}."
     return book.finding(_failed(book), "process_dead", text, faults, ranks, aspect="bad_gpu")
 
 
@@ -264,7 +272,8 @@ def unlike_timeouts(book: LogBook) -> LeftFinding | None:
             contents = {state.number: state.content for state in states}
             if len(set(contents.values())) < 2 or _nearly(state.sizes for state in states):
                 continue
-            odd, cause, text = _apart(contents, states, book.world if name == "default" else 0)
+            least = max(book.world * (name == "default"), *(number + 1 for number in contents))
+            odd, cause, text = _apart(contents, states, least)
             text = f"ranks differ in operation {seq}{of_group(name)}{text}"
             who = known(state.rank for state in states if state.number in odd)
             table = collective(name, seq, _table(states))
@@ -467,17 +476,17 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
             " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
         )
-        if len(inside) < (book.world or len(inside) + 1):
+        if len(inside) < (book.told or len(inside) + 1):
             text += " Whether all other ranks had begun it is not told."
     elif book.of("ras_equal"):
         text = (
             f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many operations, "
             "so data does not move, or lengths differ."
         )
-    elif name == "default" and 0 < book.world <= len(inside):
+    elif name == "default" and 0 < book.told <= len(inside):
         cause = "network_wait"
         text = (
-            f"all {book.world} ranks were in {where} with equal lengths: data does not move. Look "
+            f"all {book.told} ranks were in {where} with equal lengths: data does not move. Look "
             "at the network, the GPUs and their links."
         )
     else:
@@ -543,7 +552,7 @@ BROKEN: tuple[Row, ...] = (
      "{writers} waited {limit} for another rank's part of an operation, until its time limit. The"
      " logs do not say for whom."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
-    (("fatal",), "crashed", "unknown", "native code of torch gave up on {writers}: {said}."),
+    (("fatal",), "crashed", "unknown", "native code gave up on {writers}: {said}."),
     (("exit", "task", "exception"), "crashed", "unknown",
      "processes ended with exit codes that do not say why. A launcher names the first to end, which"
      " need not be the cause."),
@@ -575,6 +584,31 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
     return None
 
 
+def left_first(book: LogBook) -> LeftFinding | None:
+    """All but few lost their connections, or were ended with the others: these went first."""
+    lost = set(known(fact.rank for fact in book.of("peer_lost", "network")))
+    exits = {fact.rank: fact for fact in book.of("exit") if fact.rank is not None}
+    first = book.heard - lost - {rank for rank, one in exits.items() if one.code == -15}
+    failed = book.waiting | set(known(fact.rank for fact in book.of("exception", "fatal")))
+    few = 0 < len(first) * 2 < book.world == len(book.heard)
+    if not few or not lost or first & failed:
+        return None
+    who = name_ranks(first)
+    text = f"{name_ranks(lost)} lost connections to other ranks and {who} did not: look first at"
+    text += f" how {who} ended."
+    ends = [exits[rank] for rank in sorted(first) if rank in exits]
+    if exits and not ends:
+        text += " No failure of it is listed, so it may have ended well, before the others."
+    if ends and (ends[0].code or 0) < 0:
+        text += f" It was ended by {signal_name(-(ends[0].code or 0))}."
+    elif ends:
+        text += f" Its exit code was {ends[0].code}."
+    facts = [*book.said_by(sorted(first)), *ends, *book.of("peer_lost", "network")]
+    cause: Cause = "uneven_work" if exits and not ends else "process_dead"
+    return book.finding("crashed", cause, text, facts, guessed=first,
+                        aspect="" if cause == "uneven_work" else "silent")  # fmt: skip
+
+
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
     broken = BROKEN[0]
@@ -588,7 +622,7 @@ RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
     behind, held_in_a_call, saving, all_inside, never_came,
     lambda book: _plainly(book, PLAIN),
-    stopped_earlier, broken_down,
+    stopped_earlier, left_first, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
@@ -597,14 +631,15 @@ waits, and at last what only shows that something broke."""
 def find_in_logs(book: LogBook) -> LeftFinding | None:
     """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
     found = next((finding for rule in RULES if (finding := rule(book)) is not None), None)
-    callers: dict[str, list[int]] = defaultdict(list)
-    for fact in book.of("call"):
-        callers[fact.error] += known([fact.rank])
     if found is None or found.kind != "hang":
         return found
+    callers: dict[str, list[int]] = defaultdict(list)
+    for fact in book.of("call", "exception"):  # of what is no collective nobody waited
+        if fact.place and (fact.kind == "call" or fact.op):
+            callers[f"{fact.op} {fact.place}"] += known([fact.rank])
     told = [
-        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out {place}"
-        for place, ranks in list(callers.items())[:3]
+        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out: {call}"
+        for call, ranks in list(callers.items())[:3]
     ]
     if not found.culprits:  # whose it is, and whether it was caught, nothing tells
         failed = [fact for fact in own_failures(book) if fact.rank is None]

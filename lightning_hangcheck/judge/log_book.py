@@ -124,7 +124,8 @@ class LogBook:
         trails: How far each rank came; of several files that which was written last.
         clocks_agree: Whether times may be compared.
         groups: Of each group by its name the members' states, by their numbers in it.
-        world: How many ranks there are; 0 where nothing tells.
+        told: How many ranks there are; 0 where nothing tells.
+        world: The same, or at least so many.
     """
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
@@ -152,7 +153,11 @@ class LogBook:
         for state in self.groups.get("default", {}).values():
             if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
                 told.append(state.sizes[1] // state.sizes[0])
-        self.world = max(told, default=0)
+        self.told = max(told, default=0)
+        named = {
+            rank for fact in self.of("barrier", "desync", "fingerprint") for rank in fact.ranks
+        }
+        self.world = max([self.told, *(rank + 1 for rank in self.heard | named)])
 
     def of(self, *kinds: str) -> list[LogFact]:
         """Facts of these kinds, in the order of their files and lines."""
@@ -300,8 +305,9 @@ def _of_default(fact: LogFact) -> LogFact:
 def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     """Give time-outs that name no group the one that the same rank names for the same number.
 
-    Those that are left are of the default group where no line speaks of another, and every number
-    is one rank's; else of a group that is not known, ``?``.
+    Where each time-out of one operation, its number and its sizes, is of one group, so are those
+    that name none. What is left is of the default group where no line speaks of another, and every
+    number is one rank's; else of a group that is not known, ``?``.
     """
 
     def key(fact: LogFact) -> tuple[object, ...]:
@@ -309,6 +315,10 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
 
     facts = [_of_default(fact) for fact in facts]
     named = {key(fact): fact for fact in facts if fact.group and fact.seq is not None}
+    alike: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for fact in facts:
+        if fact.kind == "timeout" and (told := named.get(key(fact))) is not None:
+            alike[fact.seq, fact.op, fact.sizes].add(told.group)
     bare = [fact for fact in facts if fact.kind == "timeout" and not fact.group]
     bare = [fact for fact in bare if key(fact) not in named]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
@@ -318,12 +328,12 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     plain &= all(len(owner) == 1 for owner in owners.values())
     plain &= not any(fact.group not in ("", "default") for fact in facts if fact.kind != "store")
     for fact in facts:
-        if fact.kind == "own_error" and fact.rank is None and not fact.group and plain:
-            yield replace(fact, rank=fact.group_rank)
-        elif fact.kind != "timeout" or fact.group:
+        if fact.kind != "timeout" or fact.group:
             yield fact
         elif (told := named.get(key(fact))) is not None:
             yield replace(fact, group=told.group, group_rank=told.group_rank)
+        elif len(groups := alike[fact.seq, fact.op, fact.sizes]) == 1:
+            yield _of_default(replace(fact, group=min(groups)))
         else:
             yield _of_default(replace(fact, group="default" if plain else "?"))
 

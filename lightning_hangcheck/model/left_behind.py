@@ -73,7 +73,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         ranks: That the line is about: global ranks, or numbers within ``group``.
         count: How many ranks, or how much in all.
         code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
-        error: What went wrong, in its own words; of a call, the user's line.
+        error: What went wrong, in its own words.
+        place: The user's line from which an operation was called, or something raised.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
 
@@ -97,6 +98,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     pid: int | None = None
     host: str = ""
     error: str = ""
+    place: str = ""
     when: str = ""
 
 

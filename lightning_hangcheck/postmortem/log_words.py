@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.wording import within
+from lightning_hangcheck.look.stacks import FRAME
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.left_behind import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
@@ -79,7 +80,12 @@ _EXIT_SAID = re.compile(
     r"^[ \t]*([\w.]{0,120}?(?:Error|Exception|Interrupt|Exit)\b(?::.*)?)$", re.M
 )
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
-_CHAIN = ("During handling of the above", "The above exception was the direct")
+_PYTHON_CALL = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)')
+COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_CHAIN = ("During handling of the above", "The above exception was the direct", "Original Trace")
+_OF_NETWORK = r"NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|[Ss]ocket|Broken pipe"
+_DEATHS = {"Killed": 9, "Segmentation": 11, "Bus": 7, "Aborted": 6, "Illegal": 4, "Floating": 8}
+"""How the C library and shells begin the names of signals."""
 
 
 def _number(text: str | None) -> int | None:
@@ -175,7 +181,9 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
         if not found and lines:
             rows = around.below(lines)
             found = [
-                {"text": row, **match.groupdict()} for row in rows for match in first.finditer(row)
+                {**told, "text": row, **match.groupdict()}
+                for row in rows
+                for match in first.finditer(row)
             ]
         return [_filled(fact, one) for one in found]
 
@@ -205,7 +213,7 @@ def _call(fact: LogFact, _: str, around: Around) -> Facts:
     frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
     others = (frame for frame in frames if "/torch/" not in frame.file)
     place = users_place(frames[::-1]) or next(others, None)
-    return [replace(fact, op=frames[0].function, error=within(place))] if place else []
+    return [replace(fact, op=frames[0].function, place=within(place))] if place else []
 
 
 def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
@@ -280,18 +288,62 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
         return []  # what came of it is told below, in a traceback of its own
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
-    return [replace(fact, text=message, error=message)]
+    calls = filter(None, map(_PYTHON_CALL.match, lines[:end]))
+    frames = [Frame(row["function"], row["file"], int(row["line"])) for row in calls]
+    op = next((one.function for one in frames if one.file.endswith(COLLECTIVES)), "")
+    place = within(users_place(frames))
+    return [replace(fact, text=message, error=message, op=op, place=place)]
 
 
-def _ended(pattern: str) -> Parser:
-    """Make a parser of how a process ended: the line is of who started it, and not of its rank."""
-    parse = _fields(pattern)
-    return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
+def _ended(pattern: str, until: str = "") -> Parser:
+    """Make a parser of how a process ended: the line is of who started it, and not of its rank.
+
+    Shells and containers add 128 to the number of a signal.
+    """
+    parse = _fields(pattern, until=until)
+
+    def ended(fact: LogFact, line: str, around: Around) -> Facts:
+        found = parse(replace(fact, kind="exit", rank=None), line, around)
+        codes = (one.code or 0 for one in found)
+        return [
+            replace(one, code=128 - code) if 128 < code < 160 else one
+            for one, code in zip(found, codes, strict=True)
+        ]
+
+    return ended
 
 
 def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
-    """How SLURM says that a task ended, or mpirun a rank."""
-    return _task(fact, line, around) or _mpi_rank(fact, line, around)
+    """How SLURM says that a task ended, or a shell what it ran."""
+    if (shell := _BY_SHELL.search(line)) is None:
+        return _task(fact, line, around)
+    code = -_DEATHS[shell["name"]]
+    return [replace(fact, kind="exit", rank=None, pid=int(shell["pid"]), code=code)]
+
+
+def _died(fact: LogFact, line: str, around: Around) -> Facts:
+    """What Python's faulthandler says while a signal ends the process, and in which line."""
+    _, _, why = line.partition("Fatal Python error: ")
+    rows = around.below(200)
+    current = next((n for n, row in enumerate(rows) if row.startswith("Current thread")), len(rows))
+    found = takewhile(bool, map(FRAME.match, rows[current + 1 :]))
+    frames = [Frame(row["function"], row["file"], int(row["line"])) for row in found if row]
+    place = users_place(frames[::-1])
+    said = f"Fatal Python error: {why}{f' {within(place)}' if place else ''}"
+    # an abort may come of another rank's time-out
+    kind: FactKind = "fatal" if why.startswith("Aborted") else "own_error"
+    return [replace(fact, kind=kind, error=said[:MOST_SHOWN])]
+
+
+def _nccl(fact: LogFact, line: str, around: Around) -> Facts:
+    """What NCCL gave up with: by its last word of the network, or of something else."""
+    rows = [line, *around.below(6)[1:]]
+    last = next((n for n, row in enumerate(rows) if "Last error:" in row), 0)
+    said = rows[last].rpartition("Last error:")[2].strip() or " ".join(rows[last + 1 : last + 2])
+    lost = re.search(_OF_NETWORK, said) or "ncclRemoteError" in " ".join(rows)
+    kind: FactKind = "network" if lost else "fatal"
+    error = f"NCCL: {said.strip()}"[:MOST_SHOWN]
+    return [replace(fact, kind=kind, error=error, text=error)]
 
 
 _any = _fields()
@@ -305,10 +357,7 @@ _numbers_told = _fields(
 _SIGNAL = rf"(?P<code>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
 _asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
-_mpi_rank = _ended(
-    r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
-    r" exited on signal (?P<signal>\d{1,3})\b"
-)
+_BY_SHELL = re.compile(rf": line \d+: *(?P<pid>\d{{1,9}}) (?P<name>{'|'.join(_DEATHS)})\b")
 _came = _fields(r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")
 
 # fmt: off
@@ -358,9 +407,9 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL
     ("Mismatched collective", "mismatch_warning", _fields("^", r"around rank (?P<ranks>\d{1,7})")),
-    ("NCCL WARN", "network", _fields(
-        r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer"
-        r"|socket).*)")),
+    ("collective mismatch error", "mismatch_warning", _any),
+    ("NCCL WARN", "network", _fields(rf"NCCL WARN (?P<error>.*(?:{_OF_NETWORK}).*)")),
+    ("NCCL error", "network", _nccl),
     ("Communicator ranks have different", "ras_count", _ras_counts),
     ("Ranks    Status  Errors", "ras_equal", _ras_rows),
     ("Missing communicator data from", "ras_missing", _ras_missing),
@@ -371,7 +420,17 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # how processes ended: the driver, torchrun, SLURM, the kernel, Python
     ("NVRM: Xid", "xid", _fields(
         r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")),
+    ("NVRM: The NVIDIA GPU", "xid", _fields(
+        "fallen off the bus", r"GPU (?P<host>[\w:.]+)", lines=4)),
     ("(pid: ", "exit", _exit_entry),
+    ("crashed with exit code", "exit", _ended(  # MosaicML's Composer; then Docker's Compose
+        r"Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d+)")),
+    ("exited with code", "exit", _ended(
+        r"(?:Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d+)\) )?exited with code"
+        r" (?P<code>-?\d+)")),
+    ("noticed that process rank", "exit", _ended(
+        r"rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
+        r" exited on\s*signal (?P<signal>\d{1,3})\b", until=r"signal \d")),
     ("ProcessExitedException: process", "exit", _ended(
         rf"process (?P<rank>\d{{1,7}}) terminated with signal {_SIGNAL}")),
     ("Child process with PID", "exit", _ended(  # Lightning's: the rank on its node
@@ -380,17 +439,18 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # DeepSpeed, and torch before 1.9, name the command that was started last, whoever died
     ("ERROR] [launch.py:", "exit", _ended(r"exits with return code = (?P<code>-?\d+)")),
     ("<Signals.", "exit", _ended(rf"died with <Signals\.{_SIGNAL}")),
-    ("The actor is dead", "exit", _ended(
-        r"(?P<error>its worker process has died). Worker exit type: SYSTEM_ERROR")),
+    ("Worker exit type: SYSTEM_ERROR", "exit", _ended(
+        r"(?P<error>its worker process has died|A worker died or was killed)")),
     ("Out Of Memory", "task", _task),
     ("Segmentation fault", "task", _ended_task),
     ("Bus error", "task", _ended_task),
     ("Exited with exit code", "task", _task),
     ("Killed\n", "task", _task),
-    ("(Killed)", "task", _ended_task),
-    ("(Aborted)", "task", _ended_task),
+    ("Killed  ", "task", _ended_task),
+    ("Fatal Python error: ", "own_error", _died),
     ("Killed process", "kill", _fields(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
+    ("OOMKilled", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
     ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
     ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
@@ -405,6 +465,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Cuda failure", "own_error", _fields(
         r"(?P<error>Cuda failure (?:\d+ )?'(?!driver shutting down|context is destroyed)[^']*')")),
     ("DataLoader worker (pid", "own_error", _fields(r"(?P<error>DataLoader worker \(pid.*)")),
+    ("Unexpected bus error", "own_error", _fields(r"(?P<error>Unexpected bus error.*)")),
     # what the job was at
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),

@@ -315,6 +315,8 @@ def read_text(path: Path, file: BinaryIO) -> Text:
         stacks = read_stack_file(path, data)
         file = io.BytesIO(data)
     log = read_log(path, file)
+    if any("Fatal Python error" in fact.error for fact in log.facts):
+        stacks = ()  # of a process that a signal ended, not of one that was stuck
     if not stacks and not log.facts and not log.ranks:
         raise NotRead("it is a text that says nothing of ranks")
     return Text(log, stacks)

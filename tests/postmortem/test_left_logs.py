@@ -97,7 +97,7 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " collective: ",
          "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
          "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
-        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
+        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out: broadcast in share"},
     ),
     "who reports first is not the culprit": (
         [timeout(rank, 70) for rank in (3, 0, 1, 2)],
@@ -251,6 +251,50 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          *(timeout(rank, 70) for rank in (0, 1))],
         {"verdict": "hang", **NOBODY},
     ),
+    "few ranks of unknown many are no majority": (
+        [timeout(rank, 70, numel=8) for rank in (3, 9)] + [timeout(7, 70, "BROADCAST")],
+        {"verdict": "hang", **NOBODY},
+    ),
+    "a time-out that names no group is joined to those of its operation": (
+        [timeout(0, 70, of=0), status(0, 70, 72, 69, "5", 0), timeout(3, 70, of=3)],
+        {**NOBODY, "victims": (0, 3), "says": "Ranks 0,3 waited in operation 70"},
+    ),
+    "a segmentation fault that Python tells is no stack of a rank that is stuck": (
+        ["Fatal Python error: Segmentation fault", "",
+         "Current thread 0x00007fa2972464c0 (most recent call first):",
+         '  File "/home/ada/train.py", line 88 in step'],
+        {"verdict": "crashed", **NOBODY, "says": "Segmentation fault in step (", "now": "FAULT"},
+    ),
+    "NCCL's own error tells of the others": (
+        ["[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:3763, remote process"
+         " exited or there was a network error, NCCL version 2.28.8",
+         "[rank3]: Last error:", "[rank3]: NET/OFI Request completed with error. RC: 113."],
+        {"cause": "network_wait", **NOBODY, "fact": "NET/OFI"},
+    ),
+    "of a group's number nothing tells the rank": (
+        ["[E ProcessGroupNCCL.cpp:915] [Rank 0] watchdog ended: CUDA error: unknown error"],
+        {"verdict": "crashed", "culprits": (), "guessed": (0,)},
+    ),
+    "who lost no connection may have ended first": (
+        [raised(rank, "RuntimeError: [pair.cc:537] Read error: Connection reset by peer")
+         for rank in (0, 1, 2)] + ["[rank3]: leaving"],
+        {"verdict": "crashed", "culprits": (), "guessed": (3,), "says": "how rank 3 ended"},
+    ),
+    "an error in a DataLoader worker is that of the code it ran": (
+        [raised(2, "OSError: Caught OSError in DataLoader worker process 0."),
+         raised(2, "OSError: no such file").replace("Traceback", "Original Traceback"),
+         "[rank0]: step 3"],
+        {"cause": "process_dead", "culprits": (2,), "says": "OSError: no such file"},
+    ),
+    **{
+        f"{line.split()[0]} tells a code": ([line], {"verdict": "crashed", "culprits": who,
+                                                     "says": says})
+        for line, who, says in (
+            ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.", (2,), "SIGBUS"),
+            ("trainer-3-1 exited with code 137", (), "SIGKILL"),
+            ("run.sh: line 28:  8156 Segmentation fault   python train.py", (), "SIGSEGV"),
+        )
+    },
     **{
         f"a rank that lost another names nobody: {error[:40]}": ([raised(1, error)], NOBODY)
         for error in (

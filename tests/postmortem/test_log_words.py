@@ -38,6 +38,8 @@ def only(reading: LogReading, kind: str) -> LogFact:
         "[rank3]: ",
         "3: ",
         "[1,3]<stderr>:",
+        "[default3]:",
+        "trainer-1-1  | [rank3]:",
         "(TrainWorker pid=615, ip=10.0.0.7) [rank3]: ",
         "[10:23:45.123][+2.456s][R3/8][LR3][PID:12345] ",
     ],
