@@ -68,18 +68,28 @@ ECHOES = (
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
 ENDED_BY_LAUNCHER = (-15, 0)
 """Exit codes of processes that were ended with another one, or well."""
+KILLED_SO = {"SIGKILL": "killed", "SIGBUS": "shm"}
+ENDS = (("segmentation", "native"), ("bus error", "shm"))
 DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
 GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
+SHARED_MEMORY = ("shared memory segment", "shm/nccl", "insufficient shared memory")
 BAD_GPU = ("ECC error", "fallen off the bus", "NVLink")
 """In errors of CUDA: what no program causes."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
+WAITED = re.compile(r"wait|time[ds]? ?-?out|did not|never (?:came|arrived)", re.IGNORECASE)
+OF_OTHERS = re.compile(
+    r"\brank[ :=#]{0,2}(\d{1,7})|\bpeers?\b|\bbarrier|main process"
+    r"|(?:other|all) (?:ranks|processes)",
+    re.IGNORECASE,
+)
+"""Both in the message of an exception: it waited for others, and these are late."""
 OF_ONE_RANK = (
     "out of memory", "CUDA error", "Cuda failure", "DataLoader worker", "Unexpected bus error",
-    "Fatal Python error",
+    "Fatal Python error", "No space left on device", "shared memory segment",
 )  # fmt: skip
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 NEAR = 1.01
@@ -106,7 +116,9 @@ def killed(book: LogBook) -> LeftFinding | None:
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        return book.finding(_failed(book), cause, text, [fact], fact.ranks if is_rank else ())
+        aspect = next((one for word, one in ENDS if word in reason), "")
+        who = fact.ranks if is_rank else ()
+        return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
         pids = {one.pid for one in kernel if one.pid}
         who = known(one.rank for one in exits if one.pid in pids)
@@ -131,32 +143,40 @@ def killed(book: LogBook) -> LeftFinding | None:
     sure = all(book.before_timeouts(one) for one in first)
     who, guessed = (ranks, local) if sure else ((), ranks)
     return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed,
-                        aspect="killed" if "SIGKILL" in signals else "native")  # fmt: skip
+                        aspect=KILLED_SO.get(signals, "native"))  # fmt: skip
 
 
 def own_failures(book: LogBook) -> list[LogFact]:
     """What ranks failed of by themselves, before they waited for anybody: no echo of others."""
-    failed = [fact for fact in book.of("exception") if fact.error]
+
+    def is_own(fact: LogFact) -> bool:
+        return (
+            bool(fact.error)
+            and fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
+            and not any(word in fact.error for word in ECHOES)
+            and (fact.rank is None or fact.rank not in book.waiting)
+            and book.before_timeouts(fact) is not False
+            and not book.went_on(fact)
+        )
+
+    failed = [fact for fact in book.of("exception") if is_own(fact)]
     told = " ".join(fact.error for fact in failed)
-    failed += [
-        replace(fact, error=fact.error or fact.text)
-        for fact in book.of("memory", "own_error")
-        if (fact.error or fact.text)[:60] not in told
-    ]
-    failed += [fact for fact in book.of("exit") if fact.error]
-    return [
-        fact
-        for fact in failed
-        if fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
-        and not any(word in fact.error for word in ECHOES)
-        and (fact.rank is None or fact.rank not in book.waiting)
-        and book.before_timeouts(fact) is not False
-    ]
+    more = (replace(fact, error=fact.error or fact.text) for fact in book.of("memory", "own_error"))
+    failed += [fact for fact in more if fact.error[:60] not in told and is_own(fact)]
+    return failed + [fact for fact in book.of("exit") if is_own(fact)]
+
+
+def waited_for_others(fact: LogFact) -> bool:
+    """Whether an exception says that its rank waited for others, and in vain."""
+    return bool(WAITED.search(fact.error) and OF_OTHERS.search(fact.error))
 
 
 def raised(book: LogBook) -> LeftFinding | None:
     """A rank failed by itself, and it is told which."""
-    early = own_failures(book)
+    failed = own_failures(book)
+    early = [fact for fact in failed if not waited_for_others(fact)]
+    in_vain = not early
+    early = early or failed
     early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
     if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
         early.sort(key=lambda fact: (fact.rank is None, fact.when))
@@ -168,11 +188,12 @@ def raised(book: LogBook) -> LeftFinding | None:
     ends = book.of("exit")
     heard = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
-    alone = ranks == same and not everybody and (heard or own)
+    alone = ranks == same and not everybody and (heard or own) and not in_vain
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
-    text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
-    if in_vain := book.waiting - ranks:
-        text += f" {name_ranks(in_vain).capitalize()} waited in vain."
+    how = "waited in vain" if in_vain else "failed"
+    text = f"{subject} {how}: {redact_text(early[0].error)[:110].rstrip('. ')}."
+    if others := book.waiting - ranks:
+        text += f" {name_ranks(others).capitalize()} waited in vain."
     guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
     guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
@@ -182,12 +203,16 @@ def raised(book: LogBook) -> LeftFinding | None:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
+    if in_vain:
+        guessed = {int(one) for fact in early for one in OF_OTHERS.findall(fact.error) if one}
     said = " ".join(fact.error for fact in early)
     cause: Cause = "process_dead"
     aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
     aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
     aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
     aspect = "native" if "Fatal Python error" in early[0].error else aspect
+    aspect = "shm" if any(word in said for word in SHARED_MEMORY) else aspect
+    cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
     if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
         cause = "memory_pressure"
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
@@ -549,12 +574,11 @@ BROKEN: tuple[Row, ...] = (
     (("unreachable",), "hang", "rendezvous",
      "a process could not reach its meeting point or a peer{address}."),
     (("gave_up",), "hang", "unknown",
-     "{writers} waited {limit} for another rank's part of an operation, until its time limit. The"
-     " logs do not say for whom."),
+     "{writers} waited {limit} for {part}, until its time limit. The logs do not say for whom."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
     (("fatal",), "crashed", "unknown", "native code gave up on {writers}: {said}."),
-    (("exit", "task", "exception"), "crashed", "unknown",
-     "processes ended with exit codes that do not say why. A launcher names the first to end, which"
+    (("exception", "task", "exit"), "crashed", "unknown",
+     "processes ended ({ended}), which does not say why. A launcher names the first to end, which"
      " need not be the cause."),
 )  # fmt: skip
 """The same of what only shows that something broke."""
@@ -575,11 +599,18 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "writers": name_ranks(writers) if writers else "a rank",
             "limit": duration((facts[0].limit_ms or 0) / 1000),
             "said": redact_text(facts[0].error)[:110].rstrip("., "),
+            "ended": f"exit code {facts[0].code}",
+            "part": "another rank's part of an operation",
             "why": facts[0].error.lower() or death or "it was cancelled",
         }
+        if facts[0].error:
+            task = f"task {format_ranks(facts[0].ranks)}: " if facts[0].ranks else ""
+            words["ended"] = redact_text(f"{task}{facts[0].error}")[:110]
+            words["part"] = f"what some rank puts under {words['ended']} into the store"
         address = ADDRESS.match(facts[0].error)
         words["address"] = f" at {address[1]}:{address[2]}" if address else ""
         aspect = {"network_wait": "transport", "rendezvous": "endpoint"}.get(cause, "")
+        aspect = "ended" if verdict == "crashed" and not aspect else aspect
         return book.finding(verdict, cause, text.format(**words), facts, aspect=aspect)
     return None
 
@@ -614,7 +645,15 @@ def broken_down(book: LogBook) -> LeftFinding | None:
     broken = BROKEN[0]
     cancelled = next(row for row in BROKEN if "cancelled" in row[0])
     first = {fact.file: fact.line for fact in reversed(book.of(*broken[0]))}
-    came_first = all(end.line < first.get(end.file, end.line + 1) for end in book.of(*cancelled[0]))
+    tasks = {fact.file: fact.line for fact in reversed(book.of("task"))}
+    ends = [  # srun itself ends a step one of whose tasks has ended badly
+        end
+        for end in book.of(*cancelled[0])
+        if end.error or end.code or end.line < tasks.get(end.file, end.line + 1)
+    ]
+    if not ends:
+        return _plainly(book, [row for row in BROKEN if row is not cancelled])
+    came_first = all(end.line < first.get(end.file, end.line + 1) for end in ends)
     return _plainly(book, (cancelled, *BROKEN) if came_first else BROKEN)
 
 

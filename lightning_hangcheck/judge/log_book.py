@@ -7,6 +7,7 @@ same number. Where nothing tells it, the time-out is of no group at all.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -202,6 +203,16 @@ class LogBook:
         times = [one.when for one in timeouts if one.when and len(one.when) == len(fact.when)]
         return fact.when < min(times) if times and self.clocks_agree else None
 
+    def went_on(self, fact: LogFact) -> bool:
+        """Whether its rank wrote later what others wrote last, but for numbers: it lived on."""
+        last = self.words.get(fact.rank) if fact.rank is not None else None
+        if last is None or last.file != fact.file or last.line <= fact.line:
+            return False
+        if any(one.error.startswith(last.text[:60]) for one in self.of("exception")):
+            return False
+        others = (word for rank, word in self.words.items() if rank != fact.rank)
+        return _without_numbers(last.text) in {_without_numbers(one.text) for one in others} - {""}
+
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last words of ranks, as far as kept."""
         return [self.words[rank] for rank in ranks if rank is not None and rank in self.words]
@@ -289,6 +300,10 @@ class LogBook:
         if not self.clocks_agree:
             why = "times in these logs jump, so their order in time proves nothing"
             yield Gap("times that agree", None, why, "time", "keep clocks in step with NTP")
+
+
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "", text).strip()
 
 
 def overslept(fact: LogFact) -> bool:

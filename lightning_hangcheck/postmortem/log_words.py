@@ -83,7 +83,11 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
 _PYTHON_CALL = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)')
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _CHAIN = ("During handling of the above", "The above exception was the direct", "Original Trace")
-_OF_NETWORK = r"NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|[Ss]ocket|Broken pipe"
+_OF_NETWORK = re.compile(
+    r"NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|[Ss]ocket|Broken pipe|RemoteError"
+)
+_OF_NODE = re.compile(r"No space left on device|shared memory segment|Cuda failure.*out of memory")
+_OF_USE = "Duplicate GPU"
 _DEATHS = {"Killed": 9, "Segmentation": 11, "Bus": 7, "Aborted": 6, "Illegal": 4, "Floating": 8}
 """How the C library and shells begin the names of signals."""
 
@@ -296,21 +300,9 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
 
 
 def _ended(pattern: str, until: str = "") -> Parser:
-    """Make a parser of how a process ended: the line is of who started it, and not of its rank.
-
-    Shells and containers add 128 to the number of a signal.
-    """
+    """Make a parser of how a process ended: the line is of who started it, and not of its rank."""
     parse = _fields(pattern, until=until)
-
-    def ended(fact: LogFact, line: str, around: Around) -> Facts:
-        found = parse(replace(fact, kind="exit", rank=None), line, around)
-        codes = (one.code or 0 for one in found)
-        return [
-            replace(one, code=128 - code) if 128 < code < 160 else one
-            for one, code in zip(found, codes, strict=True)
-        ]
-
-    return ended
+    return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
 
 
 def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
@@ -336,14 +328,23 @@ def _died(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _nccl(fact: LogFact, line: str, around: Around) -> Facts:
-    """What NCCL gave up with: by its last word of the network, or of something else."""
-    rows = [line, *around.below(6)[1:]]
-    last = next((n for n, row in enumerate(rows) if "Last error:" in row), 0)
-    said = rows[last].rpartition("Last error:")[2].strip() or " ".join(rows[last + 1 : last + 2])
-    lost = re.search(_OF_NETWORK, said) or "ncclRemoteError" in " ".join(rows)
-    kind: FactKind = "network" if lost else "fatal"
-    error = f"NCCL: {said.strip()}"[:MOST_SHOWN]
-    return [replace(fact, kind=kind, error=error, text=error)]
+    """What NCCL gave up with, or warns of: the network, what a node lacks, or how it is used."""
+    _, warns, said = line.partition("NCCL WARN ")
+    if not warns:
+        rows = [line, *around.below(6)[1:]]
+        last = next((n for n, row in enumerate(rows) if "Last error:" in row), 0)
+        said = rows[last].rpartition("Last error:")[2] or " ".join(rows[last + 1 : last + 2])
+        said += " (ncclRemoteError)" if "ncclRemoteError" in " ".join(rows) else ""
+    said = said.strip()[:MOST_SHOWN]
+    if "collective mismatch" in said:
+        return [replace(fact, kind="mismatch_warning")]
+    if _OF_NODE.search(said):
+        return [replace(fact, kind="own_error", error=said, text=said)]
+    if _OF_NETWORK.search(said):
+        return [replace(fact, error=said, text=said)]
+    return (
+        [replace(fact, kind="fatal", error=said, text=said)] if not warns or _OF_USE in said else []
+    )
 
 
 _any = _fields()
@@ -402,13 +403,14 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
     ("<= op.nbytes", "sizes", _fields(r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
+    ("DistStoreError: wait", "gave_up", _fields(
+        r"wait timeout after (?P<limit_ms>\d+)ms, keys: (?P<error>\S+)")),
     ("Timed out waiting", "gave_up", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:rec|sen)")),
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL
     ("Mismatched collective", "mismatch_warning", _fields("^", r"around rank (?P<ranks>\d{1,7})")),
-    ("collective mismatch error", "mismatch_warning", _any),
-    ("NCCL WARN", "network", _fields(rf"NCCL WARN (?P<error>.*(?:{_OF_NETWORK}).*)")),
+    ("NCCL WARN", "network", _nccl),
     ("NCCL error", "network", _nccl),
     ("Communicator ranks have different", "ras_count", _ras_counts),
     ("Ranks    Status  Errors", "ras_equal", _ras_rows),
@@ -423,15 +425,13 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("NVRM: The NVIDIA GPU", "xid", _fields(
         "fallen off the bus", r"GPU (?P<host>[\w:.]+)", lines=4)),
     ("(pid: ", "exit", _exit_entry),
-    ("crashed with exit code", "exit", _ended(  # MosaicML's Composer; then Docker's Compose
-        r"Rank (?P<rank>\d{1,7}) crashed with exit code (?P<code>-?\d+)")),
-    ("exited with code", "exit", _ended(
-        r"(?:Global rank (?P<rank>\d{1,7}) \(PID (?P<pid>\d+)\) )?exited with code"
+    ("ERROR:composer.cli", "exit", _ended(
+        r"[Rr]ank (?P<rank>\d{1,7})(?: \(PID (?P<pid>\d+)\))? \w+ with (?:exit )?code"
         r" (?P<code>-?\d+)")),
-    ("noticed that process rank", "exit", _ended(
+    ("PID ", "exit", _ended(  # mpirun's
         r"rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
         r" exited on\s*signal (?P<signal>\d{1,3})\b", until=r"signal \d")),
-    ("ProcessExitedException: process", "exit", _ended(
+    ("Exception: process", "exit", _ended(  # torch.multiprocessing.spawn
         rf"process (?P<rank>\d{{1,7}}) terminated with signal {_SIGNAL}")),
     ("Child process with PID", "exit", _ended(  # Lightning's: the rank on its node
         r"(?:\[rank: (?P<group_rank>\d{1,7})\] )?Child process with PID (?P<pid>\d+)"
@@ -465,6 +465,8 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Cuda failure", "own_error", _fields(
         r"(?P<error>Cuda failure (?:\d+ )?'(?!driver shutting down|context is destroyed)[^']*')")),
     ("DataLoader worker (pid", "own_error", _fields(r"(?P<error>DataLoader worker \(pid.*)")),
+    ("The server socket has failed to listen", "own_error", _fields(
+        r"(?P<error>The server socket has failed to bind.*Address already in use)")),
     ("Unexpected bus error", "own_error", _fields(r"(?P<error>Unexpected bus error.*)")),
     # what the job was at
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),

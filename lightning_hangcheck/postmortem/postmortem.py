@@ -173,6 +173,7 @@ def case_of(left: Left, run_id: str) -> Case:
     took = [dump for text in left.texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]
+    named |= {rank for text in left.texts for rank in text.log.ranks}
     lone = not (stacks or named) and bool(unnamed)
     if lone:
         stacks, unnamed = {0: unnamed[0]}, unnamed[1:]

@@ -233,14 +233,15 @@ class _Scan:
             return
         self._end_thread(now, None)
 
-        def is_main(thread: ThreadStack) -> bool:
+        def is_no_main(thread: ThreadStack) -> tuple[bool, bool]:
             if thread.name:
-                return thread.name == "MainThread"
+                return thread.name != "MainThread", True
             begins = thread.frames[0].function if thread.frames else ""
-            return thread.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+            is_main = thread.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+            return not is_main, begins == "_bootstrap"
 
         if now.threads:
-            threads = tuple(sorted(now.threads, key=lambda thread: not is_main(thread)))
+            threads = tuple(sorted(now.threads, key=is_no_main))
             source = "py-spy" if self.kind == "py-spy json" else self.kind
             stack = ProcessStack(pid=now.pid, source=source, threads=threads, from_file=True)
             self.found.append(StackDump(file=self.path, rank=now.rank, stack=stack))
@@ -317,6 +318,8 @@ def read_text(path: Path, file: BinaryIO) -> Text:
     log = read_log(path, file)
     if any("Fatal Python error" in fact.error for fact in log.facts):
         stacks = ()  # of a process that a signal ended, not of one that was stuck
+    if len(stacks) == 1 and stacks[0].rank is None and len(log.ranks) == 1:
+        stacks = (replace(stacks[0], rank=log.ranks[0]),)  # taken into the log of that rank
     if not stacks and not log.facts and not log.ranks:
         raise NotRead("it is a text that says nothing of ranks")
     return Text(log, stacks)

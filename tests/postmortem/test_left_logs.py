@@ -97,7 +97,7 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " collective: ",
          "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
          "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
-        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out: broadcast in share"},
+        {"verdict": "hang", **NOBODY, "says": "that timed out: broadcast in share_batch (ada/"},
     ),
     "who reports first is not the culprit": (
         [timeout(rank, 70) for rank in (3, 0, 1, 2)],
@@ -275,6 +275,30 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["[E ProcessGroupNCCL.cpp:915] [Rank 0] watchdog ended: CUDA error: unknown error"],
         {"verdict": "crashed", "culprits": (), "guessed": (0,)},
     ),
+    "who waited for another one is not at fault": (
+        [raised(1, "TimeoutError: rank 0 did not finish preprocessing within 300 s"),
+         "[rank0]: Map:  60%"],
+        {"verdict": "crashed", "culprits": (), "guessed": (0,), "says": "Rank 1 waited in vain"},
+    ),
+    "an exception after which a rank went on as the others is no end": (
+        [raised(3, "OSError: bad image"), *(f"[rank{rank}]: step 4{rank}" for rank in (0, 3)),
+         timeout(0, 7)],
+        {"verdict": "hang", **NOBODY},
+    ),
+    "a key of the store that nobody set": (
+        [raised(2, "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /done")],
+        {"verdict": "hang", **NOBODY, "says": "Rank 2 waited 8 s for what some rank puts under"},
+    ),
+    "srun ends a step after a task's own end": (
+        ["srun: error: gpu01: task 2: Exited with exit code 1",
+         "slurmstepd: error: *** STEP 88.0 ON gpu01 CANCELLED AT 2024-01-02T10:00:00 ***"],
+        {**NOBODY, "says": "task 2: Exited with exit code 1"},
+    ),
+    "a full /dev/shm": (
+        ["[3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+         "[3] NCCL WARN Error while creating shared memory segment nccl-shm-recv-1 (size 9637888)"],
+        {"verdict": "crashed", **NOBODY, "now": "--shm-size"},
+    ),
     "who lost no connection may have ended first": (
         [raised(rank, "RuntimeError: [pair.cc:537] Read error: Connection reset by peer")
          for rank in (0, 1, 2)] + ["[rank3]: leaving"],
@@ -291,7 +315,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
                                                      "says": says})
         for line, who, says in (
             ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.", (2,), "SIGBUS"),
-            ("trainer-3-1 exited with code 137", (), "SIGKILL"),
             ("run.sh: line 28:  8156 Segmentation fault   python train.py", (), "SIGSEGV"),
         )
     },
