@@ -342,11 +342,14 @@ class _Reader:
                 newest[b""] = number
                 break
         returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
+        counted = passed = 0
         for number in sorted(set(newest.values())):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
             at = self.line + number
             if returns:  # lines that end in a carriage return only are one to an editor
-                at -= raw.count(b"\r", 0, returns[number] + number)
+                passed += raw.count(b"\r", counted, returns[number] + number)
+                counted = returns[number] + number
+                at -= passed
             writer = Writer(whole, labelled=self.labelled)
             word = self._fact("last", writer, at, whole)
             if word.rank is None and (inside := _RANK_INSIDE.match(writer.text)):
