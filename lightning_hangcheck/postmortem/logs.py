@@ -46,6 +46,8 @@ MOST_OF_A_KIND = 2_000
 ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
 MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
+MOST_BELOW = 400_000
+"""Lines that are read below others, all together: ranks may write between each other's lines."""
 MOST_BARS = 40
 MOST_SECTIONS = 64
 """Of a rank: open ones, and names of those that returned."""
@@ -183,6 +185,7 @@ class _Reader:
         self.contradicted = False
         self.world = 0
         self.line = 1
+        self.lines_left = MOST_BELOW
 
     def read(self, file: BinaryIO) -> LogReading:
         carry = b""
@@ -234,7 +237,8 @@ class _Reader:
         def below(most: int) -> list[str]:
             found: list[str] = []
             at, stop = begin, min(len(text), begin + BLOCK)
-            while at < stop and len(found) < most:
+            while at < stop and len(found) < most and self.lines_left > 0:
+                self.lines_left -= 1
                 end = text.find(b"\n", at, stop)
                 end = stop if end < 0 else end
                 row = text[at : min(end, at + LONGEST_LINE)].decode("utf-8", "replace")
@@ -286,7 +290,8 @@ class _Reader:
                 return True
             trail = self.trails[key] = Trail(rank=-1, pid=writer.pid)
         trail.rank, trail.when = -1 if writer.rank is None else writer.rank, word.when
-        section = _SECTION.match(word.text)
+        told = any(one in word.text for one in ("About to call", " returned (", " raised "))
+        section = _SECTION.match(word.text) if told else None
         if passed := _CHECKPOINT.match(word.text):
             trail.checkpoint, trail.passed = int(passed[1]), passed[2]
         elif section is not None:
@@ -326,6 +331,8 @@ class _Reader:
         newest: dict[bytes, int] = {}
         match, first = _QUICK.match, _RANK_FIRST.match
         for number, line in enumerate(lines):
+            if not line:
+                continue
             if line[:1] in _BEGINS_PREFIX and (found := match(line)):
                 if b"ProcessGroup" not in line and b"frame #" not in line:
                     newest[found[1]] = number

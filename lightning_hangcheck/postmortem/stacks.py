@@ -12,7 +12,7 @@ from __future__ import annotations
 import html
 import io
 import re
-from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.left_behind import LogReading
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
-LARGEST = 64 * 1024 * 1024
+LARGEST = 16 * 1024 * 1024
+"""Bytes that are read of a dump; as a log it is read to its end."""
 MOST_THREADS = 20_000
 MOST_FRAMES = 1_000
 """Of a thread; a stack without an end keeps its innermost calls."""
@@ -128,7 +129,7 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
 
     Args:
         path: Its name: for what is quoted, and for a rank in it.
-        data: What is in it; beyond 64 MiB it is cut.
+        data: What is in it; beyond 16 MiB it is cut.
     """
     data = data[:LARGEST]
     kind = stack_kind(data[: 1024 * 1024])
@@ -299,6 +300,16 @@ class Text(NamedTuple):
     stacks: tuple[StackDump, ...]
 
 
+class _Again(io.RawIOBase):
+    """What was read of a file, and then the rest of it."""
+
+    def __init__(self, data: bytes, file: BinaryIO) -> None:
+        self._data, self._file = io.BytesIO(data), file
+
+    def read(self, size: int = -1) -> bytes:
+        return self._data.read(size) or self._file.read(size)
+
+
 def is_text(head: bytes) -> bool:
     """Whether a file begins as a text does."""
     return len(head) - len(head.translate(None, _ODD)) <= MOST_ODD * len(head)
@@ -311,11 +322,12 @@ def read_text(path: Path, file: BinaryIO) -> Text:
         NotRead: It says nothing of a job's ranks.
     """
     stacks: tuple[StackDump, ...] = ()
+    whole: Any = file
     if stack_kind(file.peek()) is not None:  # type: ignore[attr-defined]
         data = file.read(LARGEST)
         stacks = read_stack_file(path, data)
-        file = io.BytesIO(data)
-    log = read_log(path, file)
+        whole = _Again(data, file)
+    log = read_log(path, whole)
     if any("Fatal Python error" in fact.error for fact in log.facts):
         stacks = ()  # of a process that a signal ended, not of one that was stuck
     if len(stacks) == 1 and stacks[0].rank is None and len(log.ranks) == 1:
