@@ -168,7 +168,9 @@ def own_failures(book: LogBook) -> list[LogFact]:
 
 def waited_for_others(fact: LogFact) -> bool:
     """Whether an exception says that its rank waited for others, and in vain."""
-    return bool(WAITED.search(fact.error) and OF_OTHERS.search(fact.error))
+    named = [one[1] for one in OF_OTHERS.finditer(fact.error)]
+    others = any(one is None or int(one) != fact.rank for one in named)
+    return others and WAITED.search(fact.error) is not None
 
 
 def raised(book: LogBook) -> LeftFinding | None:
@@ -189,6 +191,8 @@ def raised(book: LogBook) -> LeftFinding | None:
     heard = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
     alone = ranks == same and not everybody and (heard or own) and not in_vain
+    native = "Fatal Python error" in early[0].error  # others' time-outs may end in one, too
+    alone &= not native or book.before_timeouts(early[0]) is True
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
     how = "waited in vain" if in_vain else "failed"
     text = f"{subject} {how}: {redact_text(early[0].error)[:110].rstrip('. ')}."
@@ -210,7 +214,7 @@ def raised(book: LogBook) -> LeftFinding | None:
     aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
     aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
     aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
-    aspect = "native" if "Fatal Python error" in early[0].error else aspect
+    aspect = "native" if native else aspect
     aspect = "shm" if any(word in said for word in SHARED_MEMORY) else aspect
     cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
     if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):

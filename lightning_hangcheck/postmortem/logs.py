@@ -72,12 +72,12 @@ _PREFIX = re.compile(
       \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
       [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
     | \[(?!rank)[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:
-    | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
+    | \[\d{1,5},(?:mpirank:)?(?P<mpi>\d{1,7})(?:,[\w-]{1,40})?\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
     | \[pod/[^\]\n]{1,200}\]
     | \([^()\n]{0,60}?(?:\[?rank=(?P<actor>\d{1,7})\]?,?\ )?pid=\d+[^)\n]{0,80}\)
     | \d{4}-\d\d-\d\dT[\d:.]+Z
-    | .{1,160}?(?=\[rank\d{1,7}\]:)  # any other before torch's own
+    | (?P<any>.{1,160}?(?=\[rank\d{1,7}\]:))
     )[ \t]?""",
     re.VERBOSE,
 )
@@ -85,7 +85,7 @@ _QUICK = re.compile(
     rb"(?:[^\S\n]*(?:\[pod/[^\]\n]{1,200}\]|\d{1,7}:|\([^)\n]{1,140}\)|\d{4}-\d\d-\d\dT[\d:.]+Z|"
     rb"\[\d{1,9}\])){0,6}?[^\S\n]*"
     rb"(\[rank\d{1,7}\]|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
-    rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
+    rb"\[\d{1,5},(?:mpirank:)?\d{1,7}[^\]\n]{0,40}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
 _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
@@ -140,6 +140,8 @@ class Writer:
             found = _PREFIX.match(line, at, before)
             if found is None or (found["label"] and not labelled):
                 break
+            if found["any"] and self.rank is not None:
+                break  # what stands behind a rank may quote another one
             at = found.end()
             self.own |= bool(found["own"] or found["named"])
             told = found["rank"] or found["own"] or found["named"]
@@ -234,6 +236,11 @@ class _Reader:
         fact = self._fact(kind, writer, line, whole)
         fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
 
+        # what stands before a traceback stands before each of its lines, whoever put it there
+        mark = text[begin : hit.start()]
+        first = b"\n" + mark + b"  File "
+        marked = bool(mark) and text.find(first, hit.end(), hit.end() + LONGEST_LINE) >= 0
+
         def below(most: int) -> list[str]:
             found: list[str] = []
             at, stop = begin, min(len(text), begin + BLOCK)
@@ -241,10 +248,13 @@ class _Reader:
                 self.lines_left -= 1
                 end = text.find(b"\n", at, stop)
                 end = stop if end < 0 else end
-                row = text[at : min(end, at + LONGEST_LINE)].decode("utf-8", "replace")
-                one = Writer(row, labelled=self.labelled)
-                if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
-                    found.append(one.text)
+                raw = text[at : min(end, at + LONGEST_LINE)]
+                if marked and raw.startswith(mark):
+                    found.append(raw[len(mark) :].decode("utf-8", "replace"))
+                elif not marked:
+                    one = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
+                    if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
+                        found.append(one.text)
                 at = end + 1
             return found
 
