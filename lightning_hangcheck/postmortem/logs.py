@@ -160,17 +160,18 @@ class Writer:
 # The reader
 
 
-def read_log(path: str | PurePath, file: BinaryIO) -> LogReading:
+def read_log(path: str | PurePath, file: BinaryIO, begun: bytes = b"") -> LogReading:
     """Read a log from its beginning to its end; memory stays below 100 MB whatever it holds.
 
     Args:
         path: Its name, for what is quoted and for a rank in the name; it is not opened.
         file: The log, open for reading bytes; a compressed one as the opened stream of its text.
+        begun: What was read of it already.
 
     Raises:
         OSError, EOFError, zlib.error: The file, or what it is compressed with, is broken.
     """
-    return _Reader(str(path)).read(file)
+    return _Reader(str(path)).read(file, begun)
 
 
 class _Reader:
@@ -189,8 +190,7 @@ class _Reader:
         self.line = 1
         self.lines_left = MOST_BELOW
 
-    def read(self, file: BinaryIO) -> LogReading:
-        carry = b""
+    def read(self, file: BinaryIO, carry: bytes) -> LogReading:
         while True:
             data = file.read(PIECE)
             raw = carry + data

@@ -10,9 +10,8 @@ Source lines, arguments and native calls between are skipped.
 from __future__ import annotations
 
 import html
-import io
 import re
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -300,16 +299,6 @@ class Text(NamedTuple):
     stacks: tuple[StackDump, ...]
 
 
-class _Again(io.RawIOBase):
-    """What was read of a file, and then the rest of it."""
-
-    def __init__(self, data: bytes, file: BinaryIO) -> None:
-        self._data, self._file = io.BytesIO(data), file
-
-    def read(self, size: int = -1) -> bytes:
-        return self._data.read(size) or self._file.read(size)
-
-
 def is_text(head: bytes) -> bool:
     """Whether a file begins as a text does."""
     return len(head) - len(head.translate(None, _ODD)) <= MOST_ODD * len(head)
@@ -322,12 +311,11 @@ def read_text(path: Path, file: BinaryIO) -> Text:
         NotRead: It says nothing of a job's ranks.
     """
     stacks: tuple[StackDump, ...] = ()
-    whole: Any = file
+    data = b""
     if stack_kind(file.peek()) is not None:  # type: ignore[attr-defined]
         data = file.read(LARGEST)
         stacks = read_stack_file(path, data)
-        whole = _Again(data, file)
-    log = read_log(path, whole)
+    log = read_log(path, file, data)
     if any("Fatal Python error" in fact.error for fact in log.facts):
         stacks = ()  # of a process that a signal ended, not of one that was stuck
     if len(stacks) == 1 and stacks[0].rank is None and len(log.ranks) == 1:

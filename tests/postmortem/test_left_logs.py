@@ -251,6 +251,13 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          *(timeout(rank, 70) for rank in (0, 1))],
         {"verdict": "hang", **NOBODY},
     ),
+    "groups that each rank numbers for itself are not compared": (
+        [line for rank, of, op in ((0, 0, "ALLREDUCE"), (5, 1, "BROADCAST"), (6, 2, "BROADCAST"))
+         for line in (timeout(rank, 7, op, of=of),
+                      f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1537] [PG 1 Rank {of}] Timeout at NCCL"
+                      " work: 7, last enqueued NCCL work: 7, last completed NCCL work: 6.")],
+        {"cause": "unknown", **NOBODY},
+    ),
     "few ranks of unknown many are no majority": (
         [timeout(rank, 70, numel=8) for rank in (3, 9)] + [timeout(7, 70, "BROADCAST")],
         {"verdict": "hang", **NOBODY},
