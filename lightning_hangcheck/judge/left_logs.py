@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.exits import LOSSES, TOLD_TO_END
+from lightning_hangcheck.judge.exits import LOSSES, OUT_OF_TIME, TOLD_TO_END
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
@@ -574,13 +574,16 @@ PLAIN: tuple[Row, ...] = (
 )  # fmt: skip
 """What a line says by itself: kinds of facts, verdict, cause, and the words."""
 BROKEN: tuple[Row, ...] = (
-    (("network", "peer_lost", "barrier_echo"), "crashed", "network_wait",
+    (("gave_up",), "hang", "unknown",
+     "{writers} waited {limit} for {part}, until its time limit. The logs do not say for whom."),
+    (("barrier_echo",), "hang", "unknown",
+     "{writers} reached a monitored barrier and got no answer from rank 0: it did not come, or left"
+     " because another rank did not. The end of its log tells."),
+    (("network", "peer_lost"), "crashed", "network_wait",
      "connections to other ranks broke or brought nothing: another rank had ended, or the network"
      " failed. The logs do not say which."),
     (("unreachable",), "hang", "rendezvous",
      "a process could not reach its meeting point or a peer{address}."),
-    (("gave_up",), "hang", "unknown",
-     "{writers} waited {limit} for {part}, until its time limit. The logs do not say for whom."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
     (("fatal",), "crashed", "unknown", "native code gave up on {writers}: {said}."),
     (("exception", "task", "exit"), "crashed", "unknown",
@@ -648,9 +651,8 @@ def left_first(book: LogBook) -> LeftFinding | None:
 
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    broken = BROKEN[0]
     cancelled = next(row for row in BROKEN if "cancelled" in row[0])
-    first = {fact.file: fact.line for fact in reversed(book.of(*broken[0]))}
+    first = {fact.file: fact.line for fact in reversed(book.of("network", "peer_lost"))}
     tasks = {fact.file: fact.line for fact in reversed(book.of("task"))}
     ends = [  # srun itself ends a step one of whose tasks has ended badly
         end
@@ -680,7 +682,8 @@ def find_in_logs(book: LogBook) -> LeftFinding | None:
         return found
     callers: dict[str, list[int]] = defaultdict(list)
     for fact in book.of("call", "exception"):  # of what is no collective nobody waited
-        if fact.place and (fact.kind == "call" or fact.op):
+        waited = fact.kind == "call" or (fact.op and OUT_OF_TIME.search(fact.error))
+        if fact.place and waited:
             callers[f"{fact.op} {fact.place}"] += known([fact.rank])
     told = [
         f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out: {call}"

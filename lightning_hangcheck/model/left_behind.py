@@ -63,7 +63,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
             only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
             Empty where it is not told.
-        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came.
+        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came;
+            of an exit, the process of the launcher that tells it at once.
         op: Operation, as torch or NCCL names it.
         sizes: Elements in and out, or the shape.
         enqueued: Number of the last operation that the rank had entered and come back from.

@@ -71,6 +71,7 @@ _EXIT = re.compile(
     r"exitcode\s*:\s*(?P<code>-?\d+)(?:\) local_rank: (?P<group_rank>\d{1,7}))?"
     r" \(pid: (?P<pid>\d+)\)"
 )
+_AGENT = re.compile(r"E\d{4} \S+ (\d{1,9}) ")
 _EXIT_ABOVE = (
     re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)"),
     re.compile(r"time\s*:\s*(?P<when>\S+)"),
@@ -267,7 +268,9 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
     if code is None:
         return []
     if code["group_rank"] is not None:
-        return [_filled(replace(fact, rank=None), code.groupdict())]
+        agent = _AGENT.match(line)
+        round_of = _number(agent[1]) if agent else None
+        return [_filled(replace(fact, rank=None, seq=round_of), code.groupdict())]
     told: dict[str, str | None] = {"when": "", **code.groupdict()}
     for pattern in _EXIT_ABOVE:
         if (match := pattern.search(around.above.rpartition("[")[2])) is not None:

@@ -382,7 +382,7 @@ class _Reader:
     def _result(self) -> LogReading:
         bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
-        start = max((at for at, fact in enumerate(facts) if fact.kind == "restart"), default=-1)
+        start = _last_restart(facts)
         kept = facts[start + 1 :] or facts
         if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
             kept = [
@@ -406,6 +406,21 @@ class _Reader:
             world_size=self.world,
             clock_went_back=_goes_back([fact.when for fact in kept if fact.when]),
         )
+
+
+def _last_restart(facts: Sequence[LogFact]) -> int:
+    """Return behind which fact the last round of the job begins, -1 where there is only one.
+
+    A launcher says so, or tells another failure at once: torchrun tells one in each round.
+    """
+    later = set()
+    for at in range(len(facts) - 1, -1, -1):
+        fact = facts[at]
+        if fact.kind == "restart" or (fact.kind == "exit" and fact.seq in later):
+            return at
+        if fact.kind == "exit" and fact.seq is not None:
+            later.add(fact.seq)
+    return -1
 
 
 def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:

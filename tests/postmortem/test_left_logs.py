@@ -251,6 +251,11 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          *(timeout(rank, 70) for rank in (0, 1))],
         {"verdict": "hang", **NOBODY},
     ),
+    "of rounds that torchrun ends by a failure each the last counts": (
+        [raised(1, "KeyError: 'label'"), f"E1127 22:15:07.155000 {AT_ONCE[22:]}",
+         *(timeout(rank, 70) for rank in (0, 1)), f"E1127 22:35:07.155000 {AT_ONCE[22:]}"],
+        {"verdict": "hang", **NOBODY},
+    ),
     "groups that each rank numbers for itself are not compared": (
         [line for rank, of, op in ((0, 0, "ALLREDUCE"), (5, 1, "BROADCAST"), (6, 2, "BROADCAST"))
          for line in (timeout(rank, 7, op, of=of),
