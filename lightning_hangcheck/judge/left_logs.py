@@ -682,7 +682,8 @@ def find_in_logs(book: LogBook) -> LeftFinding | None:
         return found
     callers: dict[str, list[int]] = defaultdict(list)
     for fact in book.of("call", "exception"):  # of what is no collective nobody waited
-        waited = fact.kind == "call" or (fact.op and OUT_OF_TIME.search(fact.error))
+        in_vain = OUT_OF_TIME.search(fact.error) or "monitoredBarrier" in fact.error
+        waited = fact.kind == "call" or (fact.op and in_vain)
         if fact.place and waited:
             callers[f"{fact.op} {fact.place}"] += known([fact.rank])
     told = [

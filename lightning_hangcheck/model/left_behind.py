@@ -44,6 +44,7 @@ FactKind = Literal[
     "memory",  # CUDA out of memory
     "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
+    "summary",  # torchrun's, of all ranks of its node, as it ends
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
     "bar",  # a progress bar: done, of how many, and since when

@@ -472,6 +472,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r"(?P<error>The server socket has failed to bind.*Address already in use)")),
     ("Unexpected bus error", "own_error", _fields(r"(?P<error>Unexpected bus error.*)")),
     # what the job was at
+    ("Root Cause (first", "summary", _any),
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),
     ("Saving ", "saving", _fields(

@@ -10,7 +10,7 @@ be interleaved, of any length, and end in carriage returns as those of progress 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
@@ -411,16 +411,18 @@ class _Reader:
 def _last_restart(facts: Sequence[LogFact]) -> int:
     """Return behind which fact the last round of the job begins, -1 where there is only one.
 
-    A launcher says so, or tells another failure at once: torchrun tells one in each round.
+    A launcher says so; or torchrun, which tells a failure at once in each round, told more of them
+    than it wrote summaries at its end. Launchers of several nodes may have one number in a log.
     """
-    later = set()
-    for at in range(len(facts) - 1, -1, -1):
-        fact = facts[at]
-        if fact.kind == "restart" or (fact.kind == "exit" and fact.seq in later):
-            return at
+    told: dict[int, list[int]] = defaultdict(list)
+    for at, fact in enumerate(facts):
         if fact.kind == "exit" and fact.seq is not None:
-            later.add(fact.seq)
-    return -1
+            told[fact.seq].append(at)
+    summaries = sum(fact.kind == "summary" for fact in facts)
+    ends = max(1, summaries // max(1, len(told)))
+    starts = [failures[-ends - 1] for failures in told.values() if len(failures) > ends]
+    starts += [at for at, fact in enumerate(facts) if fact.kind == "restart"]
+    return max(starts, default=-1)
 
 
 def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:

@@ -256,6 +256,12 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          *(timeout(rank, 70) for rank in (0, 1)), f"E1127 22:35:07.155000 {AT_ONCE[22:]}"],
         {"verdict": "hang", **NOBODY},
     ),
+    "launchers of one number on two nodes are no two rounds": (
+        [raised(1, "KeyError: 'label'"), "[rank0]: step 3",
+         *2 * [f"E1127 22:15:07.155000 {AT_ONCE[22:]}".replace("-9", "1")],
+         *2 * [summary((1, 1, AT), (0, -15, LATER))]],
+        {"verdict": "crashed", "culprits": (1,), "certainty": "proven"},
+    ),
     "groups that each rank numbers for itself are not compared": (
         [line for rank, of, op in ((0, 0, "ALLREDUCE"), (5, 1, "BROADCAST"), (6, 2, "BROADCAST"))
          for line in (timeout(rank, 7, op, of=of),
