@@ -75,9 +75,15 @@ LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
 GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
-SHARED_MEMORY = ("shared memory segment", "shm/nccl", "insufficient shared memory")
-BAD_GPU = ("ECC error", "fallen off the bus", "NVLink")
-"""In errors of CUDA: what no program causes."""
+OF_ERRORS: tuple[tuple[tuple[str, ...], Cause, str], ...] = (
+    (("out of memory", "MemoryError", "Cannot allocate memory"), "memory_pressure", ""),
+    (("DataLoader", "Unexpected bus error"), "dataloader_worker", "killed"),
+    (("shared memory segment", "shm/nccl"), "process_dead", "shm"),
+    (("Fatal Python error",), "process_dead", "native"),
+    (("ECC error", "fallen off the bus", "NVLink"), "process_dead", "bad_gpu"),  # no program's
+    (("CUDA error", "Cuda failure"), "process_dead", "gpu_kernel"),
+)
+"""Words in errors, the cause that they are a sign of, and which of its remedies help."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
 WAITED = re.compile(r"wait|time[ds]? ?-?out|did not|never (?:came|arrived)", re.IGNORECASE)
@@ -210,18 +216,13 @@ def raised(book: LogBook) -> LeftFinding | None:
     if in_vain:
         guessed = {int(one) for fact in early for one in OF_OTHERS.findall(fact.error) if one}
     said = " ".join(fact.error for fact in early)
-    cause: Cause = "process_dead"
-    aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
-    aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
-    aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
-    aspect = "native" if native else aspect
-    aspect = "shm" if any(word in said for word in SHARED_MEMORY) else aspect
-    cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
-    if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
-        cause = "memory_pressure"
+    told = (row for row in OF_ERRORS if any(word in said for word in row[0]))
+    _, cause, aspect = next(told, ((), "process_dead", "raised"))
+    if cause == "memory_pressure":
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
-    elif "DataLoader" in said or "Unexpected bus error" in said:
-        cause, aspect = "dataloader_worker", "killed"
+    elif early[0].kind == "exit" and early[0].code is None:
+        aspect = "silent"
+    cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
     return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
                         aspect=aspect)  # fmt: skip
 

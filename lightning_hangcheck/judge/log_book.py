@@ -26,7 +26,7 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, seconds_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.left_behind import LogReading
@@ -232,20 +232,10 @@ class LogBook:
         waits_in: str = "in a collective",
         aspect: str = "",
     ) -> LeftFinding:
-        """Make a finding of what a rule tells.
+        """Make a finding of what a rule tells: its sentences, the lines to quote, the culprits.
 
-        Args:
-            kind: Of verdict.
-            cause: Of it.
-            text: One sentence, or two.
-            facts: Lines to quote.
-            who: The culprits, by their global ranks.
-            certainty: Of them; without any nothing is certain.
-            guessed: Ranks for which little speaks; no culprits.
-            victims: Ranks that waited for others, by default those that reported a time-out.
-            collectives: Where ranks differ or wait.
-            waits_in: Where the victims waited.
-            aspect: Which remedies of the cause help, where it is not the usual one.
+        Ranks for which little speaks are guessed. Victims are those that waited for others, by
+        default all that reported a time-out. ``aspect`` says which remedies of the cause help.
         """
         culprits = known(who)
         waiting = known(set(self.waiting if victims is None else victims).difference(culprits))
@@ -429,22 +419,19 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     if not trails or all(one.checkpoint == TRAINING_FINISHED and not one.inside for one in trails):
         return None
 
-    def checkpoint(trail: Trail) -> str:
-        passed = f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
-        return passed if trail.checkpoint else "no checkpoint"
-
-    least, most = (choose(trails, key=lambda one: one.checkpoint) for choose in (min, max))
-    if least.checkpoint < most.checkpoint:
-        late = [one for one in trails if one.checkpoint == least.checkpoint]
-        return _behind(book, late, checkpoint(least), checkpoint(most))
+    passed = {
+        one.checkpoint: f"CHECKPOINT {one.checkpoint}: {_shown(one.passed)}" for one in trails
+    }
+    passed[0] = "no checkpoint"
+    if finding := _behind(book, {one.rank: one.checkpoint for one in trails}, passed.__getitem__):
+        return finding
     if finding := _in_calls(book, trails):
         return finding
     if book.of("finished"):
         return None
-    steps = [one.step for one in trails if one.step is not None]
-    if len(set(steps)) > 1 and len(steps) == len(trails):
-        late = [one for one in trails if one.step == min(steps)]
-        return _behind(book, late, f"step {min(steps)}", f"step {max(steps)}")
+    steps = {one.rank: one.step for one in trails if one.step is not None}
+    if len(steps) == len(trails) and (finding := _behind(book, steps, "step {}".format)):
+        return finding
     if finding := _silent_first(book, trails):
         return finding
     unseen = book.unseen(book.heard)
@@ -454,15 +441,20 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     return _told(book, f"{text} its log is missing.")
 
 
-def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> LeftFinding:
+def _behind(
+    book: LogBook, came: Mapping[int, int], shown: Callable[[int], str]
+) -> LeftFinding | None:
     """Tell how far those came that came least far, and what they had begun there."""
-    ranks = [trail.rank for trail in late]
+    least, most = min(came.values()), max(came.values())
+    if least == most:
+        return None
+    ranks = [rank for rank, far in came.items() if far == least]
     who = name_ranks(ranks)
-    calls = {_place(trail)[0] for trail in late}
+    calls = {_place(book.trails[rank])[0] for rank in ranks}
     call = calls.pop() if len(calls) == 1 else ""
     text = (
-        f"{who} came to {at}{f' and began {_shown(call)}' if call else ''}, while "
-        f"{name_ranks(set(book.trails) - set(ranks))} came as far as {furthest}. Look first at "
+        f"{who} came to {shown(least)}{f' and began {_shown(call)}' if call else ''}, while "
+        f"{name_ranks(set(book.trails) - set(ranks))} came as far as {shown(most)}. Look first at "
         f"what {who} did after that."
     )
     return _told(book, text, ranks, call)

@@ -140,26 +140,31 @@ def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
     """Put what the named groups of patterns found into the fields of their names."""
     fields: dict[str, object] = {}
     for name, text in told.items():
-        if text is None:
-            continue
-        if name in ("error", "host", "op", "text"):
-            fields[name] = text.strip()[:MOST_SHOWN]
-        elif name == "seconds":
-            fields["limit_ms"] = (_number(text) or 0) * 1000
-        elif name == "signal":
-            fields["code"] = -(_number(text) or 0)
-        elif name == "when":
-            fields[name] = moment(text)
-        elif name == "ranks":
-            fields[name] = _numbers(text)
-        elif name == "sizes":
-            numbers = map(_number, re.findall(r"\d+", text))
-            fields[name] = tuple(number for number in numbers if number is not None)
-        elif text.startswith("SIG"):
-            fields[name] = -signal.Signals[text]
-        else:
-            fields[name] = _number(text)
+        if text is not None:
+            field, read = _FIELDS.get(name, (name, _number))
+            fields[field] = read(text)
     return replace(fact, **fields)
+
+
+def _shown(text: str) -> str:
+    return text.strip()[:MOST_SHOWN]
+
+
+def _every_number(text: str) -> tuple[int, ...]:
+    numbers = map(_number, re.findall(r"\d+", text))
+    return tuple(number for number in numbers if number is not None)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
+    **{name: (name, _shown) for name in ("error", "host", "op", "text")},
+    "seconds": ("limit_ms", lambda text: (_number(text) or 0) * 1000),
+    "signal": ("code", lambda text: -(_number(text) or 0)),
+    "death": ("code", lambda text: -signal.Signals[text]),
+    "when": ("when", moment),
+    "ranks": ("ranks", _numbers),
+    "sizes": ("sizes", _every_number),
+}
+"""The field of a named group, and how its text is read; all others are numbers."""
 
 
 def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") -> Parser:
@@ -358,7 +363,7 @@ _numbers_told = _fields(
     r"[Ll]ast completed (?:\w+ )?work: (?P<completed>-?\d+)",
     until=r"[Ll]ast completed (?:\w+ )?work: -?\d",
 )
-_SIGNAL = rf"(?P<code>{'|'.join(signal.Signals.__members__)})\b"
+_SIGNAL = rf"(?P<death>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
 _asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
 _BY_SHELL = re.compile(rf": line \d+: *(?P<pid>\d{{1,9}}) (?P<name>{'|'.join(_DEATHS)})\b")
