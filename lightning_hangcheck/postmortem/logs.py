@@ -97,6 +97,8 @@ _SECTION = re.compile(
     r"|(?P<returned>.*) returned \(\d+\.\d{1,3}s\)$"
     r"|(?P<raised>.{1,400}?) raised (?P<error>.*) \(\d+\.\d{1,3}s\)$"
 )
+_TELLING = re.compile(rb"CHECKPOINT |About to call | returned \(| raised ")
+_STEP_IN = re.compile(rb"step|batch", re.IGNORECASE)
 _STEP = re.compile(r"(?:step|batch)[ =]{1,3}(\d{1,9})\b", re.IGNORECASE)
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException)\b")
 _PLAIN = bytes(10 if one == 13 else 32 if one == 0 else one for one in range(256))
@@ -211,6 +213,7 @@ class _Reader:
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
         at, line, newest_own = 0, self.line, 0
+        plain: dict[bytes, dict[bool, tuple[int, int]]] = defaultdict(dict)
         for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
             if hit.start() >= end:
                 break
@@ -218,8 +221,18 @@ class _Reader:
             at = hit.start()
             if hit[0] not in OWN_NEEDLES:
                 self._hit(text, hit, line)
-            elif line != newest_own and self._own(text, at, line):
-                newest_own = line
+            elif line != newest_own:
+                stop = text.find(b"\n", at, at + LONGEST_LINE)
+                tag, _, rest = text[at : stop if stop > 0 else at + LONGEST_LINE].partition(b"]")
+                if b"?" not in tag and not _TELLING.search(rest):  # of those the newest counts
+                    plain[tag][_STEP_IN.search(rest) is not None] = at, line
+                    continue
+                for one in sorted(plain.pop(tag, {}).values()):
+                    self._own(text, *one)
+                if self._own(text, at, line):
+                    newest_own = line
+        for one in sorted({one for told in plain.values() for one in told.values()}):
+            self._own(text, *one)
         self._bars(text, raw, end)
         self._last_words(text, raw, end)
 
@@ -300,8 +313,7 @@ class _Reader:
                 return True
             trail = self.trails[key] = Trail(rank=-1, pid=writer.pid)
         trail.rank, trail.when = -1 if writer.rank is None else writer.rank, word.when
-        told = any(one in word.text for one in ("About to call", " returned (", " raised "))
-        section = _SECTION.match(word.text) if told else None
+        section = _SECTION.match(word.text)
         if passed := _CHECKPOINT.match(word.text):
             trail.checkpoint, trail.passed = int(passed[1]), passed[2]
         elif section is not None:
