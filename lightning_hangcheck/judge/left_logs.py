@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.exits import LOSSES, TOLD_TO_END
+from lightning_hangcheck.judge.exits import LOSSES, OUT_OF_TIME, TOLD_TO_END
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.log_book import (
     SAME_SIZES,
@@ -66,16 +66,37 @@ ECHOES = (
 )  # fmt: skip
 """Words in the message of an exception that tell of others, not of the rank that raised it."""
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
+ENDED_BY_LAUNCHER = (-15, 0)
+"""Exit codes of processes that were ended with another one, or well."""
+KILLED_SO = {"SIGKILL": "killed", "SIGBUS": "shm"}
+ENDS = (("segmentation", "native"), ("bus error", "shm"))
 DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
 """Elements up to which an operation may be a barrier or the like."""
 GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
-BAD_GPU = ("ECC error", "fallen off the bus", "NVLink")
-"""In errors of CUDA: what no program causes."""
+OF_ERRORS: tuple[tuple[tuple[str, ...], Cause, str], ...] = (
+    (("out of memory", "MemoryError", "Cannot allocate memory"), "memory_pressure", ""),
+    (("DataLoader", "Unexpected bus error"), "dataloader_worker", "killed"),
+    (("shared memory segment", "shm/nccl"), "process_dead", "shm"),
+    (("Fatal Python error",), "process_dead", "native"),
+    (("ECC error", "fallen off the bus", "NVLink"), "process_dead", "bad_gpu"),  # no program's
+    (("CUDA error", "Cuda failure"), "process_dead", "gpu_kernel"),
+)
+"""Words in errors, the cause that they are a sign of, and which of its remedies help."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
-OF_ONE_RANK = ("out of memory", "CUDA error", "Cuda failure", "DataLoader worker")
+WAITED = re.compile(r"wait|time[ds]? ?-?out|did not|never (?:came|arrived)", re.IGNORECASE)
+OF_OTHERS = re.compile(
+    r"\brank[ :=#]{0,2}(\d{1,7})|\bpeers?\b|\bbarrier|main process"
+    r"|(?:other|all) (?:ranks|processes)",
+    re.IGNORECASE,
+)
+"""Both in the message of an exception: it waited for others, and these are late."""
+OF_ONE_RANK = (
+    "out of memory", "CUDA error", "Cuda failure", "DataLoader worker", "Unexpected bus error",
+    "Fatal Python error", "No space left on device", "shared memory segment",
+)  # fmt: skip
 """Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
 NEAR = 1.01
 """Lengths that differ by less come of work that the ranks do not divide evenly."""
@@ -101,7 +122,9 @@ def killed(book: LogBook) -> LeftFinding | None:
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        return book.finding(_failed(book), cause, text, [fact], fact.ranks if is_rank else ())
+        aspect = next((one for word, one in ENDS if word in reason), "")
+        who = fact.ranks if is_rank else ()
+        return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
         pids = {one.pid for one in kernel if one.pid}
         who = known(one.rank for one in exits if one.pid in pids)
@@ -126,32 +149,42 @@ def killed(book: LogBook) -> LeftFinding | None:
     sure = all(book.before_timeouts(one) for one in first)
     who, guessed = (ranks, local) if sure else ((), ranks)
     return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed,
-                        aspect="killed" if "SIGKILL" in signals else "native")  # fmt: skip
+                        aspect=KILLED_SO.get(signals, "native"))  # fmt: skip
 
 
 def own_failures(book: LogBook) -> list[LogFact]:
     """What ranks failed of by themselves, before they waited for anybody: no echo of others."""
-    failed = [fact for fact in book.of("exception") if fact.error]
+
+    def is_own(fact: LogFact) -> bool:
+        return (
+            bool(fact.error)
+            and fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
+            and not any(word in fact.error for word in ECHOES)
+            and (fact.rank is None or fact.rank not in book.waiting)
+            and book.before_timeouts(fact) is not False
+            and not book.went_on(fact)
+        )
+
+    failed = [fact for fact in book.of("exception") if is_own(fact)]
     told = " ".join(fact.error for fact in failed)
-    failed += [
-        replace(fact, error=fact.error or fact.text)
-        for fact in book.of("memory", "own_error")
-        if (fact.error or fact.text)[:60] not in told
-    ]
-    failed += [fact for fact in book.of("exit") if fact.error]
-    return [
-        fact
-        for fact in failed
-        if fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
-        and not any(word in fact.error for word in ECHOES)
-        and (fact.rank is None or fact.rank not in book.waiting)
-        and book.before_timeouts(fact) is not False
-    ]
+    more = (replace(fact, error=fact.error or fact.text) for fact in book.of("memory", "own_error"))
+    failed += [fact for fact in more if fact.error[:60] not in told and is_own(fact)]
+    return failed + [fact for fact in book.of("exit") if is_own(fact)]
+
+
+def waited_for_others(fact: LogFact) -> bool:
+    """Whether an exception says that its rank waited for others, and in vain."""
+    named = [one[1] for one in OF_OTHERS.finditer(fact.error)]
+    others = any(one is None or int(one) != fact.rank for one in named)
+    return others and WAITED.search(fact.error) is not None
 
 
 def raised(book: LogBook) -> LeftFinding | None:
     """A rank failed by itself, and it is told which."""
-    early = own_failures(book)
+    failed = own_failures(book)
+    early = [fact for fact in failed if not waited_for_others(fact)]
+    in_vain = not early
+    early = early or failed
     early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
     if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
         early.sort(key=lambda fact: (fact.rank is None, fact.when))
@@ -163,12 +196,16 @@ def raised(book: LogBook) -> LeftFinding | None:
     ends = book.of("exit")
     heard = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
-    alone = ranks == same and not everybody and (heard or own)
+    alone = ranks == same and not everybody and (heard or own) and not in_vain
+    native = "Fatal Python error" in early[0].error  # others' time-outs may end in one, too
+    alone &= not native or book.before_timeouts(early[0]) is True
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
-    text = f"{subject} failed: {redact_text(early[0].error)[:110].rstrip('. ')}."
-    if in_vain := book.waiting - ranks:
-        text += f" {name_ranks(in_vain).capitalize()} waited in vain."
-    guessed = set(known(fact.rank for fact in ends))
+    how = "waited in vain" if in_vain else "failed"
+    text = f"{subject} {how}: {redact_text(early[0].error)[:110].rstrip('. ')}."
+    if others := book.waiting - ranks:
+        text += f" {name_ranks(others).capitalize()} waited in vain."
+    guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
+    guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
     if ranks != same and early[0].when:  # by time, where clocks tell it
         guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
@@ -176,30 +213,31 @@ def raised(book: LogBook) -> LeftFinding | None:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
+    if in_vain:
+        guessed = {int(one) for fact in early for one in OF_OTHERS.findall(fact.error) if one}
     said = " ".join(fact.error for fact in early)
-    cause: Cause = "process_dead"
-    aspect = "gpu_kernel" if "CUDA error" in said or "Cuda failure" in said else "raised"
-    aspect = "bad_gpu" if any(word in said for word in BAD_GPU) else aspect
-    aspect = "silent" if early[0].kind == "exit" and early[0].code is None else aspect
-    if any(word in said for word in ("out of memory", "MemoryError", "Cannot allocate memory")):
-        cause = "memory_pressure"
+    told = (row for row in OF_ERRORS if any(word in said for word in row[0]))
+    _, cause, aspect = next(told, ((), "process_dead", "raised"))
+    if cause == "memory_pressure":
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
-    elif "DataLoader" in said:
-        cause, aspect = "dataloader_worker", "killed"
+    elif early[0].kind == "exit" and early[0].code is None:
+        aspect = "silent"
+    cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
     return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
                         aspect=aspect)  # fmt: skip
 
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
     """The driver reported a fault of a GPU that no program causes."""
-    faults = [fact for fact in book.of("xid") if fact.code in HARDWARE]
+    faults = [fact for fact in book.of("xid") if fact.code is None or fact.code in HARDWARE]
     if not faults:
         return None
     fault = faults[0]
     mine = [fact for fact in book.of("exit", "communicator") if fact.pid and fact.pid == fault.pid]
     ranks = known(fact.rank if fact.kind == "exit" else fact.seq for fact in mine[:1])
     whose = f", which {name_ranks(ranks)} used" if ranks else ""
-    text = f"the driver reported Xid {fault.code} of the GPU at {fault.host}{whose}."
+    said = "as lost" if fault.code is None else f"with Xid {fault.code}"
+    text = f"the driver reported the GPU at {fault.host}{whose}, {said}."
     return book.finding(_failed(book), "process_dead", text, faults, ranks, aspect="bad_gpu")
 
 
@@ -264,7 +302,10 @@ def unlike_timeouts(book: LogBook) -> LeftFinding | None:
             contents = {state.number: state.content for state in states}
             if len(set(contents.values())) < 2 or _nearly(state.sizes for state in states):
                 continue
-            odd, cause, text = _apart(contents, states, book.world if name == "default" else 0)
+            if name.startswith("PG ") and any(one.rank != one.number for one in states):
+                continue  # each rank counts its own groups: these may be several
+            least = max(book.world * (name == "default"), *(number + 1 for number in contents))
+            odd, cause, text = _apart(contents, states, least)
             text = f"ranks differ in operation {seq}{of_group(name)}{text}"
             who = known(state.rank for state in states if state.number in odd)
             table = collective(name, seq, _table(states))
@@ -467,17 +508,17 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             f"the first operation{of_group(name)} never ended on {seen}. Look at the machine first:"
             " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
         )
-        if len(inside) < (book.world or len(inside) + 1):
+        if len(inside) < (book.told or len(inside) + 1):
             text += " Whether all other ranks had begun it is not told."
     elif book.of("ras_equal"):
         text = (
             f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many operations, "
             "so data does not move, or lengths differ."
         )
-    elif name == "default" and 0 < book.world <= len(inside):
+    elif name == "default" and 0 < book.told <= len(inside):
         cause = "network_wait"
         text = (
-            f"all {book.world} ranks were in {where} with equal lengths: data does not move. Look "
+            f"all {book.told} ranks were in {where} with equal lengths: data does not move. Look "
             "at the network, the GPUs and their links."
         )
     else:
@@ -534,18 +575,20 @@ PLAIN: tuple[Row, ...] = (
 )  # fmt: skip
 """What a line says by itself: kinds of facts, verdict, cause, and the words."""
 BROKEN: tuple[Row, ...] = (
-    (("network", "peer_lost", "barrier_echo"), "crashed", "network_wait",
+    (("gave_up",), "hang", "unknown",
+     "{writers} waited {limit} for {part}, until its time limit. The logs do not say for whom."),
+    (("barrier_echo",), "hang", "unknown",
+     "{writers} reached a monitored barrier and got no answer from rank 0: it did not come, or left"
+     " because another rank did not. The end of its log tells."),
+    (("network", "peer_lost"), "crashed", "network_wait",
      "connections to other ranks broke or brought nothing: another rank had ended, or the network"
      " failed. The logs do not say which."),
     (("unreachable",), "hang", "rendezvous",
      "a process could not reach its meeting point or a peer{address}."),
-    (("gave_up",), "hang", "unknown",
-     "{writers} waited {limit} for another rank's part of an operation, until its time limit. The"
-     " logs do not say for whom."),
     (("cancelled",), "crashed", "unknown", "the job was ended from outside: {why}."),
-    (("fatal",), "crashed", "unknown", "native code of torch gave up on {writers}: {said}."),
-    (("exit", "task", "exception"), "crashed", "unknown",
-     "processes ended with exit codes that do not say why. A launcher names the first to end, which"
+    (("fatal",), "crashed", "unknown", "native code gave up on {writers}: {said}."),
+    (("exception", "task", "exit"), "crashed", "unknown",
+     "processes ended ({ended}), which does not say why. A launcher names the first to end, which"
      " need not be the cause."),
 )  # fmt: skip
 """The same of what only shows that something broke."""
@@ -566,21 +609,60 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "writers": name_ranks(writers) if writers else "a rank",
             "limit": duration((facts[0].limit_ms or 0) / 1000),
             "said": redact_text(facts[0].error)[:110].rstrip("., "),
+            "ended": f"exit code {facts[0].code}",
+            "part": "another rank's part of an operation",
             "why": facts[0].error.lower() or death or "it was cancelled",
         }
+        if facts[0].error:
+            task = f"task {format_ranks(facts[0].ranks)}: " if facts[0].ranks else ""
+            words["ended"] = redact_text(f"{task}{facts[0].error}")[:110]
+            words["part"] = f"what some rank puts under {words['ended']} into the store"
         address = ADDRESS.match(facts[0].error)
         words["address"] = f" at {address[1]}:{address[2]}" if address else ""
         aspect = {"network_wait": "transport", "rendezvous": "endpoint"}.get(cause, "")
+        aspect = "ended" if verdict == "crashed" and not aspect else aspect
         return book.finding(verdict, cause, text.format(**words), facts, aspect=aspect)
     return None
 
 
+def left_first(book: LogBook) -> LeftFinding | None:
+    """All but few lost their connections, or were ended with the others: these went first."""
+    lost = set(known(fact.rank for fact in book.of("peer_lost", "network")))
+    exits = {fact.rank: fact for fact in book.of("exit") if fact.rank is not None}
+    first = book.heard - lost - {rank for rank, one in exits.items() if one.code == -15}
+    failed = book.waiting | set(known(fact.rank for fact in book.of("exception", "fatal")))
+    few = 0 < len(first) * 2 < book.world == len(book.heard)
+    if not few or not lost or first & failed:
+        return None
+    who = name_ranks(first)
+    text = f"{name_ranks(lost)} lost connections to other ranks and {who} did not: look first at"
+    text += f" how {who} ended."
+    ends = [exits[rank] for rank in sorted(first) if rank in exits]
+    if exits and not ends:
+        text += " No failure of it is listed, so it may have ended well, before the others."
+    if ends and (ends[0].code or 0) < 0:
+        text += f" It was ended by {signal_name(-(ends[0].code or 0))}."
+    elif ends:
+        text += f" Its exit code was {ends[0].code}."
+    facts = [*book.said_by(sorted(first)), *ends, *book.of("peer_lost", "network")]
+    cause: Cause = "uneven_work" if exits and not ends else "process_dead"
+    return book.finding("crashed", cause, text, facts, guessed=first,
+                        aspect="" if cause == "uneven_work" else "silent")  # fmt: skip
+
+
 def broken_down(book: LogBook) -> LeftFinding | None:
     """Nothing but connections that broke, a job that was cancelled, an exit code."""
-    broken = BROKEN[0]
     cancelled = next(row for row in BROKEN if "cancelled" in row[0])
-    first = {fact.file: fact.line for fact in reversed(book.of(*broken[0]))}
-    came_first = all(end.line < first.get(end.file, end.line + 1) for end in book.of(*cancelled[0]))
+    first = {fact.file: fact.line for fact in reversed(book.of("network", "peer_lost"))}
+    tasks = {fact.file: fact.line for fact in reversed(book.of("task"))}
+    ends = [  # srun itself ends a step one of whose tasks has ended badly
+        end
+        for end in book.of(*cancelled[0])
+        if end.error or end.code or end.line < tasks.get(end.file, end.line + 1)
+    ]
+    if not ends:
+        return _plainly(book, [row for row in BROKEN if row is not cancelled])
+    came_first = all(end.line < first.get(end.file, end.line + 1) for end in ends)
     return _plainly(book, (cancelled, *BROKEN) if came_first else BROKEN)
 
 
@@ -588,7 +670,7 @@ RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
     behind, held_in_a_call, saving, all_inside, never_came,
     lambda book: _plainly(book, PLAIN),
-    stopped_earlier, broken_down,
+    stopped_earlier, left_first, broken_down,
 )  # fmt: skip
 """In this order: what a process says of its own end, what ranks did differently, who is late, who
 waits, and at last what only shows that something broke."""
@@ -597,14 +679,17 @@ waits, and at last what only shows that something broke."""
 def find_in_logs(book: LogBook) -> LeftFinding | None:
     """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
     found = next((finding for rule in RULES if (finding := rule(book)) is not None), None)
-    callers: dict[str, list[int]] = defaultdict(list)
-    for fact in book.of("call"):
-        callers[fact.error] += known([fact.rank])
     if found is None or found.kind != "hang":
         return found
+    callers: dict[str, list[int]] = defaultdict(list)
+    for fact in book.of("call", "exception"):  # of what is no collective nobody waited
+        in_vain = OUT_OF_TIME.search(fact.error) or "monitoredBarrier" in fact.error
+        waited = fact.kind == "call" or (fact.op and in_vain)
+        if fact.place and waited:
+            callers[f"{fact.op} {fact.place}"] += known([fact.rank])
     told = [
-        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out {place}"
-        for place, ranks in list(callers.items())[:3]
+        f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out: {call}"
+        for call, ranks in list(callers.items())[:3]
     ]
     if not found.culprits:  # whose it is, and whether it was caught, nothing tells
         failed = [fact for fact in own_failures(book) if fact.rank is None]

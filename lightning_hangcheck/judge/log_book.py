@@ -7,6 +7,7 @@ same number. Where nothing tells it, the time-out is of no group at all.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -25,7 +26,7 @@ from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, seconds_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.patience import EndedBy
     from lightning_hangcheck.model.left_behind import LogReading
@@ -124,7 +125,8 @@ class LogBook:
         trails: How far each rank came; of several files that which was written last.
         clocks_agree: Whether times may be compared.
         groups: Of each group by its name the members' states, by their numbers in it.
-        world: How many ranks there are; 0 where nothing tells.
+        told: How many ranks there are; 0 where nothing tells.
+        world: The same, or at least so many.
     """
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
@@ -152,7 +154,11 @@ class LogBook:
         for state in self.groups.get("default", {}).values():
             if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
                 told.append(state.sizes[1] // state.sizes[0])
-        self.world = max(told, default=0)
+        self.told = max(told, default=0)
+        named = {
+            rank for fact in self.of("barrier", "desync", "fingerprint") for rank in fact.ranks
+        }
+        self.world = max([self.told, *(rank + 1 for rank in self.heard | named)])
 
     def of(self, *kinds: str) -> list[LogFact]:
         """Facts of these kinds, in the order of their files and lines."""
@@ -197,6 +203,16 @@ class LogBook:
         times = [one.when for one in timeouts if one.when and len(one.when) == len(fact.when)]
         return fact.when < min(times) if times and self.clocks_agree else None
 
+    def went_on(self, fact: LogFact) -> bool:
+        """Whether its rank wrote later what others wrote last, but for numbers: it lived on."""
+        last = self.words.get(fact.rank) if fact.rank is not None else None
+        if last is None or last.file != fact.file or last.line <= fact.line:
+            return False
+        if any(one.error.startswith(last.text[:60]) for one in self.of("exception")):
+            return False
+        others = (word for rank, word in self.words.items() if rank != fact.rank)
+        return _without_numbers(last.text) in {_without_numbers(one.text) for one in others} - {""}
+
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last words of ranks, as far as kept."""
         return [self.words[rank] for rank in ranks if rank is not None and rank in self.words]
@@ -216,20 +232,10 @@ class LogBook:
         waits_in: str = "in a collective",
         aspect: str = "",
     ) -> LeftFinding:
-        """Make a finding of what a rule tells.
+        """Make a finding of what a rule tells: its sentences, the lines to quote, the culprits.
 
-        Args:
-            kind: Of verdict.
-            cause: Of it.
-            text: One sentence, or two.
-            facts: Lines to quote.
-            who: The culprits, by their global ranks.
-            certainty: Of them; without any nothing is certain.
-            guessed: Ranks for which little speaks; no culprits.
-            victims: Ranks that waited for others, by default those that reported a time-out.
-            collectives: Where ranks differ or wait.
-            waits_in: Where the victims waited.
-            aspect: Which remedies of the cause help, where it is not the usual one.
+        Ranks for which little speaks are guessed. Victims are those that waited for others, by
+        default all that reported a time-out. ``aspect`` says which remedies of the cause help.
         """
         culprits = known(who)
         waiting = known(set(self.waiting if victims is None else victims).difference(culprits))
@@ -286,6 +292,10 @@ class LogBook:
             yield Gap("times that agree", None, why, "time", "keep clocks in step with NTP")
 
 
+def _without_numbers(text: str) -> str:
+    return re.sub(r"\d+", "", text).strip()
+
+
 def overslept(fact: LogFact) -> bool:
     """Whether a time-out came so late that its process, or the machine, must have stood still."""
     return bool(fact.ran_ms and fact.limit_ms and fact.ran_ms > 1.5 * fact.limit_ms + 60_000)
@@ -300,8 +310,9 @@ def _of_default(fact: LogFact) -> LogFact:
 def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     """Give time-outs that name no group the one that the same rank names for the same number.
 
-    Those that are left are of the default group where no line speaks of another, and every number
-    is one rank's; else of a group that is not known, ``?``.
+    Where each time-out of one operation, its number and its sizes, is of one group, so are those
+    that name none. What is left is of the default group where no line speaks of another, and every
+    number is one rank's; else of a group that is not known, ``?``.
     """
 
     def key(fact: LogFact) -> tuple[object, ...]:
@@ -309,6 +320,10 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
 
     facts = [_of_default(fact) for fact in facts]
     named = {key(fact): fact for fact in facts if fact.group and fact.seq is not None}
+    alike: dict[tuple[object, ...], set[str]] = defaultdict(set)
+    for fact in facts:
+        if fact.kind == "timeout" and (told := named.get(key(fact))) is not None:
+            alike[fact.seq, fact.op, fact.sizes].add(told.group)
     bare = [fact for fact in facts if fact.kind == "timeout" and not fact.group]
     bare = [fact for fact in bare if key(fact) not in named]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
@@ -318,12 +333,12 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     plain &= all(len(owner) == 1 for owner in owners.values())
     plain &= not any(fact.group not in ("", "default") for fact in facts if fact.kind != "store")
     for fact in facts:
-        if fact.kind == "own_error" and fact.rank is None and not fact.group and plain:
-            yield replace(fact, rank=fact.group_rank)
-        elif fact.kind != "timeout" or fact.group:
+        if fact.kind != "timeout" or fact.group:
             yield fact
         elif (told := named.get(key(fact))) is not None:
             yield replace(fact, group=told.group, group_rank=told.group_rank)
+        elif len(groups := alike[fact.seq, fact.op, fact.sizes]) == 1:
+            yield _of_default(replace(fact, group=min(groups)))
         else:
             yield _of_default(replace(fact, group="default" if plain else "?"))
 
@@ -404,22 +419,19 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     if not trails or all(one.checkpoint == TRAINING_FINISHED and not one.inside for one in trails):
         return None
 
-    def checkpoint(trail: Trail) -> str:
-        passed = f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
-        return passed if trail.checkpoint else "no checkpoint"
-
-    least, most = (choose(trails, key=lambda one: one.checkpoint) for choose in (min, max))
-    if least.checkpoint < most.checkpoint:
-        late = [one for one in trails if one.checkpoint == least.checkpoint]
-        return _behind(book, late, checkpoint(least), checkpoint(most))
+    passed = {
+        one.checkpoint: f"CHECKPOINT {one.checkpoint}: {_shown(one.passed)}" for one in trails
+    }
+    passed[0] = "no checkpoint"
+    if finding := _behind(book, {one.rank: one.checkpoint for one in trails}, passed.__getitem__):
+        return finding
     if finding := _in_calls(book, trails):
         return finding
     if book.of("finished"):
         return None
-    steps = [one.step for one in trails if one.step is not None]
-    if len(set(steps)) > 1 and len(steps) == len(trails):
-        late = [one for one in trails if one.step == min(steps)]
-        return _behind(book, late, f"step {min(steps)}", f"step {max(steps)}")
+    steps = {one.rank: one.step for one in trails if one.step is not None}
+    if len(steps) == len(trails) and (finding := _behind(book, steps, "step {}".format)):
+        return finding
     if finding := _silent_first(book, trails):
         return finding
     unseen = book.unseen(book.heard)
@@ -429,15 +441,20 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
     return _told(book, f"{text} its log is missing.")
 
 
-def _behind(book: LogBook, late: Sequence[Trail], at: str, furthest: str) -> LeftFinding:
+def _behind(
+    book: LogBook, came: Mapping[int, int], shown: Callable[[int], str]
+) -> LeftFinding | None:
     """Tell how far those came that came least far, and what they had begun there."""
-    ranks = [trail.rank for trail in late]
+    least, most = min(came.values()), max(came.values())
+    if least == most:
+        return None
+    ranks = [rank for rank, far in came.items() if far == least]
     who = name_ranks(ranks)
-    calls = {_place(trail)[0] for trail in late}
+    calls = {_place(book.trails[rank])[0] for rank in ranks}
     call = calls.pop() if len(calls) == 1 else ""
     text = (
-        f"{who} came to {at}{f' and began {_shown(call)}' if call else ''}, while "
-        f"{name_ranks(set(book.trails) - set(ranks))} came as far as {furthest}. Look first at "
+        f"{who} came to {shown(least)}{f' and began {_shown(call)}' if call else ''}, while "
+        f"{name_ranks(set(book.trails) - set(ranks))} came as far as {shown(most)}. Look first at "
         f"what {who} did after that."
     )
     return _told(book, text, ranks, call)

@@ -27,6 +27,7 @@ from lightning_hangcheck.judge.wording import (
     rank_time,
     short_place,
     verb,
+    within,
 )
 from lightning_hangcheck.model.code_owner import MODULE
 from lightning_hangcheck.model.verdict import EvidenceItem, Remedy
@@ -141,7 +142,13 @@ def _alike(job: JobReading, ranks: Iterable[int]) -> Iterable[tuple[RankReading,
 
 def _calm(job: JobReading) -> str:
     if job.case.left is not None:
-        return "nothing wrong is seen in what was left: no operation was open on any rank"
+        at = [
+            f"{name_ranks([rank])} was {within(reading.place)}"
+            for rank, reading in job.ranks.items()
+            if reading.view.processes and reading.place is not None
+        ]
+        where = f"by its stack {', '.join(at[:4])}" if at else "no operation was open on any rank"
+        return f"nothing wrong is seen in what was left: {where}"
     count = len(job.ranks)
     silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)
     if silent is not None and silent.silence_s >= NOTABLE_SILENCE_S:

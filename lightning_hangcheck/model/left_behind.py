@@ -44,6 +44,7 @@ FactKind = Literal[
     "memory",  # CUDA out of memory
     "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
+    "summary",  # torchrun's, of all ranks of its node, as it ends
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
     "bar",  # a progress bar: done, of how many, and since when
@@ -63,7 +64,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
             only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
             Empty where it is not told.
-        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came.
+        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came;
+            of an exit, the process of the launcher that tells it at once.
         op: Operation, as torch or NCCL names it.
         sizes: Elements in and out, or the shape.
         enqueued: Number of the last operation that the rank had entered and come back from.
@@ -73,7 +75,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         ranks: That the line is about: global ranks, or numbers within ``group``.
         count: How many ranks, or how much in all.
         code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
-        error: What went wrong, in its own words; of a call, the user's line.
+        error: What went wrong, in its own words.
+        place: The user's line from which an operation was called, or something raised.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
     """
 
@@ -97,6 +100,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     pid: int | None = None
     host: str = ""
     error: str = ""
+    place: str = ""
     when: str = ""
 
 

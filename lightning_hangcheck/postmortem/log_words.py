@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.wording import within
+from lightning_hangcheck.look.stacks import FRAME
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.left_behind import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
@@ -70,6 +71,7 @@ _EXIT = re.compile(
     r"exitcode\s*:\s*(?P<code>-?\d+)(?:\) local_rank: (?P<group_rank>\d{1,7}))?"
     r" \(pid: (?P<pid>\d+)\)"
 )
+_AGENT = re.compile(r"E\d{4} \S+ (\d{1,9}) ")
 _EXIT_ABOVE = (
     re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)"),
     re.compile(r"time\s*:\s*(?P<when>\S+)"),
@@ -79,7 +81,16 @@ _EXIT_SAID = re.compile(
     r"^[ \t]*([\w.]{0,120}?(?:Error|Exception|Interrupt|Exit)\b(?::.*)?)$", re.M
 )
 _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
-_CHAIN = ("During handling of the above", "The above exception was the direct")
+_PYTHON_CALL = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)')
+COLLECTIVES = "torch/distributed/distributed_c10d.py"
+_CHAIN = ("During handling of the above", "The above exception was the direct", "Original Trace")
+_OF_NETWORK = re.compile(
+    r"NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|[Ss]ocket|Broken pipe|RemoteError"
+)
+_OF_NODE = re.compile(r"No space left on device|shared memory segment|Cuda failure.*out of memory")
+_OF_USE = "Duplicate GPU"
+_DEATHS = {"Killed": 9, "Segmentation": 11, "Bus": 7, "Aborted": 6, "Illegal": 4, "Floating": 8}
+"""How the C library and shells begin the names of signals."""
 
 
 def _number(text: str | None) -> int | None:
@@ -129,26 +140,31 @@ def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
     """Put what the named groups of patterns found into the fields of their names."""
     fields: dict[str, object] = {}
     for name, text in told.items():
-        if text is None:
-            continue
-        if name in ("error", "host", "op", "text"):
-            fields[name] = text.strip()[:MOST_SHOWN]
-        elif name == "seconds":
-            fields["limit_ms"] = (_number(text) or 0) * 1000
-        elif name == "signal":
-            fields["code"] = -(_number(text) or 0)
-        elif name == "when":
-            fields[name] = moment(text)
-        elif name == "ranks":
-            fields[name] = _numbers(text)
-        elif name == "sizes":
-            numbers = map(_number, re.findall(r"\d+", text))
-            fields[name] = tuple(number for number in numbers if number is not None)
-        elif text.startswith("SIG"):
-            fields[name] = -signal.Signals[text]
-        else:
-            fields[name] = _number(text)
+        if text is not None:
+            field, read = _FIELDS.get(name, (name, _number))
+            fields[field] = read(text)
     return replace(fact, **fields)
+
+
+def _shown(text: str) -> str:
+    return text.strip()[:MOST_SHOWN]
+
+
+def _every_number(text: str) -> tuple[int, ...]:
+    numbers = map(_number, re.findall(r"\d+", text))
+    return tuple(number for number in numbers if number is not None)
+
+
+_FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
+    **{name: (name, _shown) for name in ("error", "host", "op", "text")},
+    "seconds": ("limit_ms", lambda text: (_number(text) or 0) * 1000),
+    "signal": ("code", lambda text: -(_number(text) or 0)),
+    "death": ("code", lambda text: -signal.Signals[text]),
+    "when": ("when", moment),
+    "ranks": ("ranks", _numbers),
+    "sizes": ("sizes", _every_number),
+}
+"""The field of a named group, and how its text is read; all others are numbers."""
 
 
 def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") -> Parser:
@@ -175,7 +191,9 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
         if not found and lines:
             rows = around.below(lines)
             found = [
-                {"text": row, **match.groupdict()} for row in rows for match in first.finditer(row)
+                {**told, "text": row, **match.groupdict()}
+                for row in rows
+                for match in first.finditer(row)
             ]
         return [_filled(fact, one) for one in found]
 
@@ -205,7 +223,7 @@ def _call(fact: LogFact, _: str, around: Around) -> Facts:
     frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
     others = (frame for frame in frames if "/torch/" not in frame.file)
     place = users_place(frames[::-1]) or next(others, None)
-    return [replace(fact, op=frames[0].function, error=within(place))] if place else []
+    return [replace(fact, op=frames[0].function, place=within(place))] if place else []
 
 
 def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
@@ -255,7 +273,9 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
     if code is None:
         return []
     if code["group_rank"] is not None:
-        return [_filled(replace(fact, rank=None), code.groupdict())]
+        agent = _AGENT.match(line)
+        round_of = _number(agent[1]) if agent else None
+        return [_filled(replace(fact, rank=None, seq=round_of), code.groupdict())]
     told: dict[str, str | None] = {"when": "", **code.groupdict()}
     for pattern in _EXIT_ABOVE:
         if (match := pattern.search(around.above.rpartition("[")[2])) is not None:
@@ -280,18 +300,59 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
         return []  # what came of it is told below, in a traceback of its own
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
-    return [replace(fact, text=message, error=message)]
+    calls = filter(None, map(_PYTHON_CALL.match, lines[:end]))
+    frames = [Frame(row["function"], row["file"], int(row["line"])) for row in calls]
+    op = next((one.function for one in frames if one.file.endswith(COLLECTIVES)), "")
+    place = within(users_place(frames))
+    return [replace(fact, text=message, error=message, op=op, place=place)]
 
 
-def _ended(pattern: str) -> Parser:
+def _ended(pattern: str, until: str = "") -> Parser:
     """Make a parser of how a process ended: the line is of who started it, and not of its rank."""
-    parse = _fields(pattern)
+    parse = _fields(pattern, until=until)
     return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
 
 
 def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
-    """How SLURM says that a task ended, or mpirun a rank."""
-    return _task(fact, line, around) or _mpi_rank(fact, line, around)
+    """How SLURM says that a task ended, or a shell what it ran."""
+    if (shell := _BY_SHELL.search(line)) is None:
+        return _task(fact, line, around)
+    code = -_DEATHS[shell["name"]]
+    return [replace(fact, kind="exit", rank=None, pid=int(shell["pid"]), code=code)]
+
+
+def _died(fact: LogFact, line: str, around: Around) -> Facts:
+    """What Python's faulthandler says while a signal ends the process, and in which line."""
+    _, _, why = line.partition("Fatal Python error: ")
+    rows = around.below(200)
+    current = next((n for n, row in enumerate(rows) if row.startswith("Current thread")), len(rows))
+    found = takewhile(bool, map(FRAME.match, rows[current + 1 :]))
+    frames = [Frame(row["function"], row["file"], int(row["line"])) for row in found if row]
+    place = users_place(frames[::-1])
+    said = f"Fatal Python error: {why}{f' {within(place)}' if place else ''}"
+    # an abort may come of another rank's time-out
+    kind: FactKind = "fatal" if why.startswith("Aborted") else "own_error"
+    return [replace(fact, kind=kind, error=said[:MOST_SHOWN])]
+
+
+def _nccl(fact: LogFact, line: str, around: Around) -> Facts:
+    """What NCCL gave up with, or warns of: the network, what a node lacks, or how it is used."""
+    _, warns, said = line.partition("NCCL WARN ")
+    if not warns:
+        rows = [line, *around.below(6)[1:]]
+        last = next((n for n, row in enumerate(rows) if "Last error:" in row), 0)
+        said = rows[last].rpartition("Last error:")[2] or " ".join(rows[last + 1 : last + 2])
+        said += " (ncclRemoteError)" if "ncclRemoteError" in " ".join(rows) else ""
+    said = said.strip()[:MOST_SHOWN]
+    if "collective mismatch" in said:
+        return [replace(fact, kind="mismatch_warning")]
+    if _OF_NODE.search(said):
+        return [replace(fact, kind="own_error", error=said, text=said)]
+    if _OF_NETWORK.search(said):
+        return [replace(fact, error=said, text=said)]
+    return (
+        [replace(fact, kind="fatal", error=said, text=said)] if not warns or _OF_USE in said else []
+    )
 
 
 _any = _fields()
@@ -302,13 +363,10 @@ _numbers_told = _fields(
     r"[Ll]ast completed (?:\w+ )?work: (?P<completed>-?\d+)",
     until=r"[Ll]ast completed (?:\w+ )?work: -?\d",
 )
-_SIGNAL = rf"(?P<code>{'|'.join(signal.Signals.__members__)})\b"
+_SIGNAL = rf"(?P<death>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
 _asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
-_mpi_rank = _ended(
-    r"process rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
-    r" exited on signal (?P<signal>\d{1,3})\b"
-)
+_BY_SHELL = re.compile(rf": line \d+: *(?P<pid>\d{{1,9}}) (?P<name>{'|'.join(_DEATHS)})\b")
 _came = _fields(r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")
 
 # fmt: off
@@ -353,14 +411,15 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # gloo
     ("Gloo connectFullMesh failed", "unreachable", _any),
     ("<= op.nbytes", "sizes", _fields(r"op\.nbytes\. (?P<sizes>\d+ vs \d+)")),
+    ("DistStoreError: wait", "gave_up", _fields(
+        r"wait timeout after (?P<limit_ms>\d+)ms, keys: (?P<error>\S+)")),
     ("Timed out waiting", "gave_up", _fields(r"waiting (?P<limit_ms>\d+)ms for (?:rec|sen)")),
     ("Connection closed by peer", "peer_lost", _any),
     ("Connection reset by peer", "peer_lost", _any),
     # NCCL
     ("Mismatched collective", "mismatch_warning", _fields("^", r"around rank (?P<ranks>\d{1,7})")),
-    ("NCCL WARN", "network", _fields(
-        r"NCCL WARN (?P<error>.*(?:NET/|[Tt]imed? ?out|Connection|Got completion|remote peer"
-        r"|socket).*)")),
+    ("NCCL WARN", "network", _nccl),
+    ("NCCL error", "network", _nccl),
     ("Communicator ranks have different", "ras_count", _ras_counts),
     ("Ranks    Status  Errors", "ras_equal", _ras_rows),
     ("Missing communicator data from", "ras_missing", _ras_missing),
@@ -371,8 +430,16 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # how processes ended: the driver, torchrun, SLURM, the kernel, Python
     ("NVRM: Xid", "xid", _fields(
         r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")),
+    ("NVRM: The NVIDIA GPU", "xid", _fields(
+        "fallen off the bus", r"GPU (?P<host>[\w:.]+)", lines=4)),
     ("(pid: ", "exit", _exit_entry),
-    ("ProcessExitedException: process", "exit", _ended(
+    ("ERROR:composer.cli", "exit", _ended(
+        r"[Rr]ank (?P<rank>\d{1,7})(?: \(PID (?P<pid>\d+)\))? \w+ with (?:exit )?code"
+        r" (?P<code>-?\d+)")),
+    ("PID ", "exit", _ended(  # mpirun's
+        r"rank (?P<rank>\d{1,7}) with PID (?P<pid>\d+) on node (?P<host>\S+)"
+        r" exited on\s*signal (?P<signal>\d{1,3})\b", until=r"signal \d")),
+    ("Exception: process", "exit", _ended(  # torch.multiprocessing.spawn
         rf"process (?P<rank>\d{{1,7}}) terminated with signal {_SIGNAL}")),
     ("Child process with PID", "exit", _ended(  # Lightning's: the rank on its node
         r"(?:\[rank: (?P<group_rank>\d{1,7})\] )?Child process with PID (?P<pid>\d+)"
@@ -380,17 +447,18 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     # DeepSpeed, and torch before 1.9, name the command that was started last, whoever died
     ("ERROR] [launch.py:", "exit", _ended(r"exits with return code = (?P<code>-?\d+)")),
     ("<Signals.", "exit", _ended(rf"died with <Signals\.{_SIGNAL}")),
-    ("The actor is dead", "exit", _ended(
-        r"(?P<error>its worker process has died). Worker exit type: SYSTEM_ERROR")),
+    ("Worker exit type: SYSTEM_ERROR", "exit", _ended(
+        r"(?P<error>its worker process has died|A worker died or was killed)")),
     ("Out Of Memory", "task", _task),
     ("Segmentation fault", "task", _ended_task),
     ("Bus error", "task", _ended_task),
     ("Exited with exit code", "task", _task),
     ("Killed\n", "task", _task),
-    ("(Killed)", "task", _ended_task),
-    ("(Aborted)", "task", _ended_task),
+    ("Killed  ", "task", _ended_task),
+    ("Fatal Python error: ", "own_error", _died),
     ("Killed process", "kill", _fields(r"Killed process (?P<pid>\d+)")),
     ("OOM Killed", "kill", _any),
+    ("OOMKilled", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
     ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
     ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
@@ -405,7 +473,11 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Cuda failure", "own_error", _fields(
         r"(?P<error>Cuda failure (?:\d+ )?'(?!driver shutting down|context is destroyed)[^']*')")),
     ("DataLoader worker (pid", "own_error", _fields(r"(?P<error>DataLoader worker \(pid.*)")),
+    ("The server socket has failed to listen", "own_error", _fields(
+        r"(?P<error>The server socket has failed to bind.*Address already in use)")),
+    ("Unexpected bus error", "own_error", _fields(r"(?P<error>Unexpected bus error.*)")),
     # what the job was at
+    ("Root Cause (first", "summary", _any),
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),
     ("Saving ", "saving", _fields(

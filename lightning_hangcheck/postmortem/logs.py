@@ -10,7 +10,7 @@ be interleaved, of any length, and end in carriage returns as those of progress 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
@@ -46,6 +46,8 @@ MOST_OF_A_KIND = 2_000
 ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
 MOST_OF_RANKS = 20_000
 """Facts of those kinds of which each rank has some."""
+MOST_BELOW = 400_000
+"""Lines that are read below others, all together: ranks may write between each other's lines."""
 MOST_BARS = 40
 MOST_SECTIONS = 64
 """Of a rank: open ones, and names of those that returned."""
@@ -69,13 +71,13 @@ _PREFIX = re.compile(
           |(?:\d{4}-\d\d-\d\d[T\ ])?\d\d:\d\d:\d\d(?:[.,]\d+)?)\][ \t]*){0,4}
       \[(?:R(?:ank\ )?(?P<own>\d{1,7}|\?)/(?P<world>\d{1,7}|\?)|rank\ (?P<named>\d{1,7}))\]
       [ \t]*(?:\[LR[\d?]+\])?[ \t]*(?:\[PID:(?P<pid>\d{1,9})\])?
-    | \[[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:(?=\s)
-    | \[\d{1,5},(?P<mpi>\d{1,7})\]<std(?:out|err)>:
+    | \[(?!rank)[A-Za-z_]{2,30}(?P<local>\d{1,5})\]:
+    | \[\d{1,5},(?:mpirank:)?(?P<mpi>\d{1,7})(?:,[\w-]{1,40})?\]<std(?:out|err)>:
     | (?P<label>\d{1,7}):(?=\s)
     | \[pod/[^\]\n]{1,200}\]
     | \([^()\n]{0,60}?(?:\[?rank=(?P<actor>\d{1,7})\]?,?\ )?pid=\d+[^)\n]{0,80}\)
     | \d{4}-\d\d-\d\dT[\d:.]+Z
-    | \[\d{1,9}\](?=\s*\[rank)
+    | (?P<any>.{1,160}?(?=\[rank\d{1,7}\]:))
     )[ \t]?""",
     re.VERBOSE,
 )
@@ -83,7 +85,7 @@ _QUICK = re.compile(
     rb"(?:[^\S\n]*(?:\[pod/[^\]\n]{1,200}\]|\d{1,7}:|\([^)\n]{1,140}\)|\d{4}-\d\d-\d\dT[\d:.]+Z|"
     rb"\[\d{1,9}\])){0,6}?[^\S\n]*"
     rb"(\[rank\d{1,7}\]|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
-    rb"\[\d{1,5},\d{1,7}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
+    rb"\[\d{1,5},(?:mpirank:)?\d{1,7}[^\]\n]{0,40}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
 _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
@@ -95,6 +97,8 @@ _SECTION = re.compile(
     r"|(?P<returned>.*) returned \(\d+\.\d{1,3}s\)$"
     r"|(?P<raised>.{1,400}?) raised (?P<error>.*) \(\d+\.\d{1,3}s\)$"
 )
+_TELLING = re.compile(rb"CHECKPOINT |About to call | returned \(| raised ")
+_STEP_IN = re.compile(rb"step|batch", re.IGNORECASE)
 _STEP = re.compile(r"(?:step|batch)[ =]{1,3}(\d{1,9})\b", re.IGNORECASE)
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException)\b")
 _PLAIN = bytes(10 if one == 13 else 32 if one == 0 else one for one in range(256))
@@ -127,7 +131,7 @@ class Writer:
 
     __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
-    def __init__(self, line: str, *, labelled: bool) -> None:
+    def __init__(self, line: str, *, labelled: bool, before: int = LONGEST_LINE) -> None:
         self.rank: int | None = None
         self.label: int | None = None
         self.world = 0
@@ -135,9 +139,11 @@ class Writer:
         self.own = False  # whether it is marked as hangcheck marks lines
         at = 0
         for _ in range(6):
-            found = _PREFIX.match(line, at)
+            found = _PREFIX.match(line, at, before)
             if found is None or (found["label"] and not labelled):
                 break
+            if found["any"] and self.rank is not None:
+                break  # what stands behind a rank may quote another one
             at = found.end()
             self.own |= bool(found["own"] or found["named"])
             told = found["rank"] or found["own"] or found["named"]
@@ -156,17 +162,18 @@ class Writer:
 # The reader
 
 
-def read_log(path: str | PurePath, file: BinaryIO) -> LogReading:
+def read_log(path: str | PurePath, file: BinaryIO, begun: bytes = b"") -> LogReading:
     """Read a log from its beginning to its end; memory stays below 100 MB whatever it holds.
 
     Args:
         path: Its name, for what is quoted and for a rank in the name; it is not opened.
         file: The log, open for reading bytes; a compressed one as the opened stream of its text.
+        begun: What was read of it already.
 
     Raises:
         OSError, EOFError, zlib.error: The file, or what it is compressed with, is broken.
     """
-    return _Reader(str(path)).read(file)
+    return _Reader(str(path)).read(file, begun)
 
 
 class _Reader:
@@ -183,9 +190,9 @@ class _Reader:
         self.contradicted = False
         self.world = 0
         self.line = 1
+        self.lines_left = MOST_BELOW
 
-    def read(self, file: BinaryIO) -> LogReading:
-        carry = b""
+    def read(self, file: BinaryIO, carry: bytes) -> LogReading:
         while True:
             data = file.read(PIECE)
             raw = carry + data
@@ -206,6 +213,7 @@ class _Reader:
     def _piece(self, raw: bytes, end: int) -> None:
         text = raw.translate(_PLAIN)
         at, line, newest_own = 0, self.line, 0
+        plain: dict[bytes, dict[bool, tuple[int, int]]] = defaultdict(dict)
         for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
             if hit.start() >= end:
                 break
@@ -213,8 +221,18 @@ class _Reader:
             at = hit.start()
             if hit[0] not in OWN_NEEDLES:
                 self._hit(text, hit, line)
-            elif line != newest_own and self._own(text, at, line):
-                newest_own = line
+            elif line != newest_own:
+                stop = text.find(b"\n", at, at + LONGEST_LINE)
+                tag, _, rest = text[at : stop if stop > 0 else at + LONGEST_LINE].partition(b"]")
+                if b"?" not in tag and not _TELLING.search(rest):  # of those the newest counts
+                    plain[tag][_STEP_IN.search(rest) is not None] = at, line
+                    continue
+                for one in sorted(plain.pop(tag, {}).values()):
+                    self._own(text, *one)
+                if self._own(text, at, line):
+                    newest_own = line
+        for one in sorted({one for told in plain.values() for one in told.values()}):
+            self._own(text, *one)
         self._bars(text, raw, end)
         self._last_words(text, raw, end)
 
@@ -224,24 +242,32 @@ class _Reader:
             return
         begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
-        inside = _TAG.findall(whole, 0, hit.start() - begin) if writer.rank is None else ()
-        if inside:
-            writer.rank = int(inside[-1])  # behind a progress bar, or a host's name
+        if inside := _TAG.findall(whole, 0, hit.start() - begin):
+            writer.rank = int(inside[-1])  # behind what others wrote on the same line
         # the tag of what is repeated belongs to the time-out; else to the line itself
         group, group_rank = group_of(writer.text)
         fact = self._fact(kind, writer, line, whole)
         fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
 
+        # what stands before a traceback stands before each of its lines, whoever put it there
+        mark = text[begin : hit.start()]
+        first = b"\n" + mark + b"  File "
+        marked = bool(mark) and text.find(first, hit.end(), hit.end() + LONGEST_LINE) >= 0
+
         def below(most: int) -> list[str]:
             found: list[str] = []
             at, stop = begin, min(len(text), begin + BLOCK)
-            while at < stop and len(found) < most:
+            while at < stop and len(found) < most and self.lines_left > 0:
+                self.lines_left -= 1
                 end = text.find(b"\n", at, stop)
                 end = stop if end < 0 else end
-                row = text[at : min(end, at + LONGEST_LINE)].decode("utf-8", "replace")
-                one = Writer(row, labelled=self.labelled)
-                if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
-                    found.append(one.text)
+                raw = text[at : min(end, at + LONGEST_LINE)]
+                if marked and raw.startswith(mark):
+                    found.append(raw[len(mark) :].decode("utf-8", "replace"))
+                elif not marked:
+                    one = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
+                    if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
+                        found.append(one.text)
                 at = end + 1
             return found
 
@@ -309,7 +335,7 @@ class _Reader:
         line, counted = self.line, 0
         for spot in sorted({first, *spots} - {-1}):
             begin, whole = _line_at(text, spot, 400)
-            writer = Writer(whole, labelled=self.labelled)
+            writer = Writer(whole, labelled=self.labelled, before=spot - begin)
             line, counted = line + raw.count(b"\n", counted, spot), spot
             bar = _BAR.search(writer.text)
             if bar is None:
@@ -327,6 +353,8 @@ class _Reader:
         newest: dict[bytes, int] = {}
         match, first = _QUICK.match, _RANK_FIRST.match
         for number, line in enumerate(lines):
+            if not line:
+                continue
             if line[:1] in _BEGINS_PREFIX and (found := match(line)):
                 if b"ProcessGroup" not in line and b"frame #" not in line:
                     newest[found[1]] = number
@@ -343,11 +371,14 @@ class _Reader:
                 newest[b""] = number
                 break
         returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
+        counted = passed = 0
         for number in sorted(set(newest.values())):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
             at = self.line + number
             if returns:  # lines that end in a carriage return only are one to an editor
-                at -= raw.count(b"\r", 0, returns[number] + number)
+                passed += raw.count(b"\r", counted, returns[number] + number)
+                counted = returns[number] + number
+                at -= passed
             writer = Writer(whole, labelled=self.labelled)
             word = self._fact("last", writer, at, whole)
             if word.rank is None and (inside := _RANK_INSIDE.match(writer.text)):
@@ -363,7 +394,7 @@ class _Reader:
     def _result(self) -> LogReading:
         bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
-        start = max((at for at, fact in enumerate(facts) if fact.kind == "restart"), default=-1)
+        start = _last_restart(facts)
         kept = facts[start + 1 :] or facts
         if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
             kept = [
@@ -387,6 +418,23 @@ class _Reader:
             world_size=self.world,
             clock_went_back=_goes_back([fact.when for fact in kept if fact.when]),
         )
+
+
+def _last_restart(facts: Sequence[LogFact]) -> int:
+    """Return behind which fact the last round of the job begins, -1 where there is only one.
+
+    A launcher says so; or torchrun, which tells a failure at once in each round, told more of them
+    than it wrote summaries at its end. Launchers of several nodes may have one number in a log.
+    """
+    told: dict[int, list[int]] = defaultdict(list)
+    for at, fact in enumerate(facts):
+        if fact.kind == "exit" and fact.seq is not None:
+            told[fact.seq].append(at)
+    summaries = sum(fact.kind == "summary" for fact in facts)
+    ends = max(1, summaries // max(1, len(told)))
+    starts = [failures[-ends - 1] for failures in told.values() if len(failures) > ends]
+    starts += [at for at, fact in enumerate(facts) if fact.kind == "restart"]
+    return max(starts, default=-1)
 
 
 def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:

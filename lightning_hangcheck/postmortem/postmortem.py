@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
@@ -50,6 +51,7 @@ ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
 """A suspicion that stands when a job is gone was never taken back."""
 CLOCKS_DIFFER_BY = timedelta(minutes=2)
 """Between nodes, at most: what they wrote at one time may seem that far apart."""
+ATTEMPT = re.compile(r"(.*/)attempt_(\d{1,6})/", re.DOTALL)
 MOST_LEFT_OUT = 200
 MOST_GAPS = 8
 NO_LOGS = Gap(
@@ -165,15 +167,18 @@ def case_of(left: Left, run_id: str) -> Case:
         UnreadableRun: Nothing of it can be used.
     """
     dumps, others = of_one_incident(left.dumps)
-    logs = tuple(text.log for text in left.texts if text.log.facts or not text.stacks)
+    texts, earlier = _of_last_attempts(left.texts)
+    others += [LeftOut(file, "it is of an attempt before the last one") for file in earlier]
+    logs = tuple(text.log for text in texts if text.log.facts or not text.stacks)
     book = LogBook(logs)
     told = find_in_logs(book)
     named = {*dumps, *(rank for log in logs for rank in log.ranks)}
     named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
     named |= {rank for fact in book.of("fingerprint") for rank in fact.ranks}
-    took = [dump for text in left.texts for dump in text.stacks]
+    took = [dump for text in texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]
+    named |= {rank for text in texts for rank in text.log.ranks}
     lone = not (stacks or named) and bool(unnamed)
     if lone:
         stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
@@ -213,6 +218,17 @@ def case_of(left: Left, run_id: str) -> Case:
         seen_in="files",
         left=LeftBehind(read=read, left_out=(*others, *left.left_out), logs=logs),
     )
+
+
+def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
+    """Part those of torchrun's last attempt, by its folders ``attempt_1``, from files of others."""
+    found = [ATTEMPT.match(text.log.file) for text in texts]
+    last: dict[str, int] = {}
+    for one in filter(None, found):
+        last[one[1]] = max(int(one[2]), last.get(one[1], 0))
+    is_last = [one is None or int(one[2]) == last[one[1]] for one in found]
+    earlier = [text.log.file for text, kept in zip(texts, is_last, strict=True) if not kept]
+    return [text for text, kept in zip(texts, is_last, strict=True) if kept], earlier
 
 
 def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:

@@ -10,7 +10,6 @@ Source lines, arguments and native calls between are skipped.
 from __future__ import annotations
 
 import html
-import io
 import re
 from typing import TYPE_CHECKING, BinaryIO, Literal, NamedTuple
 
@@ -31,7 +30,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.left_behind import LogReading
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
-LARGEST = 64 * 1024 * 1024
+LARGEST = 16 * 1024 * 1024
+"""Bytes that are read of a dump; as a log it is read to its end."""
 MOST_THREADS = 20_000
 MOST_FRAMES = 1_000
 """Of a thread; a stack without an end keeps its innermost calls."""
@@ -128,7 +128,7 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
 
     Args:
         path: Its name: for what is quoted, and for a rank in it.
-        data: What is in it; beyond 64 MiB it is cut.
+        data: What is in it; beyond 16 MiB it is cut.
     """
     data = data[:LARGEST]
     kind = stack_kind(data[: 1024 * 1024])
@@ -233,14 +233,15 @@ class _Scan:
             return
         self._end_thread(now, None)
 
-        def is_main(thread: ThreadStack) -> bool:
+        def is_no_main(thread: ThreadStack) -> tuple[bool, bool]:
             if thread.name:
-                return thread.name == "MainThread"
+                return thread.name != "MainThread", True
             begins = thread.frames[0].function if thread.frames else ""
-            return thread.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+            is_main = thread.tid == now.pid != 0 or begins in ("<module>", "_run_module_as_main")
+            return not is_main, begins == "_bootstrap"
 
         if now.threads:
-            threads = tuple(sorted(now.threads, key=lambda thread: not is_main(thread)))
+            threads = tuple(sorted(now.threads, key=is_no_main))
             source = "py-spy" if self.kind == "py-spy json" else self.kind
             stack = ProcessStack(pid=now.pid, source=source, threads=threads, from_file=True)
             self.found.append(StackDump(file=self.path, rank=now.rank, stack=stack))
@@ -310,11 +311,15 @@ def read_text(path: Path, file: BinaryIO) -> Text:
         NotRead: It says nothing of a job's ranks.
     """
     stacks: tuple[StackDump, ...] = ()
+    data = b""
     if stack_kind(file.peek()) is not None:  # type: ignore[attr-defined]
         data = file.read(LARGEST)
         stacks = read_stack_file(path, data)
-        file = io.BytesIO(data)
-    log = read_log(path, file)
+    log = read_log(path, file, data)
+    if any("Fatal Python error" in fact.error for fact in log.facts):
+        stacks = ()  # of a process that a signal ended, not of one that was stuck
+    if len(stacks) == 1 and stacks[0].rank is None and len(log.ranks) == 1:
+        stacks = (replace(stacks[0], rank=log.ranks[0]),)  # taken into the log of that rank
     if not stacks and not log.facts and not log.ranks:
         raise NotRead("it is a text that says nothing of ranks")
     return Text(log, stacks)

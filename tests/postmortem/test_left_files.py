@@ -13,6 +13,7 @@ import random
 from typing import TYPE_CHECKING
 
 import pytest
+from log_lines import raised
 from postmortem.dumps import did, dump, write
 
 from lightning_hangcheck.errors import UnreadableRun
@@ -275,3 +276,13 @@ def test_source_code_beside_logs_is_no_log_of_the_rank_in_its_name(tmp_path: Pat
     }
     assert [one.path for one in found.left.read] == [str(tmp_path / "job.log")]
     assert len(read(tmp_path / "job.log", source).left.read) == 2
+
+
+def test_of_torchruns_attempts_the_last_counts(tmp_path: Path) -> None:
+    for attempt, error in ((0, "KeyError: 'a'"), (1, "ValueError: b")):
+        log = tmp_path / "none_x" / f"attempt_{attempt}" / "1" / "stderr.log"
+        log.parent.mkdir(parents=True)
+        log.write_text(f"{raised(1, error)}\n[rank0]: step 3\n")
+    found = read(tmp_path)
+    assert "ValueError: b" in found.verdict.summary
+    assert "before the last one" in reasons(found)["stderr.log"]

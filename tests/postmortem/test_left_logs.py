@@ -97,7 +97,7 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          " collective: ",
          "#0 broadcast from /usr/lib/python3/site-packages/torch/distributed/c10d.py:2968",
          "#1 share_batch from /home/ada/train.py:91", "#2 <module> from /home/ada/train.py:140"],
-        {"verdict": "hang", **NOBODY, "says": "rank 3 made the call that timed out in share_batch"},
+        {"verdict": "hang", **NOBODY, "says": "that timed out: broadcast in share_batch (ada/"},
     ),
     "who reports first is not the culprit": (
         [timeout(rank, 70) for rank in (3, 0, 1, 2)],
@@ -251,6 +251,91 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          *(timeout(rank, 70) for rank in (0, 1))],
         {"verdict": "hang", **NOBODY},
     ),
+    "of rounds that torchrun ends by a failure each the last counts": (
+        [raised(1, "KeyError: 'label'"), f"E1127 22:15:07.155000 {AT_ONCE[22:]}",
+         *(timeout(rank, 70) for rank in (0, 1)), f"E1127 22:35:07.155000 {AT_ONCE[22:]}"],
+        {"verdict": "hang", **NOBODY},
+    ),
+    "launchers of one number on two nodes are no two rounds": (
+        [raised(1, "KeyError: 'label'"), "[rank0]: step 3",
+         *2 * [f"E1127 22:15:07.155000 {AT_ONCE[22:]}".replace("-9", "1")],
+         *2 * [summary((1, 1, AT), (0, -15, LATER))]],
+        {"verdict": "crashed", "culprits": (1,), "certainty": "proven"},
+    ),
+    "groups that each rank numbers for itself are not compared": (
+        [line for rank, of, op in ((0, 0, "ALLREDUCE"), (5, 1, "BROADCAST"), (6, 2, "BROADCAST"))
+         for line in (timeout(rank, 7, op, of=of),
+                      f"[rank{rank}]:[E ProcessGroupNCCL.cpp:1537] [PG 1 Rank {of}] Timeout at NCCL"
+                      " work: 7, last enqueued NCCL work: 7, last completed NCCL work: 6.")],
+        {"cause": "unknown", **NOBODY},
+    ),
+    "few ranks of unknown many are no majority": (
+        [timeout(rank, 70, numel=8) for rank in (3, 9)] + [timeout(7, 70, "BROADCAST")],
+        {"verdict": "hang", **NOBODY},
+    ),
+    "a time-out that names no group is joined to those of its operation": (
+        [timeout(0, 70, of=0), status(0, 70, 72, 69, "5", 0), timeout(3, 70, of=3)],
+        {**NOBODY, "victims": (0, 3), "says": "Ranks 0,3 waited in operation 70"},
+    ),
+    "a segmentation fault that Python tells is no stack of a rank that is stuck": (
+        ["Fatal Python error: Segmentation fault", "",
+         "Current thread 0x00007fa2972464c0 (most recent call first):",
+         '  File "/home/ada/train.py", line 88 in step'],
+        {"verdict": "crashed", **NOBODY, "says": "Segmentation fault in step (", "now": "FAULT"},
+    ),
+    "NCCL's own error tells of the others": (
+        ["[rank3]: torch.distributed.DistBackendError: NCCL error in: x.cpp:3763, remote process"
+         " exited or there was a network error, NCCL version 2.28.8",
+         "[rank3]: Last error:", "[rank3]: NET/OFI Request completed with error. RC: 113."],
+        {"cause": "network_wait", **NOBODY, "fact": "NET/OFI"},
+    ),
+    "of a group's number nothing tells the rank": (
+        ["[E ProcessGroupNCCL.cpp:915] [Rank 0] watchdog ended: CUDA error: unknown error"],
+        {"verdict": "crashed", "culprits": (), "guessed": (0,)},
+    ),
+    "who waited for another one is not at fault": (
+        [raised(1, "TimeoutError: rank 0 did not finish preprocessing within 300 s"),
+         "[rank0]: Map:  60%"],
+        {"verdict": "crashed", "culprits": (), "guessed": (0,), "says": "Rank 1 waited in vain"},
+    ),
+    "an exception after which a rank went on as the others is no end": (
+        [raised(3, "OSError: bad image"), *(f"[rank{rank}]: step 4{rank}" for rank in (0, 3)),
+         timeout(0, 7)],
+        {"verdict": "hang", **NOBODY},
+    ),
+    "a key of the store that nobody set": (
+        [raised(2, "torch.distributed.DistStoreError: wait timeout after 8000ms, keys: /done")],
+        {"verdict": "hang", **NOBODY, "says": "Rank 2 waited 8 s for what some rank puts under"},
+    ),
+    "srun ends a step after a task's own end": (
+        ["srun: error: gpu01: task 2: Exited with exit code 1",
+         "slurmstepd: error: *** STEP 88.0 ON gpu01 CANCELLED AT 2024-01-02T10:00:00 ***"],
+        {**NOBODY, "says": "task 2: Exited with exit code 1"},
+    ),
+    "a full /dev/shm": (
+        ["[3] include/shm.h:28 NCCL WARN Call to posix_fallocate failed : No space left on device",
+         "[3] NCCL WARN Error while creating shared memory segment nccl-shm-recv-1 (size 9637888)"],
+        {"verdict": "crashed", **NOBODY, "now": "--shm-size"},
+    ),
+    "who lost no connection may have ended first": (
+        [raised(rank, "RuntimeError: [pair.cc:537] Read error: Connection reset by peer")
+         for rank in (0, 1, 2)] + ["[rank3]: leaving"],
+        {"verdict": "crashed", "culprits": (), "guessed": (3,), "says": "how rank 3 ended"},
+    ),
+    "an error in a DataLoader worker is that of the code it ran": (
+        [raised(2, "OSError: Caught OSError in DataLoader worker process 0."),
+         raised(2, "OSError: no such file").replace("Traceback", "Original Traceback"),
+         "[rank0]: step 3"],
+        {"cause": "process_dead", "culprits": (2,), "says": "OSError: no such file"},
+    ),
+    **{
+        f"{line.split()[0]} tells a code": ([line], {"verdict": "crashed", "culprits": who,
+                                                     "says": says})
+        for line, who, says in (
+            ("ERROR:composer.cli.launcher:Rank 2 crashed with exit code -7.", (2,), "SIGBUS"),
+            ("run.sh: line 28:  8156 Segmentation fault   python train.py", (), "SIGSEGV"),
+        )
+    },
     **{
         f"a rank that lost another names nobody: {error[:40]}": ([raised(1, error)], NOBODY)
         for error in (

@@ -38,6 +38,9 @@ def only(reading: LogReading, kind: str) -> LogFact:
         "[rank3]: ",
         "3: ",
         "[1,3]<stderr>:",
+        "[1,mpirank:3,algo-2]<stderr>:",
+        "[default3]:",
+        "trainer-1-1  | [rank3]:",
         "(TrainWorker pid=615, ip=10.0.0.7) [rank3]: ",
         "[10:23:45.123][+2.456s][R3/8][LR3][PID:12345] ",
     ],
@@ -83,6 +86,15 @@ def test_interleaved_tracebacks_are_taken_apart() -> None:
     reading = read(*(line for both in pair for line in both))
     found = {fact.rank: fact.error for fact in reading.facts if fact.kind == "exception"}
     assert found == {0: "KeyError: 'a'", 1: "ValueError: b"}
+
+
+@pytest.mark.parametrize(
+    "prefix", ["trainer-2-1  | ", "pod-1 pytorch ", "May 7 10:00 node python[12]: "]
+)
+def test_a_traceback_is_read_behind_any_prefix(prefix: str) -> None:
+    lines = raised(None, "KeyError: 'a'").split("\n")
+    reading = read(*(one for line in lines for one in (prefix + line, "trainer-0-1  | step 3")))
+    assert only(reading, "exception").error == "KeyError: 'a'"
 
 
 def test_of_chained_exceptions_the_last_one_counts() -> None:
