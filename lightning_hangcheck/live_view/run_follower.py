@@ -29,7 +29,6 @@ from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.saved_run import (
     RunningRank,
     SavedRun,
-    last_checkpoint,
     read_fact,
     read_saved_run,
 )
@@ -42,6 +41,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.evidence import GpuState
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.report.saved_run import JournalEnd
@@ -133,6 +133,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     command: str = ""
     over: str = ""
     verdict: Verdict | None = None
+    no_verdict: str = "no verdict yet"
     ranks: tuple[RankNow, ...] = ()
     gaps: tuple[str, ...] = ()
 
@@ -178,7 +179,7 @@ def ranks_now(
         if journal.rank is None:
             continue
         mark, step = journal.checkpoint, journal.kept_step
-        words = f"{mark.number}: {plain(mark.name)}" if mark else ""
+        words = f"{mark.number}: {plain(mark.name)}" if mark else "none yet"
         found[journal.rank] = RankNow(
             rank=journal.rank,
             standing="ended" if over or journal.rank in seen else "unseen",
@@ -194,7 +195,7 @@ def ranks_now(
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
         # a verdict in force says how a rank stands that runs, its page all else
         beat, standing = page.beat, known.standing
-        kept, kept_at = last_checkpoint(beat, saved=saved)
+        kept, kept_at = _kept(beat, saved=saved)
         if standing not in ("gone", "stuck", "stopped", "waits"):
             # when its sidecar looks, too; before its pace is known, loading a model takes its time
             quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
@@ -208,7 +209,7 @@ def ranks_now(
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
             step=beat.step,
             step_s=page.step_s,
-            kept=kept.removeprefix("CHECKPOINT "),
+            kept=kept,
             kept_at=kept_at,
             memory_bytes=page.memory_bytes,
             use=(used or {}).get(page.rank, RankUse()),
@@ -229,6 +230,20 @@ def ranks_now(
         return not row.culprit, ORDER.index(row.standing), row.slowest is None, row.rank
 
     return tuple(sorted(found.values(), key=place))
+
+
+def _kept(beat: Beat, *, saved: bool) -> tuple[str, str]:
+    """The checkpoint to go on from, and when; before its first step the last one passed.
+
+    Where some rank of the job has ``saved``, the others need no save of their own.
+    """
+    mark, save = beat.checkpoint, beat.save
+    if save is not None:
+        done, where = ("saved", "at") if save.number else ("goes on", "from")
+        return f"{done}{'' if save.step is None else f' {where} step {save.step}'}", save.at
+    if beat.step is not None:
+        return "" if saved else "no save yet", ""
+    return ("none yet", "") if mark is None else (f"{mark.number}: {plain(mark.name)}", mark.at)
 
 
 def _judged(verdict: Verdict) -> Iterator[RankNow]:
@@ -383,10 +398,12 @@ class RunFollower:
         if job.watched or job.ranks or (job.here and self._alive_at is None):
             self._alive_at = time.monotonic()
         self._watched = self._watched or job.watched
+        again = self._saved is not None
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
         pids = [rank.beat.pid for rank in job.ranks]
-        self._gpus.ask(pids)
+        if again:  # a single reading has no time for an answer
+            self._gpus.ask(pids)
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         used = {
             rank.rank: self._meters[pid].read(rank, job.read_ns, gpus.get(pid, ()))
@@ -402,6 +419,7 @@ class RunFollower:
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
+            no_verdict=f"no verdict {'that can be read' if saved.refused else 'yet'}",
             ranks=ranks_now(
                 running=job.ranks,
                 verdict=verdict,

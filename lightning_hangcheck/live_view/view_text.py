@@ -197,7 +197,7 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     def told(text: str, first: str, rest: str, most: int, style: str = "") -> list[Line]:
         return [Line(fit(line, room), style) for line in wrapped(text, first, rest, most, room)]
 
-    top, status = [Line("no verdict yet")], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
+    top, status = [Line(now.no_verdict)], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
     if verdict is not None:
         kind = verdict.verdict.upper()
         text = render_line(verdict).removeprefix(kind).strip()

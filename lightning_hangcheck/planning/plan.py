@@ -127,7 +127,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     seconds_per_pass: float
     speed: SpeedClass
     reason: str
-    placed_by: str
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     phases: tuple[Plan, ...] = ()

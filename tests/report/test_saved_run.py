@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,20 +11,15 @@ from cases import IN_ALL_REDUCE, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report.saved_run import (
     MOST_LINES,
-    JournalEnd,
-    RunningRank,
-    SavedRun,
     joined_rounds,
     moved_ranks,
     read_saved_run,
-    render_unjudged,
 )
 from lightning_hangcheck.rundir import RunFolder
 
@@ -108,19 +102,6 @@ def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:
     saved = read_saved_run(folder)
     assert saved.verdict is None
     assert [gap.why for gap in saved.gaps] == ["it was not finished"]
-
-
-NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-
-
-def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
-    mark = JournalEnd(name="rank-1", last_at="2026-11-20T10:29:00.000Z")
-    here = RunningRank(rank=0, beat=Beat(pid=1, phase="backward"), silent_s=0.2, step_s=None)
-    saved = SavedRun(journals=(JournalEnd(name="rank-0"), mark))
-    text = render_unjudged(saved, "runs/one", [here], NOW)
-    assert text.startswith("no verdict yet; 1 rank of it running here\n")
-    assert text.count("rank 0") == 1
-    assert "rank 1  no checkpoint yet  last line 2026-11-20T10:29:00.000Z" in text
 
 
 def seen(number: int, host: str, *ranks: int, **facts: object) -> Round:
