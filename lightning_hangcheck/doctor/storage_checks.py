@@ -81,7 +81,7 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
             commands = (f"rclone lsf {quote(url)}",)
         elif "://" not in url:
             commands, advice = (f"mkdir -p {quote(url)}",), "correct its spelling, or:"
-        yield Finding("failed" if subject.expect else "warning", sentence, commands, advice)
+        yield (failed if subject.expect else warning)(sentence, *commands, advice=advice)
         return
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
         yield _unusable(url, error)

@@ -12,7 +12,6 @@ import hashlib
 import re
 from functools import cache
 from itertools import accumulate, groupby
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -32,7 +31,6 @@ from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.text.shown import (
     bytes_in_words,
-    format_ranks,
     parse_ranks,
     seconds_in_words,
     several,
@@ -102,7 +100,7 @@ def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
         stall_left=history.place(stalled_since) if history and stalled_since else 100.0,
         steps=find_stragglers(facts.case),
         grids=collective_grids(facts),
-        trees=stack_trees(verdict),
+        stacks=shown_stacks(verdict),
         diff=stack_diff(verdict),
         processes=shown_processes(facts),
         kernel_looks=list(looks(facts, len(facts.shown), "kernel")),
@@ -180,8 +178,7 @@ def _shown(value: object) -> object:
 Block = dict[str, Any]
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
 MOST_FRAMES = 1_600
-"""Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
-300 bytes each on the page."""
+"""Of all different stacks together, some 300 bytes each on the page."""
 MOST_PROCESSES, MOST_THREADS = 6, 24
 """Of a rank, and of a process with Python frames."""
 ENTERED = {
@@ -285,53 +282,23 @@ class Line(NamedTuple):
     folded: tuple[str, ...] = ()
 
 
-Stack = tuple[tuple[str, ...], frozenset[int]]
-"""Frames and the ranks in them."""
-
-
-def stack_trees(verdict: Verdict) -> list[tuple[str, list[Block], int]]:
-    """Merge the stacks of the ranks, and those of their workers: title, branches, how many more."""
+def shown_stacks(verdict: Verdict) -> tuple[list[Block], int]:
+    """Each different stack with the ranks or workers in it, culprits first; and how many more."""
     culprits = frozenset(verdict.culprits)
-    trees = []
-    for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
-        stacks = [
-            (group.frames, frozenset(parse_ranks(group.ranks)))
-            for group in verdict.stack_groups  # the largest first
-            if group.process == process
-        ]
-        blamed_first = sorted(stacks, key=lambda stack: culprits.isdisjoint(stack[1]))
-        so_far = accumulate(len(frames) for frames, _ in blamed_first)
-        kept = [one for one, sum_ in zip(blamed_first, so_far, strict=True) if sum_ <= MOST_FRAMES]
-        if kept:
-            everybody = frozenset().union(*(ranks for _, ranks in kept))
-            branches = _branches(kept, f"frame-{process}", everybody, culprits)
-            trees.append((title, branches, len(stacks) - len(kept)))
-    return trees
-
-
-def _branches(
-    stacks: Iterable[Stack], key: str, everybody: frozenset[int], culprits: frozenset[int]
-) -> list[Block]:
-    """Runs of frames that the same ranks share, each with what follows where they part."""
-    nexts: dict[str, list[Stack]] = {}
-    for frames, ranks in stacks:
-        if frames:
-            nexts.setdefault(frames[0], []).append((frames, ranks))
-    branches = []
-    for number, together in enumerate(nexts.values(), start=1):
-        depth = len(commonprefix([frames for frames, _ in together]))  # noqa: RUF071 - no paths
-        inside = frozenset().union(*(ranks for _, ranks in together))
-        below = [(frames[depth:], ranks) for frames, ranks in together]
-        branches.append(
-            {
-                "lines": folded_lines(together[0][0][:depth], f"{key}.{number}"),
-                "inside": format_ranks(inside),
-                "outside": format_ranks(everybody - inside),
-                "has_culprit": bool(inside & culprits),
-                "branches": _branches(below, f"{key}.{number}", everybody, culprits),
-            }
-        )
-    return branches
+    groups = [(one, parse_ranks(one.ranks)) for one in verdict.stack_groups]  # the largest first
+    groups.sort(key=lambda one: culprits.isdisjoint(one[1]))
+    sums = accumulate(len(one.frames) for one, _ in groups)
+    kept = [one for one, sum_ in zip(groups, sums, strict=True) if sum_ <= MOST_FRAMES]
+    whose = {"rank": "", "worker": "DataLoader workers of "}
+    found = [
+        {
+            "who": f"{whose[one.process]}{name_ranks(ranks)}",
+            "has_culprit": not culprits.isdisjoint(ranks),
+            "lines": folded_lines(one.frames, f"frame-{number}"),
+        }
+        for number, (one, ranks) in enumerate(kept)
+    ]
+    return found, len(groups) - len(found)
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:

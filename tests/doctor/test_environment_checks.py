@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def test_a_pipe_keeps_lines_back_unless_python_is_told_to_let_go() -> None:
     reader, writer = os.pipe()
     (check,) = output_buffering(subject("python train.py"), descriptor=writer)
-    assert (check.status, "a pipe" in check.sentence) == ("warning", True)
+    assert (check.status, "a pipe" in check.found) == ("warning", True)
     assert check.remedy == "export PYTHONUNBUFFERED=1"
     told = subject("python -u a.py"), subject("python a.py", PYTHONUNBUFFERED="1")
     assert [output_buffering(one, descriptor=writer)[0].status for one in told] == ["ok", "ok"]
@@ -59,7 +59,7 @@ def test_a_version_is_compared_as_numbers(
 ) -> None:
     checks = known_versions(subject(), installed={what: version}, machine=machine)
     assert {check.status for check in checks} == {status}
-    assert all(what in check.sentence for check in checks)
+    assert all(what in check.found for check in checks)
 
 
 class _Answers(BaseHTTPRequestHandler):
@@ -102,7 +102,7 @@ def test_wandb_needs_a_key_and_a_server_that_answers(
     file.chmod(0o600)
     (check,) = wandb(subject(**{"WANDB_BASE_URL": server, "NETRC": str(file), **variables}))
     assert (check.status, remedy in check.remedy) == (status, True)
-    assert "0000" not in check.sentence
+    assert "0000" not in check.found
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_a_lock_that_is_held_is_named_with_its_holder(tmp_path: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         (check,) = hugging_face_locks(run)
     assert check.status == "warning"
-    assert "file.lock" in check.sentence
-    assert f"pid {os.getpid()}" in check.sentence
+    assert "file.lock" in check.found
+    assert f"pid {os.getpid()}" in check.found
 
 
 def test_without_py_spy_stacks_are_not_readable(
@@ -151,11 +151,11 @@ def test_a_run_folder_that_is_not_there_yet_is_judged_by_what_is_above_it(tmp_pa
     run = subject(run_dir=tmp_path / "a" / "b")
     assert [check.status for check in run_folder_writable(run)] == ["ok"]
     (above,), (check,) = run_folders_disk(subject(run_dir=tmp_path)), run_folders_disk(run)
-    assert check.sentence.split()[-1] == above.sentence.split()[-1] != "unknown"
+    assert check.found.split()[-1] == above.found.split()[-1] != "unknown"
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "a").write_text("in the way")
     (check,) = run_folder_writable(run)
-    assert (check.status, "Not a directory" in check.sentence) == ("failed", True)
+    assert (check.status, "Not a directory" in check.found) == ("failed", True)
     assert "--run-dir" in check.remedy
 
 
@@ -165,7 +165,7 @@ def test_storage_that_does_not_answer_fails_within_the_limit(
     monkeypatch.setattr(os, "fsync", lambda _: time.sleep(2))  # as a slow network disk does
     (check,) = run_folder_writable(subject(run_dir=tmp_path), time_limit_s=0.05)
     assert check.status == "failed"
-    assert "no answer within 0.05 s" in check.sentence
+    assert "no answer within 0.05 s" in check.found
 
 
 def test_shared_memory_is_tried_and_where_it_is_missing_the_fallback_named(tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_shared_memory_is_tried_and_where_it_is_missing_the_fallback_named(tmp_p
     assert not list(SHARED_MEMORY.glob("hangcheck-doctor-*"))
     (check,) = shared_memory_usable(subject(), folder=tmp_path / "absent")
     assert check.status == "warning"
-    assert "heartbeats go through files" in check.sentence
+    assert "heartbeats go through files" in check.found
     assert "--shm-size" in check.remedy
 
 
@@ -190,7 +190,7 @@ def test_disks_that_lose_evidence_are_a_warning(
     disk = SimpleNamespace(mountpoint=str(tmp_path), fstype=kind)
     monkeypatch.setattr(psutil, "disk_partitions", lambda **_: [disk])
     (check,) = run_folders_disk(subject(run_dir=tmp_path))
-    assert (check.status, f"is on {kind}" in check.sentence) == (status, True)
+    assert (check.status, f"is on {kind}" in check.found) == (status, True)
     assert ("--run-dir" in check.remedy) is (status == "warning")
 
 

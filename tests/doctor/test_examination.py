@@ -84,7 +84,7 @@ def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
         "python version",
         "debug settings",
     ]
-    assert all(check.sentence for check in checks)
+    assert all(check.found for check in checks)
     assert checks[0].status == "ok", checks[0]
 
 
@@ -189,7 +189,7 @@ def test_a_check_says_of_a_command_line(name: str, line: str, status: str, said:
     found = CHECKS[name](_typed(line))
     assert [one.status for one in found] == [status] * bool(status)
     for one in found:
-        assert said in one.sentence
+        assert said in one.found
         assert bool(one.remedy) == (status != "ok")
 
 

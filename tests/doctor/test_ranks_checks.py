@@ -45,7 +45,7 @@ def test_two_ranks_meet_add_and_are_timed() -> None:
 def test_a_launcher_that_is_not_there_fails() -> None:
     checks = ranks_start(subject("/no/such/torchrun --nproc_per_node=2"))
     assert [check.status for check in checks] == ["failed"]
-    assert "cannot be started" in checks[0].sentence
+    assert "cannot be started" in checks[0].found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_where_ranks_fail_is_named_and_who_has_not_come(
     trial: Trial, check: str, sentence: str
 ) -> None:
     (failed,) = [one for one in judge_trial(trial) if one.status == "failed"]
-    assert (failed.check, failed.sentence) == (check, sentence)
+    assert (failed.check, failed.found) == (check, sentence)
     assert failed.remedy
 
 

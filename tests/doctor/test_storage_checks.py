@@ -40,7 +40,7 @@ def saved(tmp_path: Path) -> Path:
 )
 def test_what_is_expected_must_be_there(saved: Path, expect: str, status: str, said: str) -> None:
     place, expected = checkpoints(saving(saved, expect))
-    assert (place.status, expected.status, said in expected.sentence) == ("ok", status, True)
+    assert (place.status, expected.status, said in expected.found) == ("ok", status, True)
 
 
 @pytest.mark.parametrize(("expect", "status"), [((), "warning"), (("*",), "failed")])
@@ -66,7 +66,7 @@ def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
     assert check.status == "ok"
     rate = r"[\d.]+ [kMG]B/s"
     told = rf"written at {rate}, synchronised in .* \({rate} together\), read back at {rate}; "
-    assert re.fullmatch(told + "at this rate saving 1.0 kB takes .*", check.sentence)
+    assert re.fullmatch(told + "at this rate saving 1.0 kB takes .*", check.found)
     assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
 
 
@@ -79,7 +79,7 @@ def test_a_disk_that_takes_no_more_fails_and_nothing_stays(saved: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert check.status == "failed"
-    assert "File too large" in check.sentence
+    assert "File too large" in check.found
     assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
 
 
@@ -90,7 +90,7 @@ def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
         file.truncate(int(free * 0.75))
     (check,) = writing_checkpoints(saving(saved))
     assert check.status == "failed"
-    assert "less than two checkpoints take" in check.sentence
+    assert "less than two checkpoints take" in check.found
     assert check.remedy.startswith("free some space")
 
 
@@ -155,7 +155,7 @@ def test_what_is_missing_in_a_remote_is_named_with_its_line_and_the_block_correc
     found = _check(tmp_path, text, **environment)
     assert [check.status for check in found[:1]] == [status] * bool(status)
     for check in found[:1]:
-        assert said in check.sentence
+        assert said in check.found
         assert remedy in check.remedy
         assert SECRET not in check.remedy
 
