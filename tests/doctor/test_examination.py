@@ -176,7 +176,7 @@ SAID = {
 
 NOT_NAMED = (
     *("needed files", "files belong together", "model's files", "model's memory", "checkpoints"),
-    *("writing checkpoints", "rclone remotes", "master address", "master port", "time left"),
+    *("rclone remotes", "master address", "master port", "time left"),
     "ranks start",
 )
 SAID |= {name: [*SAID.get(name, ()), ("python train.py", "", "")] for name in NOT_NAMED}

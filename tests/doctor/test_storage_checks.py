@@ -16,7 +16,6 @@ from lightning_hangcheck.doctor.storage_checks import (
     checkpoints,
     rclone_remotes,
     tree,
-    writing_checkpoints,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def saved(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_expected_must_be_there(saved: Path, expect: str, status: str, said: str) -> None:
-    place, expected = checkpoints(saving(saved, expect))
+    place, expected, _ = checkpoints(saving(saved, expect))
     assert (place.status, expected.status, said in expected.found) == ("ok", status, True)
 
 
@@ -62,7 +61,7 @@ def test_the_remedy_fits_the_kind_of_place(
 
 
 def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
-    (check,) = writing_checkpoints(saving(saved))
+    check = checkpoints(saving(saved))[-1]
     assert check.status == "ok"
     rate = r"[\d.]+ [kMG]B/s"
     told = rf"written at {rate}, synchronised in .* \({rate} together\), read back at {rate}; "
@@ -75,7 +74,7 @@ def test_a_disk_that_takes_no_more_fails_and_nothing_stays(saved: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
     try:
-        (check,) = writing_checkpoints(saving(saved))
+        check = checkpoints(saving(saved))[-1]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert check.status == "failed"
@@ -88,7 +87,7 @@ def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
     free = shutil.disk_usage(saved).free
     with (saved / "step_3.ckpt").open("wb") as file:
         file.truncate(int(free * 0.75))
-    (check,) = writing_checkpoints(saving(saved))
+    check = checkpoints(saving(saved))[-1]
     assert check.status == "failed"
     assert "less than two checkpoints take" in check.found
     assert check.remedy.startswith("free some space")
