@@ -6,12 +6,11 @@ process (`ProcessMeter`); GPUs are asked in a thread of their own, as a driver m
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -81,20 +80,14 @@ class RankUse(Struct, frozen=True, kw_only=True):
     a_step: StepTimes | None = None
 
 
-class Slowest(NamedTuple):
-    """A rank's own work in a step against the median rank's, and where most of it differs."""
-
-    ratio: float
-    part: str
-
-
 class RankNow(Struct, frozen=True, kw_only=True):
     """One rank at one moment; None and empty for what nobody tells.
 
     Attributes:
         culprit: The verdict in force names it.
         waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
-        slowest: It has more work of its own in a step than all others; None for all other ranks.
+        slowest: Of the rank with more work of its own in a step than all others: times the median
+            rank's, and where most of it differs.
         kept: The last checkpoint, in words, and ``kept_at`` when.
     """
 
@@ -106,7 +99,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     step: int | None = None
     step_s: float | None = None
-    slowest: Slowest | None = None
+    slowest: str = ""
     kept: str = ""
     kept_at: str = ""
     memory_bytes: int | None = None
@@ -223,11 +216,11 @@ def ranks_now(
     )
     if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
         first = steps.ranks[0]
-        why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
+        why = f"x{first.ratio:.1f} {slower_part(first.mean, steps.typical)}"
         found[first.rank] = replace(found[first.rank], slowest=why)
 
     def place(row: RankNow) -> tuple[bool, int, bool, int]:
-        return not row.culprit, ORDER.index(row.standing), row.slowest is None, row.rank
+        return not row.culprit, ORDER.index(row.standing), not row.slowest, row.rank
 
     return tuple(sorted(found.values(), key=place))
 
@@ -463,11 +456,8 @@ class RunFollower:
             return _ended(record, record.ended_at)
         if self._alive_at is not None:
             return LEFT if time.monotonic() - self._alive_at >= GONE_AFTER_S else ""
-        if record is not None:
-            # by the machine: containers may share a host's name. Older records have only that
-            on_host = socket.gethostname() in record.nodes
-            if record.machine == which_machine() if record.machine else on_host:
-                return LEFT
+        if record is not None and "" != record.machine == which_machine():
+            return LEFT  # by the machine: containers may share a host's name
         quiet_s = time.time() - self._changed_at
         if quiet_s < QUIET_FOLDER_S:
             return ""

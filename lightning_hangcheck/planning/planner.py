@@ -225,6 +225,7 @@ def fit(sizes: Sizes, machine: Machine) -> tuple[tuple[int, ...], tuple[Share, .
         Bytes for each GPU, then for the main memory; and what each device holds then.
     """
     main = max(0, machine.cpu - sizes.extras_on_cpu)
+    limits: tuple[int, ...]
     if not machine.gpus:
         limits = (max(0, main - sizes.cache - sizes.activations - sizes.extras),)
         return limits, _shares(sizes, machine, limits)

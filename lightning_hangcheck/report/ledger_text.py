@@ -198,7 +198,7 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-Table = tuple[str, tuple[str, ...], "list[tuple[str, ...]]"]
+Table = tuple[str, "Sequence[str]", "Sequence[Sequence[str]]"]
 """Title, titles of the columns, and rows."""
 
 
