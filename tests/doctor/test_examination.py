@@ -79,7 +79,7 @@ def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
     names = [check.check for check in checks]
     assert names == [
         "stacks readable",
-        "run folder writable",
+        "run folder",
         "shared memory usable",
         "python version",
         "debug settings",
