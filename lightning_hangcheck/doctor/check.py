@@ -18,16 +18,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.ledger_file import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
-GROUPS: tuple[Group, ...] = get_args(Group)
-"""In the order in which they are shown."""
+GROUPS: tuple[Group, ...] = get_args(Group)  # In the order in which they are shown.
 Status = Literal["ok", "warning", "failed"]
-DEPTH = 3
-"""Folders of a place of checkpoints: run, step and part."""
-LIMIT_S = 4.0
-"""More than any healthy machine needs for what is not about other machines."""
+DEPTH = 3  # Folders of a place of checkpoints: run, step and part.
+LIMIT_S = 4.0  # More than any healthy machine needs for what is not about other machines.
 READ_LIMIT_S = 2.0
-MOST_BYTES = 2**20
-"""Of a script or configuration that is read."""
+MOST_BYTES = 2**20  # Of a script or configuration that is read.
 
 
 class Finding(Struct, frozen=True, kw_only=True):
@@ -156,8 +152,7 @@ class Check(NamedTuple):
         return tuple(replace(one, check=one.check or self.name, **about) for one in findings)
 
 
-CHECKS: list[Check] = []
-"""All whose modules were imported."""
+CHECKS: list[Check] = []  # All whose modules were imported.
 
 
 def check(

@@ -49,8 +49,7 @@ if TYPE_CHECKING:
 
 FILE_LIMIT_S = 3.0
 FIRST_BYTES = 4096
-FINGERPRINTS_LIMIT_S = 20.0
-"""For fingerprints of all files: of each at most 64 MiB are read."""
+FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files: of each at most 64 MiB are read.
 MODEL_LIMIT_S = 20.0
 """Of one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
@@ -75,12 +74,9 @@ OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
 ARCHIVE = b"PK\x03\x04"
 """With this torch begins since 1.6; before that it wrote bare pickles, and so do others."""
 POINTER = b"version https://git-lfs"
-LONGEST_INDEX = 100_000_000
-"""Bytes of a pickle, far more than any index takes."""
-LONGEST_JSON = 200_000_000
-"""Bytes; the largest tokenizer.json known has 33 million."""
-DEEPEST = 6
-"""Folders within folders of a checkpoint: Lightning's optimizer states lie four deep."""
+LONGEST_INDEX = 100_000_000  # Bytes of a pickle, far more than any index takes.
+LONGEST_JSON = 200_000_000  # Bytes; the largest tokenizer.json known has 33 million.
+DEEPEST = 6  # Folders within folders of a checkpoint: Lightning's optimizer states lie four deep.
 
 
 @check(

@@ -217,8 +217,7 @@ QUESTIONABLE = {
 }
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 """After so long NCCL's monitor ends a rank whose watchdog is silent, 480 s by default."""
-STDERR = 2
-"""Of doctor itself: its own stdout may go to a pipe where that of the run will not."""
+STDERR = 2  # Of doctor itself: its own stdout may go to a pipe where that of the run will not.
 TIMES_TOO_MANY = 2.0
 """Below that threads take turns and nothing waits long: hyper-threads come in twos."""
 RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")

@@ -39,8 +39,7 @@ RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 LEAST_LEFT_S = 600.0
 """Less than ten minutes is not enough for start, one checkpoint and an orderly end."""
-SPARE = 1.2
-"""Times what a run should take: nodes differ by that much."""
+SPARE = 1.2  # Times what a run should take: nodes differ by that much.
 CONNECT_LIMIT_S = 3.0
 LOOPBACK = "lo"
 NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")

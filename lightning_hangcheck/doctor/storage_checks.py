@@ -37,8 +37,7 @@ MOST_SHOWN = 12
 TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
 """Enough to get past what a local disk's cache hides of a sync, 0.1 s on a slow network."""
-KEPT_AT_ONCE = 2
-"""A checkpoint is removed only after the next one is written."""
+KEPT_AT_ONCE = 2  # A checkpoint is removed only after the next one is written.
 MOST_IN_A_FOLDER = 6
 """Entries shown of one folder: the first ones and the last, of steps the newest."""
 MOST_LINES = 30

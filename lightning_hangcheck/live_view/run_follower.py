@@ -321,8 +321,7 @@ class ProcessMeter:
         return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
-EVERY_S = 10.0
-"""Asking takes a process of its own and a tenth of a second: 1 % of a core."""
+EVERY_S = 10.0  # Asking takes a process of its own and a tenth of a second: 1 % of a core.
 ANSWER_LIMIT_S = 5.0
 
 
@@ -352,8 +351,7 @@ class GpuReader:
 
 STAT_LIMIT_S = 1.0
 """For the times of a few files: storage that takes longer is asked again at the next look."""
-FOLDER_SHARE = 100
-"""A folder that takes 10 ms to read is read once a second at most: 1 % of a core."""
+FOLDER_SHARE = 100  # A folder that takes 10 ms to read is read once a second at most: 1 % of a core
 GONE_AFTER_S = 3.0
 """At a run's start its watcher has yet to come, and at its end ranks, watcher and session go one
 after the other."""

@@ -18,8 +18,7 @@ DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Sureness = Literal["counted", "computed", "guessed"]
 # bitsandbytes packs two weights of 4 bits in a byte, and keeps a float32 scale for each 64 of them
 # (bitsandbytes/functional.py, quantize_4bit: blocksize 64)
-QUANTIZED: dict[Dtype, float] = {"int8": 1, "int4": 0.5 + 4 / 64}
-"""Bytes of a weight."""
+QUANTIZED: dict[Dtype, float] = {"int8": 1, "int4": 0.5 + 4 / 64}  # Bytes of a weight.
 
 
 def compute_bytes(dtype: Dtype) -> int:

@@ -30,8 +30,7 @@ ROUTED = 4
 (transformers/integrations/moe.py, grouped_mm_experts_forward)."""
 WRITTEN_OUT = 5
 """Copies of the wide vector in an activation that is computed term by term (NewGELUActivation)."""
-RELATIVE_POSITIONS = 4
-"""Copies of the table of relative positions (T5Attention.forward)."""
+RELATIVE_POSITIONS = 4  # Copies of the table of relative positions (T5Attention.forward).
 WINDOWED = ("sliding_attention", "chunked_attention")
 WITHOUT = ("linear_attention", "conv", "mamba")
 """Layers whose state does not grow with the context; it is small, and counted as nothing."""
@@ -58,8 +57,7 @@ TENTH_OF_GB = 10**8
 BUS = 12e9
 """Bytes a second from main memory to a GPU. PCIe 4.0 with 16 lanes can carry 32e9; weights that
 accelerate offloads lie in pageable memory, which goes through a buffer at about a third of that."""
-DISK = 2e9
-"""Bytes a second that a local NVMe disk reads; network storage is far slower."""
+DISK = 2e9  # Bytes a second that a local NVMe disk reads; network storage is far slower.
 MAIN_MEMORY = 50e9
 """Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
 GPU_MEMORY = 1e12
@@ -68,8 +66,7 @@ GPU_MEMORY = 1e12
 LAYER_S = 0.5e-3
 """Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
 model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
-ANSWER = 512
-"""Tokens of a debugging run's longest answer, the cap that `generate` sets by default."""
+ANSWER = 512  # Tokens of a debugging run's longest answer, the cap that `generate` sets by default.
 ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
 """Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
 TIGHT = 0.05
@@ -90,8 +87,7 @@ MEANS: dict[SpeedClass, str] = {
 MOST_GPUS = 16
 LARGEST_GPU_GB = 512
 LEAST_CONTEXT = 256
-UNUSED = 0.5
-"""Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB."""
+UNUSED = 0.5  # Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB.
 
 
 def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> int:

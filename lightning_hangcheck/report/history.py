@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.report.page_facts import Entry, PageFacts
 
-MOST_ITEMS = 1_200
-"""Of all lanes together, some 150 bytes each on the page."""
+MOST_ITEMS = 1_200  # Of all lanes together, some 150 bytes each on the page.
 TICKS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 43200, 86400)
 MOST_TICKS = 7
 

@@ -21,10 +21,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
     from lightning_hangcheck.ledger.spending import Prices
 
-WORTH_A_REASON_S = 10.0
-"""Below, processor time of so few ticks tells nothing, and nobody asks."""
-MOST_ROWS = 20
-"""Of phases, runs and stalls on a terminal, the newest; the other forms have all."""
+WORTH_A_REASON_S = 10.0  # Below, processor time of so few ticks tells nothing, and nobody asks.
+MOST_ROWS = 20  # Of phases, runs and stalls on a terminal, the newest; the other forms have all.
 MOST_NAME, MOST_NOTE, MOST_CELL = 32, 100, 40
 CSV_COLUMNS = (
     "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",

@@ -177,10 +177,8 @@ def _shown(value: object) -> object:
 
 Block = dict[str, Any]
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
-MOST_FRAMES = 1_600
-"""Of all different stacks together, some 300 bytes each on the page."""
-MOST_PROCESSES, MOST_THREADS = 6, 24
-"""Of a rank, and of a process with Python frames."""
+MOST_FRAMES = 1_600  # Of all different stacks together, some 300 bytes each on the page.
+MOST_PROCESSES, MOST_THREADS = 6, 24  # Of a rank, and of a process with Python frames.
 ENTERED = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -188,8 +186,7 @@ ENTERED = {
     "missing": "not entered",
     "unkept": "entered, no longer in the record",
 }
-Cell = tuple[str, str]
-"""Of a collective, for one rank: a word of `ENTERED`, and the operation."""
+Cell = tuple[str, str]  # Of a collective, for one rank: a word of `ENTERED`, and the operation.
 
 
 def collective_grids(facts: PageFacts) -> list[Block]:

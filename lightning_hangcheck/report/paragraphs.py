@@ -17,8 +17,7 @@ LABEL_WIDTH = 9
 MARGIN = INDENT + " " * LABEL_WIDTH
 LONGEST_WORD = 400
 GAP = "  "
-TABLE_WIDTH = 136
-"""Wider than the prose: a cut function name costs more than a line that wraps."""
+TABLE_WIDTH = 136  # Wider than the prose: a cut function name costs more than a line that wraps.
 
 
 def plain(text: str) -> str:

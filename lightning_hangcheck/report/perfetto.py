@@ -33,8 +33,7 @@ THREADS = 64
 all processes. Process 0 is the kernel's idle task there; the run is 64, and ranks begin behind."""
 MOST_ROWS = 8
 MOST_GROUPS = 12
-MOST_EVENTS = 50_000
-"""Of each of four kinds, of all ranks together; some 150 bytes each."""
+MOST_EVENTS = 50_000  # Of each of four kinds, of all ranks together; some 150 bytes each.
 MOST_ARROWS = 5_000
 STALL = "no progress"
 THE_RUN = THREADS
