@@ -19,12 +19,7 @@ from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page import Form, write_as
 from lightning_hangcheck.report.paragraphs import WIDTH
-from lightning_hangcheck.report.saved_run import (
-    joined_rounds,
-    moved_ranks,
-    read_saved_run,
-    records_of_job,
-)
+from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
 
@@ -115,8 +110,6 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         if any(rank.silent_s is not None for rank in now.ranks) and not now.over:
             # few lines: the verdict has told the ranks in trouble already
             click.echo("\n".join(["", "now", "", *fitted(rows(now.ranks, now.at)[:8], WIDTH)]))
-    for line in moved_ranks(joined_rounds(records_of_job(folder))):
-        click.echo(line)
     nodes = [node.run_id for node in folders_of_nodes(folder)]
     if nodes:
         click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")

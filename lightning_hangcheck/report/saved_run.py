@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, unreadable
@@ -21,23 +18,18 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.report.paragraphs import plain
-from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.rundir import (
     CASE_FILE,
-    folders_of_job,
     journals_of_job,
     newest_case,
     read_rank,
 )
-from lightning_hangcheck.text.shown import format_ranks
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.rundir import RunFolder
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
@@ -119,22 +111,6 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
         refused="" if refused is None else str(refused),
         gaps=(*parts.gaps, *torn, *(gap for _, gaps in ends for gap in gaps)),
     )
-
-
-def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
-    """Read run.json of all nodes that share a folder with this one, those that can be read."""
-
-    def read() -> tuple[RunRecord, ...]:
-        found = []
-        for one in folders_of_job(folder):
-            with suppress(UnreadableRun):
-                found.append(read_fact(one.run_file, RunRecord))
-        return tuple(record for record in found if record is not None)
-
-    try:
-        return within(PART_LIMIT_S, read)
-    except (OSError, NoAnswer):
-        return ()
 
 
 class Parts:
@@ -230,42 +206,3 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     cpu_s: float | None = None
     memory_bytes: int | None = None
-
-
-def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
-    """Join what the nodes of a job wrote down of its rounds.
-
-    How one ended the first node says that knows a culprit, else the first that was there.
-    """
-    found: dict[int, Round] = {}
-    for other in (earlier_round for record in records for earlier_round in record.rounds):
-        known = found.get(other.number, other)
-        places = {place.rank: place for place in (*other.ranks, *known.ranks)}
-        ended = known if known.culprits or not other.culprits else other
-        ranks = tuple(places[rank] for rank in sorted(places))
-        found[other.number] = replace(ended, ranks=ranks)
-    return tuple(found[number] for number in sorted(found))
-
-
-def moved_ranks(rounds: Sequence[Round]) -> list[str]:
-    """Say of each rank that was on several hosts where it was, ranks that moved alike together."""
-    stays: dict[int, list[tuple[str, int]]] = {}
-    for earlier_round in rounds:
-        for place in earlier_round.ranks:
-            stays.setdefault(place.rank, []).append((place.host, earlier_round.number))
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, places in stays.items():
-        moves = []
-        for host, group in groupby(places, key=lambda place: place[0]):
-            numbers = [number for _, number in group]
-            several_rounds = "round" if len(numbers) == 1 else "rounds"
-            moves.append(f"{plain(host)} ({several_rounds} {format_ranks(numbers)})")
-        if len(moves) > 1:
-            cut = ["...", *moves[-MOST_STAYS:]] if len(moves) > MOST_STAYS else moves
-            alike.setdefault(tuple(cut), []).append(rank)
-    lines = [
-        f"{name_ranks(ranks)} ran on {', '.join(moves)}"
-        for moves, ranks in sorted(alike.items(), key=lambda item: min(item[1]))
-    ]
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"and {more} more moved: see run.json"] if more > 0 else [])]
