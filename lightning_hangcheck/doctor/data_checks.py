@@ -18,7 +18,6 @@ import time
 import zipfile
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -223,13 +222,6 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         countable = compared and fields is not None and not fields.two_stacks
         return compared, differing, max(0, layers - fields.layers) if countable and fields else 0
 
-    def too_many_tokens_for(self, fields: Fields | None) -> str:
-        """Say that its tokens do not fit into an embedding; empty where they do."""
-        most = max(self.tokens.values(), default=-1)
-        if fields is None or most < fields.vocabulary:
-            return ""
-        return f"tokens go up to {most}, the embedding has {fields.vocabulary} rows"
-
 
 @check(
     "data",
@@ -273,8 +265,15 @@ def _whole(files: ModelFiles) -> Finding:
     if complaints:
         sentence = f"{name}: {_some(complaints)}"
         return failed(sentence, advice=f"save or fetch it once more: {name}")
-    if tokens := files.too_many_tokens_for(files.fields):
-        sentence = f"{name}: {tokens}: such a token ends a run on a GPU without a clear word"
+    rows, most = (
+        files.fields.vocabulary if files.fields else 0,
+        max(files.tokens.values(), default=-1),
+    )
+    if 0 < rows <= most:
+        sentence = (
+            f"{name}: tokens go up to {most}, the embedding has {rows} rows: such a token ends a "
+            "run on a GPU without a clear word"
+        )
         again = "or fetch the tokenizer once more; in the script:"
         return warning(sentence, "model.resize_token_embeddings(len(tokenizer))", advice=again)
     if not files.shapes and files.fields is None:
@@ -299,16 +298,9 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
         problems.append(f"{several(layers, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
-    if files.fields is None and (tokens := files.too_many_tokens_for(model.fields)):
-        problems.append(tokens)
-    # what contradicts the two without a tensor that proves it
-    hidden = model.fields.hidden if model.fields is not None else 0
     if files.tokens and model.tokens and files.tokens != model.tokens:
         tokens = f"{len(files.tokens)} and {len(model.tokens)} tokens"
         doubt = f"{files.name} and {model.name} have different tokenizers ({tokens})"
-    elif hidden and files.shapes and not (compared or hidden in chain(*files.shapes.values())):
-        side = f"a side of {hidden}, the hidden size of {model.name}"
-        doubt = f"none of the {number} of {files.name} has {side}"
     advice = (
         "load it into the model it was trained on: --backbone MODEL-IT-WAS-TRAINED-ON,\n"
         f"or load what was trained on this one: --loads CHECKPOINT-OF-{Path(model.name).name}"

@@ -30,7 +30,6 @@ from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.text.shown import (
-    bytes_in_words,
     parse_ranks,
     seconds_in_words,
     several,
@@ -39,13 +38,12 @@ from lightning_hangcheck.text.shown import (
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from jinja2 import Template
 
     from lightning_hangcheck.model import evidence
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import ProcessLook, Sample
     from lightning_hangcheck.model.flight import CollectiveRecord
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
@@ -103,7 +101,6 @@ def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
         stacks=shown_stacks(verdict),
         diff=stack_diff(verdict),
         processes=shown_processes(facts),
-        kernel_looks=list(looks(facts, len(facts.shown), "kernel")),
         differences=differences(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
         gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
@@ -156,7 +153,7 @@ def _template() -> Template:
         environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
     environment.globals |= {"version": __version__, "grid_words": ENTERED}
     for function in (
-        *(several, bytes_in_words, seconds_in_words, trend_words, name_ranks),
+        *(several, seconds_in_words, trend_words, name_ranks),
         *(verdict_text.name_process, folded_lines),
     ):
         environment.globals[function.__name__] = function
@@ -323,24 +320,17 @@ def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
     return lines
 
 
-def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
-    """The processes of so many shown ranks, culprits first, with their newest sample of a part."""
-    culprits = frozenset(facts.verdict.culprits)
-    for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
-        view = facts.views.get(rank)
-        for look in view.processes[:MOST_PROCESSES] if view is not None else ():
-            for sample in reversed(look.samples):
-                if getattr(sample, part) is not None:
-                    yield rank, look, sample
-                    break
-
-
 def shown_processes(facts: PageFacts) -> list[Block]:
     """The threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[Block] = []
     left = 1_200  # frames of all processes together, some 250 bytes each on the page
-    for rank, look, sample in looks(facts, 12, "stack"):
-        if (stack := sample.stack) is None:
+    culprits = frozenset(facts.verdict.culprits)
+    ranks = sorted(facts.shown, key=lambda one: one not in culprits)[:12]
+    views = [(rank, facts.views[rank]) for rank in ranks if rank in facts.views]
+    every = ((rank, look) for rank, view in views for look in view.processes[:MOST_PROCESSES])
+    for rank, look in every:
+        sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
+        if sample is None or (stack := sample.stack) is None:
             continue
         left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
         if left < 0 and found:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")
-MOST_LINES = 6
-MOST_STAYS = 8  # Of one rank, the newest.
 
 
 class JournalEnd(Struct, frozen=True, kw_only=True):
