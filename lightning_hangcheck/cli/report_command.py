@@ -98,7 +98,7 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     from lightning_hangcheck.live_view.run_follower import RunFollower
     from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
 
-    now = RunFollower(folder, shown_folder).read()
+    now = RunFollower(folder, shown_folder, saved).read()
     if saved.verdict is None:
         for shown in view_lines(now)[:-1]:  # without the way out of the live view
             click.echo(shown.text)

@@ -362,19 +362,19 @@ LEFT = "nobody records it on this machine any more, and its end was not written 
 
 
 class RunFollower:
-    """Follows one run."""
+    """Follows one run; its folder may be ``saved``, read just now."""
 
-    def __init__(self, folder: RunFolder, shown_folder: str) -> None:
+    def __init__(self, folder: RunFolder, shown_folder: str, saved: SavedRun | None = None) -> None:
         self._folder = folder
         self._shown_folder = shown_folder
         self._job = RunningJobReader(folder)
         self._meters: dict[int, ProcessMeter] = {}
         self._gpus = GpuReader()
-        self._saved: SavedRun | None = None
-        self._record: RunRecord | None = None
+        self._saved = saved
+        self._record = saved.record if saved is not None else None
         self._mark: list[tuple[int, int]] = []
         self._changed_at = time.time()
-        self._read_again_at = 0.0
+        self._read_again_at = time.monotonic() + 1.0 if saved is not None else 0.0
         self._alive_at: float | None = None
         self._watched = False
 
@@ -389,11 +389,10 @@ class RunFollower:
         if job.watched or job.ranks or (job.here and self._alive_at is None):
             self._alive_at = time.monotonic()
         self._watched = self._watched or job.watched
-        again = self._saved is not None
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
         pids = [rank.beat.pid for rank in job.ranks]
-        if again:  # a single reading has no time for an answer
+        if self._meters:  # a single reading has no time for an answer
             self._gpus.ask(pids)
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         used = {
