@@ -362,7 +362,7 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         safe = [one for one in files if one.suffix == SAFE]
         files = safe or files
         for file in path.glob(f"*{SAFE}.index.json" if safe else "*.index.json"):
-            index |= _json(file).get("weight_map") or {}
+            index |= _object(_json(file).get("weight_map"))
     elif path.suffix == ".json":
         config, files = path, []
     path.stat()
@@ -381,10 +381,10 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         complaints = [f"an index names {which}, that no file here holds"]
     # the vocabulary and the added tokens, as the tokenizers library keeps them
     tokenizer = _json(path / "tokenizer.json")
-    vocabulary = (tokenizer.get("model") or {}).get("vocab") or {}
+    vocabulary = _object(tokenizer.get("model")).get("vocab")
     if isinstance(vocabulary, list):
         vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
-    tokens = {str(token): int(number) for token, number in vocabulary.items()}
+    tokens = {str(token): int(number) for token, number in _object(vocabulary).items()}
     tokens |= {str(one["content"]): int(one["id"]) for one in tokenizer.get("added_tokens") or ()}
     fields = None
     with suppress(BadUsage):  # no model of text, which is nobody's fault
@@ -403,9 +403,12 @@ def _json(file: Path) -> dict[str, Any]:
     """An empty one where there is no such file, or it is no JSON object."""
     with suppress(FileNotFoundError, NotADirectoryError, ValueError):
         if file.stat().st_size <= LONGEST_JSON:
-            content = json.loads(file.read_bytes())
-            return content if isinstance(content, dict) else {}
+            return _object(json.loads(file.read_bytes()))
     return {}
+
+
+def _object(content: Any) -> dict[str, Any]:  # noqa: ANN401 - anything may stand in a file
+    return content if isinstance(content, dict) else {}
 
 
 class CannotBeRead(Exception):
