@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # It blocks in reading its input, which ends with us, and so does the program.
 WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
-NEWEST_PYTHON = (3, 14)  # py-spy 0.4.2 and later, by its own list
+UNKNOWN_PYTHON = (3, 15)  # py-spy 0.4.2 and later read all before, by its own list
 DISK_LIMIT_S = 2.0
 # Before a run, together below 1.5 s in the worst case; about 0.06 s where all is well.
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
@@ -79,6 +79,9 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
             return warning(sentence, advice="try again while the machine is less busy")
         stack, gaps = python_stacks(child.pid, None, max(0.1, deadline - time.monotonic()))
         if stack is not None and any(thread.frames for thread in stack.threads):
+            if sys.version_info >= UNKNOWN_PYTHON:
+                newer = f"Python {platform.python_version()} is newer than what py-spy is known"
+                return warning(f"{newer} to read: stacks may be wrong", "pip install -U py-spy")
             return ok("py-spy reads the stack of another process")
         if find_py_spy() is None:
             return failed("py-spy is not installed", "pip install py-spy")
@@ -91,17 +94,6 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
         child.kill()
         with suppress(subprocess.TimeoutExpired):
             child.communicate(timeout=1.0)
-
-
-@check("seeing", "a reader that does not know this Python shows no stack, or a wrong one")
-def python_version(_: Subject, version: tuple[int, int] | None = None) -> Finding:
-    """The version of this Python, against the newest that py-spy reads."""
-    found = version or sys.version_info[:2]
-    text = f"Python {found[0]}.{found[1]}"
-    if found > NEWEST_PYTHON:
-        sentence = f"{text} is newer than what py-spy is known to read (up to 3.14)"
-        return warning(sentence, "pip install -U py-spy")
-    return ok(text)
 
 
 @check("seeing", "heartbeats go through it, and DataLoader workers that fill it die of a bus error")
@@ -182,7 +174,6 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
         lambda: stacks_readable(subject, time_limit_s=QUICK_STACKS_S),
         lambda: run_folder(subject, time_limit_s=QUICK_DISK_S),
         lambda: shared_memory_usable(subject),
-        lambda: python_version(subject),
         lambda: debug_settings(subject),
     )
     with ThreadPoolExecutor(len(checks), thread_name_prefix="hangcheck-check") as pool:
