@@ -36,13 +36,11 @@ _PACKAGE = Path(__file__).parent
 PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
 """Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
 SCRIPT = "train_reference.py"
-BATCHES = 5
-"""Of training and of validation: all that a first run needs to show that ranks agree."""
+BATCHES = 5  # Of training and of validation: all that a first run needs to show that ranks agree.
 FOUND = ("hang", "dead")
 REFUSED = 2
 """Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
-END_LIMIT_S = 20.0
-"""For `hangcheck run` to end the job: its own grace is 10 s."""
+END_LIMIT_S = 20.0  # For `hangcheck run` to end the job: its own grace is 10 s.
 
 
 class Trial(Struct, frozen=True, kw_only=True):

@@ -36,7 +36,6 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
 from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.report.saved_run import joined_rounds, moved_ranks
 from lightning_hangcheck.rundir import (
     RunFolder,
     find_run_folder,
@@ -67,7 +66,6 @@ class Merged(NamedTuple):
     verdict: Verdict
     kept: RunFolder | None
     left_out: tuple[Gap, ...]
-    moved: tuple[str, ...] = ()
 
 
 def merge_runs(
@@ -174,7 +172,22 @@ def merge_runs(
             within(READING_LIMIT_S, partial(keep_journals, kept.journals))
         except (OSError, NoAnswer) as error:
             log.once("journals", f"not all journals were joined in {kept.path} ({error})")
-    return Merged(case, verdict, kept, tuple(left_out), tuple(moved_ranks(rounds)))
+    return Merged(case, verdict, kept, tuple(left_out))
+
+
+def joined_rounds(records: Sequence[RunRecord]) -> tuple[Round, ...]:
+    """Join what the nodes of a job wrote down of its rounds.
+
+    How one ended the first node says that knows a culprit, else the first that was there.
+    """
+    found: dict[int, Round] = {}
+    for other in (earlier_round for record in records for earlier_round in record.rounds):
+        known = found.get(other.number, other)
+        places = {place.rank: place for place in (*other.ranks, *known.ranks)}
+        ended = known if known.culprits or not other.culprits else other
+        ranks = tuple(places[rank] for rank in sorted(places))
+        found[other.number] = replace(ended, ranks=ranks)
+    return tuple(found[number] for number in sorted(found))
 
 
 def _is_before(

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
-CHECK_LIMIT_S = 120.0
-"""At most 64 MiB of each file are read."""
+CHECK_LIMIT_S = 120.0  # At most 64 MiB of each file are read.
 EPILOG = """\b
 Examples:
   hangcheck ledger

@@ -42,8 +42,6 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     refuse_used(folder)
     merged = merge_runs(folders, folder)
     show(verdict_text.render(merged.case, merged.verdict, kept_in(merged.kept)))
-    for line in merged.moved:
-        click.echo(line)
     for gap in merged.left_out:
         say(f"left out: {gap.reason}")
     return exit_code_of(merged.verdict)

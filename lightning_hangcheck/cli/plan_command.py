@@ -124,7 +124,7 @@ def render(plan: Plan) -> str:
     away = "nothing is offloaded"
     if plan.offloaded:
         moved = several(plan.offloaded_layers, "layer")
-        away = f"{moved}, {_gb(plan.offloaded)} of weights; placed by {plan.placed_by}"
+        away = f"{moved}, {_gb(plan.offloaded)} of weights; placed by accelerate's rules"
     token = _about(plan.seconds_per_token)
     time = f"about {token} for one pass"  # of a model that does not make text token by token
     if plan.cache:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from datetime import datetime, timezone
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, get_args
@@ -11,16 +10,16 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.attach.recorded_session import RunningJobReader
 from lightning_hangcheck.cli.options import only_form, option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files.safe import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
-from lightning_hangcheck.report import saved_run, verdict_text
+from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.page import Form, write_as
-from lightning_hangcheck.report.saved_run import read_saved_run, records_of_job
+from lightning_hangcheck.report.paragraphs import WIDTH
+from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
 
@@ -90,18 +89,22 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
     """Print it for people."""
-    running, now = RunningJobReader(folder).read().ranks, datetime.now(timezone.utc)
+    # what only a run that goes on needs is not imported for a file
+    from lightning_hangcheck.live_view.run_follower import RunFollower
+    from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
+
+    now = RunFollower(folder, shown_folder, saved).read()
     if saved.verdict is None:
-        click.echo(saved_run.render_unjudged(saved, shown_folder, running, now), nl=False)
+        for shown in view_lines(now)[:-1]:  # without the way out of the live view
+            click.echo(shown.text)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
         show(verdict_text.render(saved.case, judged, shown_folder))
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
-        if running:  # few lines: the verdict has told the ranks in trouble already
-            click.echo("\n".join(["", "now", "", *saved_run.render(running, now, most=8)]))
-    for line in saved_run.moved_ranks(saved_run.joined_rounds(records_of_job(folder))):
-        click.echo(line)
+        if any(rank.silent_s is not None for rank in now.ranks) and not now.over:
+            # few lines: the verdict has told the ranks in trouble already
+            click.echo("\n".join(["", "now", "", *fitted(rows(now.ranks, now.at)[:8], WIDTH)]))
     nodes = [node.run_id for node in folders_of_nodes(folder)]
     if nodes:
         click.echo(f"what other nodes saw is in {', '.join(nodes)}: hangcheck merge {shown_folder}")

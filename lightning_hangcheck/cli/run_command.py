@@ -96,7 +96,7 @@ def run(
 
         for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
             if check.status != "ok":
-                say(f"{check.sentence}; {check.remedy}")
+                say(f"{check.found}; {check.remedy}")
     return run_watched(command, settings, notify, on_hang_exec)
 
 

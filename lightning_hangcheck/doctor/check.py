@@ -18,54 +18,54 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.ledger_file import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
-GROUPS: tuple[Group, ...] = get_args(Group)
-"""In the order in which they are shown."""
+GROUPS: tuple[Group, ...] = get_args(Group)  # In the order in which they are shown.
 Status = Literal["ok", "warning", "failed"]
-DEPTH = 3
-"""Folders of a place of checkpoints: run, step and part."""
-LIMIT_S = 4.0
-"""More than any healthy machine needs for what is not about other machines."""
+DEPTH = 3  # Folders of a place of checkpoints: run, step and part.
+LIMIT_S = 4.0  # More than any healthy machine needs for what is not about other machines.
 READ_LIMIT_S = 2.0
-MOST_BYTES = 2**20
-"""Of a script or configuration that is read."""
+MOST_BYTES = 2**20  # Of a script or configuration that is read.
 
 
-class Finding(Struct, frozen=True):
-    """What a check found: ``warning`` the run goes on with less, ``failed`` it will not work.
+class Finding(Struct, frozen=True, kw_only=True):
+    """What a check found, with all that a reader needs to act on it.
 
     Attributes:
+        check: Name; that of the whole check where it has no other.
+        status: ``warning`` the run goes on with less, ``failed`` it will not work.
+        why: What goes wrong in a run where this is not ok.
+        remedy: All that there is to do, ``commands`` included; empty where nothing is needed.
         commands: What to type or paste, each as it stands.
-        advice: What to do in words, before the commands.
         details: More of what was found, a line each.
-        check: Name, where it is not that of the whole check.
     """
 
-    status: Status
-    sentence: str
-    commands: tuple[str, ...] = ()
-    advice: str = ""
-    details: tuple[str, ...] = ()
+    group: str = ""
     check: str = ""
+    status: Status
+    looked_at: str = ""
+    found: str
+    why: str = ""
+    remedy: str = ""
+    commands: tuple[str, ...] = ()
+    seconds: float = 0.0
+    details: tuple[str, ...] = ()
 
-    @property
-    def remedy(self) -> str:
-        """All that there is to do, a line each; empty where nothing is needed."""
-        return "\n".join(filter(None, (self.advice, *self.commands)))
 
-
-def ok(sentence: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
+def ok(found: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
     """Something was seen and is well."""
-    return Finding("ok", sentence, details=details, check=check)
+    return Finding(status="ok", found=found, details=details, check=check)
 
 
-def warning(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """The run will have to do without something."""
-    return Finding("warning", sentence, commands, advice, check=check)
+def warning(
+    found: str, *commands: str, advice: str = "", check: str = "", status: Status = "warning"
+) -> Finding:
+    """The run will have to do without something; ``advice`` says in words what to do."""
+    remedy = "\n".join(filter(None, (advice, *commands)))
+    return Finding(status=status, found=found, remedy=remedy, commands=commands, check=check)
 
 
-def failed(sentence: str, *commands: str, advice: str = "", check: str = "") -> Finding:
+def failed(found: str, *commands: str, advice: str = "", check: str = "") -> Finding:
     """Something will not work."""
-    return Finding("failed", sentence, commands, advice, check=check)
+    return warning(found, *commands, advice=advice, check=check, status="failed")
 
 
 class Subject(Struct, frozen=True, kw_only=True):
@@ -148,13 +148,11 @@ class Check(NamedTuple):
         findings = (found,) if isinstance(found, Finding) else tuple(found or ())
         if self.well and not findings:
             findings = (ok(self.well),)
-        return tuple(
-            finding if finding.check else replace(finding, check=self.name) for finding in findings
-        )
+        about = {"group": self.group, "looked_at": self.looked_at, "why": self.why}
+        return tuple(replace(one, check=one.check or self.name, **about) for one in findings)
 
 
-CHECKS: list[Check] = []
-"""All whose modules were imported."""
+CHECKS: list[Check] = []  # All whose modules were imported.
 
 
 def check(

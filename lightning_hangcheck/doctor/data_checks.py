@@ -17,7 +17,7 @@ import re
 import time
 import zipfile
 from contextlib import suppress
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Any
@@ -33,6 +33,7 @@ from lightning_hangcheck.ledger.phase_history import tell
 from lightning_hangcheck.planning.config import (
     CONFIG_NAME,
     FAMILIES,
+    NAMES,
     Fields,
     read_config,
     read_fields,
@@ -47,25 +48,17 @@ if TYPE_CHECKING:
 
 FILE_LIMIT_S = 3.0
 FIRST_BYTES = 4096
-FINGERPRINTS_LIMIT_S = 20.0
-"""For fingerprints of all files: of each at most 64 MiB are read."""
+FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files: of each at most 64 MiB are read.
 MODEL_LIMIT_S = 20.0
 """Of one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
 MOST_SHOWN = 3
 STEP = re.compile(r"(?:step|checkpoint)[_=-]?(\d+|final)", re.IGNORECASE)
 """As Lightning (step=500), transformers (checkpoint-500) and most scripts name them."""
-SIZES = {
-    "model_type": "model type",
-    "hidden": "hidden size",
-    "layers": "layers",
-    "heads": "attention heads",
-    "kv_heads": "key and value heads",
-    "head_dim": "head width",
-    "intermediate": "feed-forward width",
-    "vocabulary": "vocabulary",
-}
-"""By the field of `Fields`, in words."""
+SIZES = (
+    *("model_type", "hidden", "layers", "heads", "kv_heads", "head_dim"),
+    *("intermediate", "vocabulary"),
+)
 LORA = re.compile(r"\.lora_([AB])(?:\.\w+)?\.weight$")
 """peft's names: A takes what the layer takes, B gives what the layer gives."""
 LAYER = re.compile(r"(?:layers|h)\.(\d+)\.")
@@ -75,24 +68,14 @@ WRAPPERS = re.compile(
 )
 """Words that trainers, compilers and scripts put before a tensor's own name; a module of another
 name may hold layers of its own, so its tensors are not taken for the backbone's."""
-BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)[bB](?![\w.])")
-"""The size in a model's name, Qwen2.5-1.5B; not the 2.5."""
 SAFE = ".safetensors"
 OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
 ARCHIVE = b"PK\x03\x04"
 """With this torch begins since 1.6; before that it wrote bare pickles, and so do others."""
 POINTER = b"version https://git-lfs"
-LONGEST_INDEX = 100_000_000
-"""Bytes of a pickle, far more than any index takes."""
-LONGEST_JSON = 200_000_000
-"""Bytes; the largest tokenizer.json known has 33 million."""
-DEEPEST = 6
-"""Folders within folders of a checkpoint: Lightning's optimizer states lie four deep."""
-NAMES_OF_A_BASE = (
-    *("base_model_name_or_path", "pretrained_model_name_or_path", "model_name_or_path"),
-    *("base_model", "backbone", "model_name"),
-)
-"""Under these, trainers note which model they began with (peft, transformers, usual scripts)."""
+LONGEST_INDEX = 100_000_000  # Bytes of a pickle, far more than any index takes.
+LONGEST_JSON = 200_000_000  # Bytes; the largest tokenizer.json known has 33 million.
+DEEPEST = 6  # Folders within folders of a checkpoint: Lightning's optimizer states lie four deep.
 
 
 @check(
@@ -197,7 +180,6 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         fields: Of its config.json; None where there is none, or none of a text model.
         shapes: Of all tensors by name; names of nested dictionaries are joined by dots.
         tokens: Numbers of the tokens in its tokenizer.json; none where there is none.
-        base: The model that it was trained on, as noted there; empty if unknown.
         complaints: What is wrong with the files: a part is missing, cut off, or of another save.
     """
 
@@ -205,24 +187,40 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     fields: Fields | None = None
     shapes: dict[str, Shape] = {}
     tokens: dict[str, int] = {}
-    base: str = ""
     files: int = 0
     complaints: tuple[str, ...] = ()
 
-    def too_many_tokens_for(self, fields: Fields | None) -> str:
-        """Say that its tokens do not fit into an embedding; empty where they do."""
-        most = max(self.tokens.values(), default=-1)
-        if fields is None or most < fields.vocabulary:
-            return ""
-        return f"tokens go up to {most}, the embedding has {fields.vocabulary} rows"
+    def compared_with(
+        self, known: Mapping[str, Shape], fields: Fields | None
+    ) -> tuple[int, list[str], int]:
+        """Compare the tensors with those of a model, else with what its config.json asks for.
 
-    def layers_beyond(self, fields: Fields | None) -> int:
-        """Return how many layers it has more than a configuration asks for."""
-        if fields is None or fields.two_stacks:
-            return 0
-        numbers = (LAYER.match(WRAPPERS.sub("", name)) for name in self.shapes)
-        most = max((int(number[1]) + 1 for number in numbers if number), default=0)
-        return max(0, most - fields.layers)
+        Returns:
+            How many both know, in words each that differs, and how many layers it has more.
+        """
+        asked = {
+            **_by_config(fields),
+            **{WRAPPERS.sub("", name): one for name, one in known.items()},
+        }
+        compared, differing, layers = 0, [], 0
+        for name, shape in self.shapes.items():
+            own_name, lora = WRAPPERS.sub("", name), LORA.search(name)
+            if layer := LAYER.match(own_name):
+                layers = max(layers, int(layer[1]) + 1)
+            wanted = asked.get(LORA.sub(".weight", own_name))
+            packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
+            if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
+                continue
+            compared += 1
+            if lora:  # of a low-rank part the side that is the layer's: A takes, B gives
+                at = 1 if lora[1] == "A" else 0
+                # Conv1D of GPT-2 keeps inputs x outputs, nn.Linear outputs x inputs
+                there = Shape((shape[at],))
+                shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
+            if shape != wanted:
+                differing.append(f"{name} is {shape}, not {wanted}")
+        countable = compared and fields is not None and not fields.two_stacks
+        return compared, differing, max(0, layers - fields.layers) if countable and fields else 0
 
 
 @check(
@@ -238,10 +236,8 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
         import safetensors.numpy  # noqa: F401 - as said
     for name in dict.fromkeys(filter(None, (*subject.loads, subject.backbone))):
         try:
-            read[name] = apart(
-                MODEL_LIMIT_S,
-                lambda name=name: _read_model(name, find_model(name, subject.environment)),  # type: ignore[misc]
-            )
+            path = find_model(name, subject.environment)
+            read[name] = apart(MODEL_LIMIT_S, partial(_read_model, name, path))
             yield _whole(read[name])
         except FileNotFoundError:
             correct = "correct its name, or fetch it:"
@@ -261,68 +257,58 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
 
 def _whole(files: ModelFiles) -> Finding:
     """Whether the files of one model belong together."""
-    name = files.name
-    compared, differing = _compare_shapes(files.shapes, {}, files.fields)
+    name, tensors = files.name, several(len(files.shapes), "tensor")
+    _, differing, layers = files.compared_with({}, files.fields)
     complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]
-    beyond = files.layers_beyond(files.fields)
-    if beyond and compared:
-        complaints.append(f"the weights have {several(beyond, 'layer')} more than config.json says")
+    if layers:
+        complaints.append(f"the weights have {several(layers, 'layer')} more than config.json says")
     if complaints:
         sentence = f"{name}: {_some(complaints)}"
         return failed(sentence, advice=f"save or fetch it once more: {name}")
-    if tokens := files.too_many_tokens_for(files.fields):
-        sentence = f"{name}: {tokens}: such a token ends a run on a GPU without a clear word"
+    rows, most = (
+        files.fields.vocabulary if files.fields else 0,
+        max(files.tokens.values(), default=-1),
+    )
+    if 0 < rows <= most:
+        sentence = (
+            f"{name}: tokens go up to {most}, the embedding has {rows} rows: such a token ends a "
+            "run on a GPU without a clear word"
+        )
         again = "or fetch the tokenizer once more; in the script:"
         return warning(sentence, "model.resize_token_embeddings(len(tokenizer))", advice=again)
     if not files.shapes and files.fields is None:
-        return warning(
-            f"{name}: neither weights nor config.json of a known format", f"ls -l {name}"
-        )
-    tensors = f"{several(len(files.shapes), 'tensor')} in {several(files.files, 'file')}"
-    told = [
-        tensors if files.shapes else "config.json alone",
-        *([f"{len(files.tokens)} tokens"] if files.tokens else []),
-        *([f"trained on {files.base}"] if files.base else []),
-    ]
-    return ok(f"{name}: {', '.join(told)}")
+        neither = f"{name}: neither weights nor config.json of a known format"
+        return warning(neither, f"ls -l {name}")
+    told = f"{tensors} in {several(files.files, 'file')}" if files.shapes else "config.json alone"
+    return ok(f"{name}: {told}{f', {len(files.tokens)} tokens' if files.tokens else ''}")
 
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     """Whether a checkpoint belongs to the backbone that will load it."""
-    compared, differing = _compare_shapes(files.shapes, model.shapes, model.fields)
+    compared, differing, layers = files.compared_with(model.shapes, model.fields)
     number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
-        pairs = ((w, getattr(files.fields, f), getattr(model.fields, f)) for f, w in SIZES.items())
-        problems = [f"{words} {there}, not {here}" for words, there, here in pairs if there != here]
-    beyond = files.layers_beyond(model.fields)
-    if beyond and compared and not problems:
-        problems.append(f"{several(beyond, 'layer')} more than it has")
+        pairs = [(one, getattr(files.fields, one), getattr(model.fields, one)) for one in SIZES]
+        problems = [
+            f"{NAMES.get(one, (one,))[0]} {there}, not {here}"
+            for one, there, here in pairs
+            if there != here
+        ]
+    if layers and not problems:
+        problems.append(f"{several(layers, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
-    if files.fields is None and (tokens := files.too_many_tokens_for(model.fields)):
-        problems.append(tokens)
-    # what contradicts the two without a tensor that proves it
-    names = (name.rpartition("/")[2] for name in (files.base, model.name))
-    sizes = [{float(one) for one in BILLIONS.findall(name)} for name in names]
-    hidden = model.fields.hidden if model.fields is not None else 0
-    if all(sizes) and sizes[0].isdisjoint(sizes[1]):
-        doubt = f"{files.name} was trained on {files.base}, and {model.name} would load it"
-    elif files.tokens and model.tokens and files.tokens != model.tokens:
+    if files.tokens and model.tokens and files.tokens != model.tokens:
         tokens = f"{len(files.tokens)} and {len(model.tokens)} tokens"
         doubt = f"{files.name} and {model.name} have different tokenizers ({tokens})"
-    elif hidden and files.shapes and not (compared or hidden in chain(*files.shapes.values())):
-        side = f"a side of {hidden}, the hidden size of {model.name}"
-        doubt = f"none of the {number} of {files.name} has {side}"
-    since = f" (trained on {files.base})" if files.base else ""
-    if problems or doubt:
-        found = f"{files.name}{since} does not belong to {model.name}: {_some(problems)}"
-        advice = (
-            "load it into the model it was trained on: "
-            f"--backbone {files.base or 'MODEL-IT-WAS-TRAINED-ON'},\nor load what was trained on "
-            f"this one: --loads CHECKPOINT-OF-{Path(model.name).name}"
-        )
-        if problems:
-            return failed(found, advice=advice, check=FIT)
+    advice = (
+        "load it into the model it was trained on: --backbone MODEL-IT-WAS-TRAINED-ON,\n"
+        f"or load what was trained on this one: --loads CHECKPOINT-OF-{Path(model.name).name}"
+    )
+    if problems:
+        found = f"{files.name} does not belong to {model.name}: {_some(problems)}"
+        return failed(found, advice=advice, check=FIT)
+    if doubt:
         return warning(doubt, advice=advice, check=FIT)
     said = [
         "the same sizes" if files.fields and model.fields else "",
@@ -331,7 +317,7 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     ]
     nothing = "nothing contradicts it, but no tensor could be compared"
     agrees = ", ".join(filter(None, said)) or nothing
-    return ok(f"{files.name}{since} fits {model.name}: {agrees}", FIT)
+    return ok(f"{files.name} fits {model.name}: {agrees}", FIT)
 
 
 def _some(sentences: list[str]) -> str:
@@ -340,51 +326,21 @@ def _some(sentences: list[str]) -> str:
     return f"{shown}; and {more} more" if more > 0 else shown
 
 
-def _compare_shapes(
-    found: Mapping[str, Shape], known: Mapping[str, Shape], fields: Fields | None
-) -> tuple[int, list[str]]:
-    """Compare every tensor that both know: how many those are, and in words each that differs."""
-    asked = _by_config(fields) if fields is not None else {}
-    asked |= {WRAPPERS.sub("", name): one for name, one in known.items()}
-    compared, differing = 0, []
-    for name, shape in found.items():
-        lora = LORA.search(name)
-        wanted = asked.get(WRAPPERS.sub("", LORA.sub(".weight", name)))
-        packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
-        if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
-            continue
-        there, here = shape, wanted
-        if lora:  # of a low-rank part the side that is the layer's
-            at = 1 if lora[1] == "A" else 0
-            # Conv1D of GPT-2 keeps inputs x outputs, nn.Linear outputs x inputs
-            there = Shape((shape[at],))
-            here = there if shape[at] in wanted else Shape((wanted[at],))
-        compared += 1
-        if there != here:
-            differing.append(f"{name} is {there}, not {here}")
-    return compared, differing
-
-
-def _by_config(fields: Fields) -> dict[str, Shape]:
+def _by_config(fields: Fields | None) -> dict[str, Shape]:
     """Shapes that follow from sizes, for families whose layers are built as these names say."""
-    if fields.model_type not in FAMILIES or fields.latent or fields.two_stacks:
+    if fields is None or fields.model_type not in FAMILIES or fields.latent:
         return {}
     hidden, wide = fields.hidden, fields.intermediate
     queries, keys = fields.heads * fields.head_dim, fields.kv_heads * fields.head_dim
-    parts = {
-        "self_attn.q": (queries, hidden),
-        "self_attn.k": (keys, hidden),
-        "self_attn.v": (keys, hidden),
-        "self_attn.o": (hidden, queries),
-    }
+    tables = ("embed_tokens", "wte", "lm_head")
+    shapes = {f"{name}.weight": Shape((fields.vocabulary, hidden)) for name in tables}
+    parts = {"self_attn.q": (queries, hidden), "self_attn.k": (keys, hidden)}
+    parts |= {"self_attn.v": (keys, hidden), "self_attn.o": (hidden, queries)}
     if not fields.experts:
         parts |= {"mlp.gate": (wide, hidden), "mlp.up": (wide, hidden), "mlp.down": (hidden, wide)}
-    tables = ("embed_tokens", "wte", "lm_head")
-    return {f"{name}.weight": Shape((fields.vocabulary, hidden)) for name in tables} | {
-        f"layers.{layer}.{part}_proj.weight": Shape(shape)
-        for layer in range(fields.layers)
-        for part, shape in parts.items()
-    }
+    for layer in range(fields.layers):
+        shapes |= {f"layers.{layer}.{one}_proj.weight": Shape(of) for one, of in parts.items()}
+    return shapes
 
 
 def find_model(name: str, environment: Mapping[str, str]) -> Path:
@@ -406,19 +362,16 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         safe = [one for one in files if one.suffix == SAFE]
         files = safe or files
         for file in path.glob(f"*{SAFE}.index.json" if safe else "*.index.json"):
-            content = _json(file).get("weight_map")
-            index |= content if isinstance(content, dict) else {}
+            index |= _object(_json(file).get("weight_map"))
     elif path.suffix == ".json":
         config, files = path, []
     path.stat()
     shapes: dict[str, Shape] = {}
-    base = ""
     parts = sorted({part for part in index.values() if not (path / part).exists()})
     complaints = [f"{part} is missing, which an index names" for part in parts]
     for file in files:
         try:
-            more, noted = read_weight_file(file)
-            shapes, base = shapes | more, base or noted
+            shapes |= read_weight_file(file)
         except CannotBeRead as error:
             complaints.append(f"{file.name}: {error}")
     # what is in files of torch before 1.6 is not known
@@ -426,14 +379,12 @@ def _read_model(name: str, path: Path) -> ModelFiles:
     if missing and not complaints:
         which = f"{len(missing)} tensors, {missing[0]} for one"
         complaints = [f"an index names {which}, that no file here holds"]
-    adapter = _json(path / "adapter_config.json")
     # the vocabulary and the added tokens, as the tokenizers library keeps them
     tokenizer = _json(path / "tokenizer.json")
-    model = tokenizer.get("model")
-    vocabulary = model.get("vocab") if isinstance(model, dict) else None
+    vocabulary = _object(tokenizer.get("model")).get("vocab")
     if isinstance(vocabulary, list):
         vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
-    tokens = {str(token): int(number) for token, number in (vocabulary or {}).items()}
+    tokens = {str(token): int(number) for token, number in _object(vocabulary).items()}
     tokens |= {str(one["content"]): int(one["id"]) for one in tokenizer.get("added_tokens") or ()}
     fields = None
     with suppress(BadUsage):  # no model of text, which is nobody's fault
@@ -443,7 +394,6 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         fields=fields,
         shapes=shapes,
         tokens=tokens,
-        base=next((str(adapter[one]) for one in NAMES_OF_A_BASE if adapter.get(one)), base),
         files=len(files),
         complaints=tuple(complaints),
     )
@@ -453,26 +403,26 @@ def _json(file: Path) -> dict[str, Any]:
     """An empty one where there is no such file, or it is no JSON object."""
     with suppress(FileNotFoundError, NotADirectoryError, ValueError):
         if file.stat().st_size <= LONGEST_JSON:
-            content = json.loads(file.read_bytes())
-            return content if isinstance(content, dict) else {}
+            return _object(json.loads(file.read_bytes()))
     return {}
+
+
+def _object(content: Any) -> dict[str, Any]:  # noqa: ANN401 - anything may stand in a file
+    return content if isinstance(content, dict) else {}
 
 
 class CannotBeRead(Exception):
     """A file of weights is damaged, or cannot be read here; the message says how."""
 
 
-def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
-    """Read the shapes in a file of weights, and what it was trained on, if its trainer noted that.
-
-    Nothing is found in a format that is not known here.
+def read_weight_file(path: Path) -> dict[str, Shape]:
+    """Read the shapes in a file of weights; nothing is found in a format that is not known here.
 
     Raises:
-        CannotBeRead: It is damaged, or no such file.
-        OSError: It may not be read.
+        CannotBeRead: It is empty, cut off or damaged, or what reads it is not installed.
     """
-    with path.open("rb") as file:
-        beginning = file.read(len(POINTER))
+    with path.open("rb") as opened:
+        beginning = opened.read(len(POINTER))
     if not beginning:
         raise CannotBeRead("it is empty")
     if beginning == POINTER:
@@ -485,24 +435,18 @@ def read_weight_file(path: Path) -> tuple[dict[str, Shape], str]:
         try:
             with safe_open(path, framework="numpy") as tensors:
                 names = tensors.keys()
-                return {name: Shape(tensors.get_slice(name).get_shape()) for name in names}, ""
+                return {name: Shape(tensors.get_slice(name).get_shape()) for name in names}
         except SafetensorError as error:
             said = f"it is cut off, damaged, or no safetensors file ({error})"
             raise CannotBeRead(said) from error
     if not beginning.startswith(ARCHIVE):
-        return {}, ""
+        return {}
     try:
         with zipfile.ZipFile(path) as archive:
             found = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
             if found and found[0].file_size <= LONGEST_INDEX:
                 with archive.open(found[0]) as file:
-                    content = _Inert(file).load()
-                # the note of a trainer, at the top or one below it; a name of the hub has a slash
-                notes = [content, *content.values()] if isinstance(content, dict) else []
-                pairs = ((note, name) for name in NAMES_OF_A_BASE for note in notes)
-                named = (one.get(name) for one, name in pairs if isinstance(one, dict))
-                base = (one for one in named if isinstance(one, str) and "/" in one)
-                return dict(_tensors(content, (), set())), next(base, "")
+                    return dict(_tensors(_Inert(file).load(), (), set()))
     except zipfile.BadZipFile as error:
         raise CannotBeRead("it is cut off: the end of the archive is missing") from error
     except Exception as error:  # a pickle that is not torch's own may raise anything

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 # It blocks in reading its input, which ends with us, and so does the program.
 WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
-NEWEST_PYTHON = (3, 14)  # py-spy 0.4.2 and later, by its own list
+UNKNOWN_PYTHON = (3, 15)  # py-spy 0.4.2 and later read all before, by its own list
 DISK_LIMIT_S = 2.0
 # Before a run, together below 1.5 s in the worst case; about 0.06 s where all is well.
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
@@ -50,6 +50,8 @@ PAGES_BYTES = 4 * 2**20  # heartbeats of 1000 ranks on one node
 CONTAINER_DEFAULT_BYTES = 64 * 2**20  # docker run without --shm-size
 LARGER = "docker run --shm-size=8g"
 ELSEWHERE = "name a folder on a local disk: --run-dir or HANGCHECK_RUN_DIR"
+DISK, CLOCK = "run folder's disk", "clock"
+"""Not asked by each run: they are as they are on this machine."""
 OF_MEMORY = ("tmpfs", "ramfs")
 MOST_SKEW_S = 2.0
 """More than a file system's own grain, 2 s on FAT; an hour of NTP's drift stays far below."""
@@ -77,6 +79,9 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
             return warning(sentence, advice="try again while the machine is less busy")
         stack, gaps = python_stacks(child.pid, None, max(0.1, deadline - time.monotonic()))
         if stack is not None and any(thread.frames for thread in stack.threads):
+            if sys.version_info >= UNKNOWN_PYTHON:
+                newer = f"Python {platform.python_version()} is newer than what py-spy is known"
+                return warning(f"{newer} to read: stacks may be wrong", "pip install -U py-spy")
             return ok("py-spy reads the stack of another process")
         if find_py_spy() is None:
             return failed("py-spy is not installed", "pip install py-spy")
@@ -89,17 +94,6 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
         child.kill()
         with suppress(subprocess.TimeoutExpired):
             child.communicate(timeout=1.0)
-
-
-@check("seeing", "a reader that does not know this Python shows no stack, or a wrong one")
-def python_version(_: Subject, version: tuple[int, int] | None = None) -> Finding:
-    """The version of this Python, against the newest that py-spy reads."""
-    found = version or sys.version_info[:2]
-    text = f"Python {found[0]}.{found[1]}"
-    if found > NEWEST_PYTHON:
-        sentence = f"{text} is newer than what py-spy is known to read (up to 3.14)"
-        return warning(sentence, "pip install -U py-spy")
-    return ok(text)
 
 
 @check("seeing", "heartbeats go through it, and DataLoader workers that fill it die of a bus error")
@@ -122,83 +116,55 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
     return ok(f"{folder} can be used, {room.free / 2**30:.1f} GB free")
 
 
-@check("seeing", "without it verdict and evidence go to a temporary folder, or nowhere")
-def run_folder_writable(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Finding:
-    """A small file, written and flushed where the run will be recorded."""
-    folder = _absolute(subject.run_dir)
+@check("seeing", "without it verdict and evidence are late, go elsewhere, or are out of order")
+def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator[Finding]:
+    """A small file, written and flushed where the run will be recorded, and the time it was given.
 
-    def free_after_writing() -> int:
-        there = nearest(folder)
-        with _trial_file(there) as (descriptor, _):
+    The kind of file system it is on: one that stalls takes the evidence of its own hang with it.
+    """
+    # resolving links would touch the disk
+    folder = Path(os.path.abspath(subject.run_dir))  # noqa: PTH100 - as said
+    remedy = "timedatectl set-ntp true"
+
+    def look() -> tuple[int, float, str]:
+        there, before = nearest(folder).resolve(), time.time()
+        with _trial_file(there) as (descriptor, path):
+            # half of the time that making it took is the best guess of when it was made
+            ahead = (before + time.time()) / 2 - path.stat().st_mtime
             os.write(descriptor, b"may this be written?\n")
             os.fsync(descriptor)
-        return shutil.disk_usage(there).free
-
-    try:
-        free_bytes = apart(time_limit_s, free_after_writing)
-    except (OSError, NoAnswerFromStorage) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        return failed(f"{folder} cannot be written ({why})", advice=ELSEWHERE)
-    if free_bytes < LEAST_FREE_BYTES:
-        left = f"{free_bytes / 2**20:.0f} MB are left on the disk of {folder}"
-        return warning(left, advice=f"free some space, or {ELSEWHERE}")
-    return ok(f"{folder} can be written, {free_bytes / 2**30:.0f} GB free")
-
-
-@check(
-    "seeing",
-    "a network file system that stalls takes the evidence of its own hang with it",
-    name="run folder's disk",
-)
-def run_folders_disk(subject: Subject) -> Finding:
-    """The kind of file system that the run folder is on."""
-    import psutil  # what every run asks at its start needs it not
-
-    folder = _absolute(subject.run_dir)
-    try:
-        there = apart(DISK_LIMIT_S, lambda: nearest(folder).resolve())
-    except (OSError, NoAnswerFromStorage) as error:
-        return failed(f"{folder} cannot be looked at: {error}", advice=ELSEWHERE)
-    mounts = {
-        partition.mountpoint: partition.fstype for partition in psutil.disk_partitions(all=True)
-    }
-    above = map(str, (there, *there.parents))
-    kind = next((mounts[one] for one in above if one in mounts), "unknown")
-    found = f"{folder} is on {kind}"
-    if kind.startswith(OF_NETWORK):
-        sentence = f"{found}: evidence comes late or not at all while that stalls"
-        return warning(sentence, advice=ELSEWHERE)
-    if kind in OF_MEMORY:
-        sentence = f"{found}: it takes main memory and is gone after a restart"
-        return warning(sentence, advice=ELSEWHERE)
-    return ok(found)
-
-
-@check(
-    "seeing",
-    "times of several nodes are compared: a clock that is off makes the order of events wrong",
-)
-def clock(subject: Subject) -> Finding:
-    """This machine's time beside the one that the file system gave to a new file."""
-    folder, remedy = _absolute(subject.run_dir), "timedatectl set-ntp true"
-
-    def skew() -> float:
-        before = time.time()
-        with _trial_file(nearest(folder).resolve()) as (_, path):
-            # half of the time that making it took is the best guess of when it was made
-            return (before + time.time()) / 2 - path.stat().st_mtime
+        return shutil.disk_usage(there).free, ahead, _file_system(there)
 
     if time.time() < FIRST_RELEASE:
-        return failed(f"the clock shows {time.strftime('%Y-%m-%d')}: it was never set", remedy)
+        shown = time.strftime("%Y-%m-%d")
+        yield failed(f"the clock shows {shown}: it was never set", remedy, check=CLOCK)
     try:
-        ahead = apart(DISK_LIMIT_S, skew)
-    except (OSError, NoAnswerFromStorage):
-        sentence = "the clock could not be compared: the run folder cannot be written"
-        return warning(sentence, advice=ELSEWHERE)
+        free, ahead, kind = apart(time_limit_s, look)
+    except (OSError, NoAnswerFromStorage) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        yield failed(f"{folder} cannot be written ({why})", advice=ELSEWHERE)
+        return
+    if free < LEAST_FREE_BYTES:
+        left = f"{free / 2**20:.0f} MB are left on the disk of {folder}"
+        yield warning(left, advice=f"free some space, or {ELSEWHERE}")
+    else:
+        yield ok(f"{folder} can be written, {free / 2**30:.0f} GB free")
+    if kind.startswith(OF_NETWORK):
+        sentence = f"{folder} is on {kind}: evidence comes late or not at all while that stalls"
+        yield warning(sentence, advice=ELSEWHERE, check=DISK)
+    elif kind in OF_MEMORY:
+        sentence = f"{folder} is on {kind}: it takes main memory and is gone after a restart"
+        yield warning(sentence, advice=ELSEWHERE, check=DISK)
     if abs(ahead) > MOST_SKEW_S:
         sentence = f"the clock is {ahead:+.1f} s from that of the run folder's file system"
-        return warning(sentence, remedy)
-    return ok("the clock agrees with the run folder's file system")
+        yield warning(sentence, remedy, check=CLOCK)
+
+
+def _file_system(folder: Path) -> str:
+    """Its type, as the kernel's table of mounts names it (proc_pid_mounts(5))."""
+    lines = (line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines())
+    mounts = {at.replace("\\040", " "): kind for _, at, kind, *_ in lines}
+    return next((mounts[one] for one in map(str, (folder, *folder.parents)) if one in mounts), "")
 
 
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -206,17 +172,13 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
     subject = Subject(environment=environment, run_dir=run_dir)
     checks: tuple[Callable[[], tuple[Finding, ...]], ...] = (
         lambda: stacks_readable(subject, time_limit_s=QUICK_STACKS_S),
-        lambda: run_folder_writable(subject, time_limit_s=QUICK_DISK_S),
+        lambda: run_folder(subject, time_limit_s=QUICK_DISK_S),
         lambda: shared_memory_usable(subject),
-        lambda: python_version(subject),
         lambda: debug_settings(subject),
     )
     with ThreadPoolExecutor(len(checks), thread_name_prefix="hangcheck-check") as pool:
-        return tuple(one for some in pool.map(lambda check: check(), checks) for one in some)
-
-
-def _absolute(path: Path) -> Path:
-    return Path(os.path.abspath(path))  # noqa: PTH100 - resolving links would touch the disk
+        found = [one for some in pool.map(lambda check: check(), checks) for one in some]
+    return tuple(one for one in found if one.check not in (DISK, CLOCK))
 
 
 @contextmanager
@@ -246,8 +208,7 @@ QUESTIONABLE = {
 }
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 """After so long NCCL's monitor ends a rank whose watchdog is silent, 480 s by default."""
-STDERR = 2
-"""Of doctor itself: its own stdout may go to a pipe where that of the run will not."""
+STDERR = 2  # Of doctor itself: its own stdout may go to a pipe where that of the run will not.
 TIMES_TOO_MANY = 2.0
 """Below that threads take turns and nothing waits long: hyper-threads come in twos."""
 RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")
@@ -489,65 +450,48 @@ def wandb(subject: Subject) -> Finding | None:
 
 @check(
     "environment",
-    "ranks that cannot keep what they fetch each fetch it again, or fail one by one",
+    "ranks that cannot keep what they fetch fetch it again, or fail one by one; from_pretrained "
+    "waits without a limit for a lock that another process holds",
     name="Hugging Face cache",
 )
-def hugging_face_cache(subject: Subject) -> Finding:
-    """HF_HUB_OFFLINE, and the cache folder by HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME."""
-    cache = cache_folder(subject.environment)
-    offline = subject.environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
+def hugging_face_cache(subject: Subject) -> Iterator[Finding]:
+    """HF_HUB_OFFLINE, the cache folder by HF_HUB_CACHE, HF_HOME or XDG_CACHE_HOME, and its locks.
 
-    def look() -> tuple[bool, bool]:
-        return cache.is_dir(), os.access(nearest(cache), os.W_OK | os.X_OK)
-
-    try:
-        there, writable = apart(CACHE_LIMIT_S, look)
-    except NoAnswerFromStorage as error:
-        return failed(f"{cache}: {error}", ANOTHER_CACHE)
-    if offline and not there:
-        sentence = f"HF_HUB_OFFLINE is set, and there is no {cache}: nothing can be loaded by name"
-        return warning(sentence, "unset HF_HUB_OFFLINE", advice="name a local folder, or")
-    if not offline and not writable:
-        return warning(
-            f"{cache} cannot be written: every rank fails or fetches again", ANOTHER_CACHE
-        )
-    return ok(f"{cache} {'is read only offline' if offline else 'can be written'}")
-
-
-@check(
-    "environment",
-    "from_pretrained waits without a limit for a lock that another process holds",
-    name="Hugging Face locks",
-)
-def hugging_face_locks(subject: Subject) -> Iterator[Finding]:
-    """Lock files of the cache, and the kernel's table of who holds them."""
+    The kernel's table says who holds them.
+    """
     import psutil
 
     from lightning_hangcheck.look.open_files import file_locks, holders_of
 
-    cache = cache_folder(subject.environment)
-    locks = file_locks()
+    cache, locks = cache_folder(subject.environment), file_locks()
+    offline = subject.environment.get("HF_HUB_OFFLINE", "").upper() in ("1", "TRUE", "YES", "ON")
 
-    def lock_files() -> list[tuple[str, os.stat_result]]:
-        found = []
+    def look() -> tuple[bool, bool, list[tuple[Path, int]]]:
+        held = []
         for path in islice((cache / ".locks").rglob("*.lock"), MOST_LOCKS):
             with suppress(OSError):
-                found.append((str(path), path.stat()))
-        return found
+                held += [(path, pid) for pid in holders_of(path.stat(), locks)]
+        return cache.is_dir(), os.access(nearest(cache), os.W_OK | os.X_OK), held
 
     try:
-        files = apart(CACHE_LIMIT_S, lock_files)
-    except (OSError, NoAnswerFromStorage):
-        return  # `hugging_face_cache` says so
-    held = False
-    for path, state in files:
-        for pid in holders_of(state, locks):
-            held, holder = True, "of another user, or gone"
-            with suppress(psutil.Error):
-                holder = psutil.Process(pid).name()
-            yield warning(f"{path} is held by pid {pid} ({holder})", f"ps -fp {pid}")
-    if not held:
-        yield ok(f"{len(files)} lock files below {cache}, none of them held")
+        there, writable, held = apart(CACHE_LIMIT_S, look)
+    except (OSError, NoAnswerFromStorage) as error:
+        yield failed(f"{cache}: {error}", ANOTHER_CACHE)
+        return
+    if offline and not there:
+        sentence = f"HF_HUB_OFFLINE is set, and there is no {cache}: nothing can be loaded by name"
+        yield warning(sentence, "unset HF_HUB_OFFLINE", advice="name a local folder, or")
+    elif not offline and not writable:
+        sentence = f"{cache} cannot be written: every rank fails or fetches again"
+        yield warning(sentence, ANOTHER_CACHE)
+    else:
+        yield ok(f"{cache} {'is read only offline' if offline else 'can be written'}")
+    for path, pid in held:
+        holder = "of another user, or gone"
+        with suppress(psutil.Error):
+            holder = psutil.Process(pid).name()
+        sentence = f"{path} is held by pid {pid} ({holder})"
+        yield warning(sentence, f"ps -fp {pid}", check="Hugging Face locks")
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:

@@ -10,6 +10,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.doctor import (  # noqa: F401 - each registers its checks
     data_checks,
@@ -19,7 +20,15 @@ from lightning_hangcheck.doctor import (  # noqa: F401 - each registers its chec
     ranks_checks,
     storage_checks,
 )
-from lightning_hangcheck.doctor.check import CHECKS, GROUPS, Check, Status, Subject, warning
+from lightning_hangcheck.doctor.check import (
+    CHECKS,
+    GROUPS,
+    Check,
+    Finding,
+    Status,
+    Subject,
+    warning,
+)
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -40,26 +49,6 @@ STYLES = {
 """How a terminal shows it: each pattern with its style. Nothing is said by colour alone."""
 
 
-class Answer(Struct, frozen=True, kw_only=True):
-    """What one check found, with all that a reader needs to act on it.
-
-    Attributes:
-        why: What goes wrong in a run where this is not ok.
-        remedy: All that there is to do, `commands` included; empty where nothing is needed.
-    """
-
-    group: str
-    check: str
-    status: Status
-    looked_at: str
-    found: str
-    why: str
-    remedy: str
-    commands: tuple[str, ...] = ()
-    seconds: float
-    details: tuple[str, ...] = ()
-
-
 class Examination(Struct, frozen=True, kw_only=True):
     """All answers, by group.
 
@@ -69,7 +58,7 @@ class Examination(Struct, frozen=True, kw_only=True):
 
     status: Status
     seconds: float
-    answers: tuple[Answer, ...]
+    answers: tuple[Finding, ...]
 
     @property
     def exit_code(self) -> int:
@@ -104,7 +93,7 @@ def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
     )
 
 
-def _ask(subject: Subject, check: Check) -> list[Answer]:
+def _ask(subject: Subject, check: Check) -> list[Finding]:
     began = time.monotonic()
     why = ""
     try:
@@ -115,17 +104,14 @@ def _ask(subject: Subject, check: Check) -> list[Answer]:
         why = f" ({type(error).__name__}: {error})"
     if why:
         again = f"hangcheck doctor --only {check.group}"
-        found = (warning(f"could not be checked{why}", again, check=check.name),)
+        made = warning(f"could not be checked{why}", again, check=check.name)
+        found = (replace(made, group=check.group, looked_at=check.looked_at, why=check.why),)
     seconds = round(time.monotonic() - began, 3)
     # what is shown was read from files and variables of others: no secret, one line
     return [
-        Answer(
-            group=check.group,
-            check=finding.check,
-            status=finding.status,
-            looked_at=check.looked_at,
-            found=one_line(redact_text(finding.sentence)),
-            why=check.why,
+        replace(
+            finding,
+            found=one_line(redact_text(finding.found)),
             remedy=redact_text(finding.remedy),
             commands=tuple(map(redact_text, finding.commands)),
             seconds=seconds,

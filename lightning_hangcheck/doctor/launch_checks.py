@@ -31,7 +31,7 @@ from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator
 
     from lightning_hangcheck.doctor.check import Subject
 
@@ -39,15 +39,7 @@ RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 LEAST_LEFT_S = 600.0
 """Less than ten minutes is not enough for start, one checkpoint and an orderly end."""
-SPARE = 1.2
-"""Times what a run should take: nodes differ by that much."""
-LENGTHS = ("max_steps", "max_epochs", "num_train_epochs")
-"""Options that say how far a run goes: Lightning's, and transformers'."""
-ONCE = (
-    *("startup", "tokenizer", "model_load", "logger_init", "trainer_init"),
-    *("rendezvous", "sanity_check", "teardown"),
-)
-"""Phases that a longer run passes once, too."""
+SPARE = 1.2  # Times what a run should take: nodes differ by that much.
 CONNECT_LIMIT_S = 3.0
 LOOPBACK = "lo"
 NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
@@ -123,54 +115,18 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
     # the ledger has the words without secrets
-    words = shlex.split(show_command(subject.command))
-    earlier = expect(words, subject.ledger().lines) if words else None
-    if earlier is None:
+    words = show_command(subject.command)
+    earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
+    done = (one for one in reversed(earlier) if one.exit_code == 0 or one.verdict == "finished")
+    run = next((one for one in done if one.command == words), None)
+    if run is None:
         return ok(ends)
-    run, seconds = earlier
-    pace = f"the pace of {run.run_id} ({seconds_in_words(run.duration_s)})"
-    told = f"at {pace} this run takes {seconds_in_words(seconds)}"
-    if seconds < left:
+    told = f"run {run.run_id} of this command took {seconds_in_words(run.duration_s)}"
+    if run.duration_s < left:
         return ok(f"{ends}; {told}")
-    hours, minutes = divmod(round(seconds * SPARE / 60), 60)
+    hours, minutes = divmod(round(run.duration_s * SPARE / 60), 60)
     resume = "ask for more time, or save in time and resume from there"
     return warning(f"{told}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume)
-
-
-def expect(command: Sequence[str], lines: Iterable[object]) -> tuple[Run, float] | None:
-    """Say how many seconds a command will take by the newest run of it that was done.
-
-    A run of another length tells the pace: ``--max_steps 100`` that took ten minutes makes 5,400
-    steps nine hours. What comes once, such as loading the model, is not multiplied.
-    """
-    wanted, length = _without_length(command)
-    for run in reversed([line for line in lines if isinstance(line, Run)]):
-        with suppress(ValueError):  # quotes that do not close
-            words, known = _without_length(shlex.split(run.command))
-            done = run.exit_code == 0 or run.verdict == "finished"
-            if words == wanted and done and (length is None) is (known is None):
-                times = length / known if length and known else 1.0
-                in_ranks = sum(one.seconds for one in run.spent if one.phase in ONCE)
-                once = min(run.duration_s, in_ranks / max(1, run.ranks))
-                return run, once + (run.duration_s - once) * times
-    return None
-
-
-def _without_length(words: Sequence[str]) -> tuple[list[str], float | None]:
-    """A command without how far it goes, and how far that is."""
-    kept: list[str] = []
-    length: float | None = None
-    for word in words:
-        name, equals, value = word.partition("=")
-        if not equals and kept and kept[-1].startswith("-"):
-            name, value = kept[-1], word
-        option = name.lstrip("-+").rpartition(".")[2].replace("-", "_")
-        if option in LENGTHS and value.isdecimal() and int(value) > 0:
-            length = float(value)
-            kept[len(kept) - (not equals) :] = [f"{name}="]
-        else:
-            kept.append(word)
-    return kept, length
 
 
 class MeetingPoint(NamedTuple):
@@ -338,8 +294,8 @@ def script_parses(subject: Subject) -> Finding | None:
     if isinstance(found, ast.Module):
         return ok(f"{script} is there and can be parsed")
     # srun and mpirun may start it in another folder, or in a container
-    elsewhere = subject.launch.launcher in ("slurm", "mpi") and "is not there" in found.sentence
-    return warning(found.sentence, *found.commands) if elsewhere else found
+    elsewhere = subject.launch.launcher in ("slurm", "mpi") and "is not there" in found.found
+    return warning(found.found, *found.commands) if elsewhere else found
 
 
 def _parsed(script: str) -> ast.Module | Finding:

@@ -66,10 +66,8 @@ _COMMANDS: dict[str, LauncherKind] = {
 """By the name of the program, or of the module behind ``python -m``."""
 STARTERS = ("torchrun", "accelerate")
 _PYTHON = re.compile(r"python[\d.]*")
-DEFAULT_PORT = 29500
-"""Of torchrun, for --master-port; of accelerate, too."""
-C10D_PORT = 29400
-"""Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py)."""
+DEFAULT_PORT = 29500  # Of torchrun, for --master-port; of accelerate, too.
+C10D_PORT = 29400  # Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py).
 _OF_ACCELERATE = {
     "nnodes": "num-machines",
     "node-rank": "machine-rank",

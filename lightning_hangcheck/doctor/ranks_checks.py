@@ -18,7 +18,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec import Struct
@@ -26,7 +26,7 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.launch_command import Launch, read_launch
 from lightning_hangcheck.machine import end_with_children
-from lightning_hangcheck.text.shown import bytes_in_words, format_ranks, several
+from lightning_hangcheck.text.shown import format_ranks, several
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -37,6 +37,9 @@ START = "ranks start"
 PROGRAM = Path(__file__).with_name("trial_rank.py")
 MARK = b"hangcheck-trial: "
 WHOLE_LIMIT_S = 180.0
+FIRST_LIMIT_S, STEP_LIMIT_S = 60.0, 15.0
+"""Without news, of the first rank and of any: importing torch from a cold network disk takes long,
+the first NCCL collective of a node a few seconds, all else far less."""
 GRACE_S = 3.0
 MOST_WORDS = 64 * 1024
 PR_SET_PDEATHSIG = 1
@@ -67,24 +70,11 @@ class Note(Struct, frozen=True):
     world_size: int = 0
     host: str = ""
     sums: tuple[float, float] | None = None
-    round_trip_s: float = 0.0
-    bytes_per_s: float = 0.0
 
     @property
     def name(self) -> str:
         """Of the step, with its backend."""
         return f"{self.step} ({self.backend})"
-
-
-class Limits(NamedTuple):
-    """Seconds without news until a trial is given up: of the first rank, and of any.
-
-    Importing torch from a cold network disk takes long. The first NCCL collective of a node takes a
-    few seconds, all else far less.
-    """
-
-    start_s: float = 60.0
-    step_s: float = 15.0
 
 
 class Trial(Struct, kw_only=True):
@@ -150,14 +140,17 @@ def trial_command(launch: Launch) -> tuple[str, ...] | None:
 
 
 def try_ranks(
-    command: tuple[str, ...], environment: Mapping[str, str], limits: Limits | None = None
+    command: tuple[str, ...],
+    environment: Mapping[str, str],
+    first_s: float = FIRST_LIMIT_S,
+    step_s: float = STEP_LIMIT_S,
 ) -> Trial:
     """Start ranks, listen until they end or nothing more is heard, and end what is left.
 
     Raises:
         OSError: The launcher cannot be started.
     """
-    limits, parent = limits or Limits(), os.getpid()
+    parent = os.getpid()
 
     def end_with_parent() -> None:
         """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
@@ -182,7 +175,7 @@ def try_ranks(
             unread, began = b"", time.monotonic()
             news = began
             while not trial.is_through:
-                limit = limits.step_s if trial.notes else limits.start_s
+                limit = step_s if trial.notes else first_s
                 left = min(news + limit, began + WHOLE_LIMIT_S) - time.monotonic()
                 if not select.select([listened], [], [], max(0.0, left))[0]:
                     trial.silent_s = time.monotonic() - news
@@ -269,16 +262,9 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
                 yield ok(f"every rank got the sum {right:g}", name)
         elif step in ("rendezvous", "barrier"):
             yield ok(f"ranks {format_ranks(done)} came through", name)
-    timed: dict[str, list[str]] = {}  # of each pair by the lower rank, slowest first
-    for note in sorted(notes, key=lambda one: -one.round_trip_s):
-        pair_of = note.step.removeprefix("pair ")
-        if note.round_trip_s and pair_of.startswith(f"{note.rank}-"):
-            there_and_back = f"{pair_of} {note.round_trip_s * 1000:.2f} ms"
-            speed = f"{there_and_back}, {bytes_in_words(note.bytes_per_s)}/s"
-            timed.setdefault(note.backend, []).append(speed)
-    for backend, speeds in sorted(timed.items()):
-        first = "slowest first: " * (len(speeds) > 1)
-        yield ok(first + "; ".join(speeds), f"pairs ({backend})")
+    pairs = {(note.backend, note.step) for note in notes if note.step.startswith("pair ")}
+    for backend, count in sorted(Counter(backend for backend, _ in pairs).items()):
+        yield ok(f"{several(count, 'pair')} exchanged data both ways", f"pairs ({backend})")
     if any(note.did == "no device" for note in notes):
         found = "not tried: there are fewer GPUs than ranks on a host"
         yield warning(found, "torchrun --nproc_per_node=gpu", check="nccl")

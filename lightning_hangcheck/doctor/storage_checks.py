@@ -18,7 +18,9 @@ from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
 from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
@@ -35,12 +37,11 @@ MOST_SHOWN = 12
 TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
 """Enough to get past what a local disk's cache hides of a sync, 0.1 s on a slow network."""
-KEPT_AT_ONCE = 2
-"""A checkpoint is removed only after the next one is written."""
+KEPT_AT_ONCE = 2  # A checkpoint is removed only after the next one is written.
 MOST_IN_A_FOLDER = 6
 """Entries shown of one folder: the first ones and the last, of steps the newest."""
 MOST_LINES = 30
-DIGITS = re.compile(r"(\d+)")
+DIGITS = re.compile(r"\d+")
 NAME_WIDTH = 36
 RCLONE_LIMIT_S = 3.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
@@ -52,84 +53,92 @@ KEYS = {"access_key_id": "YOUR-KEY", "secret_access_key": "YOUR-SECRET"}
 NO_BLOCK = "\0"
 
 
-class NotThere(Exception):
-    """There is nothing of that name; what cannot be opened below it is another matter."""
-
-
 @check(
     "storage",
-    "a run that is resumed from nothing starts anew, or waits for a file that never comes",
-    limit_s=LOOK_LIMIT_S + 2.0,
-)
-def checkpoints(subject: Subject) -> Iterator[Finding]:
-    """The place named by --checkpoints, as deep as --depth says, and --expect."""
-    url = subject.checkpoints
-    if url is None:
-        return
-    _import_store_of(url)
-    try:
-        files, _ = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
-    except NotThere:
-        sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
-        commands: tuple[str, ...] = ()
-        advice = "correct its spelling, or leave it to the first run"
-        if REMOTE.match(url):
-            sentence = (
-                f"{url} was not looked at: it is not a folder here, and only rclone knows remotes"
-            )
-            advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
-            commands = (f"rclone lsf {quote(url)}",)
-        elif "://" not in url:
-            commands, advice = (f"mkdir -p {quote(url)}",), "correct its spelling, or:"
-        yield Finding("failed" if subject.expect else "warning", sentence, commands, advice)
-        return
-    except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
-        yield _unusable(url, error)
-        return
-    number, size = several(len(files), "file"), bytes_in_words(sum(files.values()))
-    deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
-    yield ok(f"{url}: {number}, {size}{deep}", details=tree(files))
-    for pattern in subject.expect:
-        sizes = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
-        if sizes:
-            found = f"{pattern}: {several(len(sizes), 'file')}, {bytes_in_words(sum(sizes))}"
-            yield ok(found, "expected files")
-        else:
-            shown = ", ".join(sorted(files)[:MOST_SHOWN]) or "nothing"
-            sentence = f"nothing below {url} is {pattern}; there is: {shown}"
-            correct = f"correct --expect '{pattern}', or fetch what is missing"
-            yield failed(sentence, advice=correct, check="expected files")
-
-
-@check(
-    "storage",
-    "a save that stalls or fills the disk holds up every rank in the next barrier",
+    "a resumed run finds nothing there, or a save that stalls or fills the disk holds up every "
+    "rank in the next barrier",
     limit_s=WRITE_LIMIT_S + LOOK_LIMIT_S + 2.0,
 )
-def writing_checkpoints(subject: Subject) -> Finding | None:
-    """8 MiB written there, synchronised, read back and removed; the space that is left."""
+def checkpoints(subject: Subject) -> Iterator[Finding]:
+    """The place named by --checkpoints, as deep as --depth says, and --expect.
+
+    8 MiB are written there, synchronised, read back and removed.
+    """
     url = subject.checkpoints
     if url is None:
-        return None
-    _import_store_of(url)
+        return
+    with suppress(Exception):  # what the place needs is imported before the fork, see `apart`
+        import fsspec  # comes with torch and Lightning; the fork meets what this raises
+
+        fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
+    doing = "checkpoints"
     try:
-        write_s, sync_s, read_s = apart(WRITE_LIMIT_S, lambda: _write(url))
-        files, free = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
-    except NotThere:
-        return None  # `checkpoints` says so
+        found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
+        if found is None:
+            yield _not_there(url, expected=bool(subject.expect))
+            return
+        files, free = found
+        deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
+        total = f"{several(len(files), 'file')}, {bytes_in_words(sum(files.values()))}"
+        yield ok(f"{url}: {total}{deep}", details=tree(files))
+        for pattern in subject.expect:
+            sizes = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
+            there = ", ".join(sorted(files)[:MOST_SHOWN]) or "nothing"
+            said = f"{pattern}: {several(len(sizes), 'file')}, {bytes_in_words(sum(sizes))}"
+            missing = f"nothing below {url} is {pattern}; there is: {there}"
+            correct = f"correct --expect '{pattern}', or fetch what is missing"
+            expected = ok(said) if sizes else failed(missing, advice=correct)
+            yield replace(expected, check="expected files")
+        doing = "writing checkpoints"
+        timed = apart(WRITE_LIMIT_S, lambda: _write(url))
+        yield replace(_saving(url, files, free, *timed), check=doing)
     except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
-        return _unusable(url, error)
-    save_s = write_s + sync_s
+        if isinstance(error, ImportError):
+            needed = error.name or "fsspec"
+            said = f"{url} needs {needed}, which is not installed"
+            yield warning(said, f"pip install {needed}")
+            return
+        kind = "" if isinstance(error, NoAnswerFromStorage) else f"{type(error).__name__}: "
+        advice = "name another place: --checkpoints, or see its credentials and rights"
+        yield failed(f"{url} cannot be used ({kind}{error})", advice=advice, check=doing)
+
+
+def _not_there(url: str, *, expected: bool) -> Finding:
+    sentence = f"{url} is not there: a first run makes it, a resumed one finds nothing"
+    commands, advice = [], "correct its spelling, or leave it to the first run"
+    if REMOTE.match(url):
+        sentence = (
+            f"{url} was not looked at: it is not a folder here, and only rclone knows remotes"
+        )
+        advice = "name it as fsspec does: s3://BUCKET/PATH; to see what is there:"
+        commands = [f"rclone lsf {quote(url)}"]
+    elif "://" not in url:
+        commands, advice = [f"mkdir -p {quote(url)}"], "correct its spelling, or:"
+    return (failed if expected else warning)(sentence, *commands, advice=advice)
+
+
+def _saving(
+    url: str,
+    files: Mapping[str, int],
+    free: int | None,
+    write_s: float,
+    sync_s: float,
+    read_s: float,
+) -> Finding:
+    """What a save takes there, and whether there is room for two of the largest checkpoints."""
+
+    def rate(seconds: float) -> str:
+        return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
+
     speed = (
-        f"written at {_rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
-        f"({_rate(save_s)} together), read back at {_rate(read_s)}"
+        f"written at {rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
+        f"({rate(write_s + sync_s)} together), read back at {rate(read_s)}"
     )
     sizes: Counter[str] = Counter()  # of a checkpoint: a file, or a folder with all in it
     for path, size in files.items():
         sizes[path.split("/")[0]] += size
-    largest = max(sizes.values(), default=0)
-    if largest:
-        takes = seconds_in_words(largest / TRIAL_BYTES * save_s)
+    if largest := max(sizes.values(), default=0):
+        takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
         speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
     if free is not None and free < KEPT_AT_ONCE * largest:
         left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
@@ -137,20 +146,25 @@ def writing_checkpoints(subject: Subject) -> Finding | None:
     return ok(speed)
 
 
-def _look(url: str, depth: int) -> tuple[dict[str, int], int | None]:
-    """Sizes by the path from there, without our own trial; and bytes left, if anybody says."""
-    system, root = _open(url)
+def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
+    """Sizes by the path from there, and bytes left if anybody says; None where nothing is."""
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(url)
+    if not system.exists(root):
+        return None
     listed = system.find(root, maxdepth=depth, detail=True)
-    start = len(root.rstrip("/")) + 1
-    sizes = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
-    files = {path: size for path, size in sizes.items() if not path.startswith(TRIAL)}
+    start = len(str(root).rstrip("/")) + 1
+    files = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
     return files, shutil.disk_usage(root).free if "file" in system.protocol else None
 
 
 def _write(url: str) -> tuple[float, float, float]:
     """Seconds until it was written, until it was safe, and until it was read back."""
-    system, root = _open(url)
-    trial, data = f"{root.rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
+    import fsspec
+
+    system, root = fsspec.core.url_to_fs(url)
+    trial, data = f"{str(root).rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
     moments = [time.monotonic()]
     try:
         with system.open(trial, "wb") as file:
@@ -170,41 +184,6 @@ def _write(url: str) -> tuple[float, float, float]:
             system.rm_file(trial)
 
 
-def _import_store_of(url: str) -> None:
-    """Import what a place of its kind needs, before the fork that asks it, see `apart`."""
-    with suppress(Exception):  # the fork meets the same, and what it raises is told
-        import fsspec
-
-        fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
-
-
-def _open(url: str) -> tuple[Any, str]:
-    """The file system of a place, and its path there.
-
-    Raises:
-        NotThere: Nothing of that name is there.
-    """
-    import fsspec  # comes with torch and Lightning; a place of checkpoints is asked for by name
-
-    system, root = fsspec.core.url_to_fs(url)
-    if not system.exists(root):
-        raise NotThere(url)
-    return system, str(root)
-
-
-def _rate(seconds: float) -> str:
-    return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
-
-
-def _unusable(url: str, error: Exception) -> Finding:
-    if isinstance(error, ImportError):
-        needed = error.name or "fsspec"
-        return warning(f"{url} needs {needed}, which is not installed", f"pip install {needed}")
-    kind = "" if isinstance(error, NoAnswerFromStorage) else f"{type(error).__name__}: "
-    advice = "name another place: --checkpoints, or see its credentials and rights"
-    return failed(f"{url} cannot be used ({kind}{error})", advice=advice)
-
-
 def tree(files: Mapping[str, int]) -> tuple[str, ...]:
     """Draw files below a place as a tree: sizes at the right, what is too much counted."""
 
@@ -213,13 +192,14 @@ def tree(files: Mapping[str, int]) -> tuple[str, ...]:
         for path, size in files.items():
             name, slash, rest = path.partition("/")
             inside.setdefault(name + slash, {})[rest] = size
-        # step_9 before step_10: digits count by their value
-        names = sorted(inside, key=lambda name: [_number(part) for part in DIGITS.split(name)])
+        # step_9 before step_10: digits count by their value, as many as there are
+        names = sorted(inside, key=lambda name: DIGITS.sub(lambda one: one[0].zfill(20), name))
         hidden = len(names) - MOST_IN_A_FOLDER
-        for at, name in enumerate(names):
-            if hidden > 0 and MOST_IN_A_FOLDER - 1 <= at < len(names) - 1:
-                if at == MOST_IN_A_FOLDER - 1:
-                    yield f"{indent}... {hidden} more"
+        if hidden > 0:
+            names[MOST_IN_A_FOLDER - 1 : -1] = [""]
+        for name in names:
+            if not name:
+                yield f"{indent}... {hidden} more"
                 continue
             found = inside[name]
             count = f"{several(len(found), 'file')}, " if name.endswith("/") else ""
@@ -232,10 +212,6 @@ def tree(files: Mapping[str, int]) -> tuple[str, ...]:
     if len(lines) > MOST_LINES:
         lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
     return tuple(lines)
-
-
-def _number(part: str) -> tuple[int, str]:
-    return (int(part), "") if part.isdecimal() else (-1, part)
 
 
 @check(

@@ -1,4 +1,4 @@
-"""A rank of a trial: meets the others, adds numbers with them, and times each pair.
+"""A rank of a trial: meets the others, adds numbers with them, and exchanges data with each.
 
 Run by the launcher that is tried, with the Python that this starts, so it imports torch and
 otherwise only what Python brings along. It says what it begins and what it has done, one line each;
@@ -10,7 +10,6 @@ import os
 import re
 import socket
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -21,7 +20,6 @@ import torch.distributed as dist
 
 MARK = "hangcheck-trial: "
 ELEMENTS = 1024
-PINGS = 5
 LARGE_BYTES = 4 * 2**20
 MOST_PAIRED = 8
 """Pairs grow with the square of the ranks: 28 among the first eight, which suffice for one node."""
@@ -86,31 +84,17 @@ def _try_backend(
         numbers = torch.full((ELEMENTS,), float(rank + 1), device=device)
         dist.all_reduce(numbers, group=group)
         facts["sums"] = [float(numbers.min()), float(numbers.max())]
+    data = torch.zeros(LARGE_BYTES // 4, device=device)
     for low, high in combinations(range(paired), 2):
         if rank in (low, high):
-            with _step(say, f"pair {low}-{high}", backend) as facts:
-                facts.update(_time_pair(rank == low, low + high - rank, device, group))
-
-
-def _time_pair(
-    first: bool, other: int, device: torch.device, group: "dist.ProcessGroup | None"
-) -> dict[str, float]:
-    """Seconds of the quickest way there and back, and bytes a second of a large one."""
-
-    def there_and_back(data: torch.Tensor) -> float:
-        began = time.monotonic()
-        for sends in (first, not first):
-            if sends:
-                dist.send(data, other, group=group)
-            else:
-                dist.recv(data, other, group=group)
-        if data.is_cuda:
-            torch.cuda.synchronize()
-        return max(time.monotonic() - began, 1e-9)
-
-    small, large = (torch.zeros(size // 4, device=device) for size in (4, LARGE_BYTES))
-    quickest = min(there_and_back(small) for _ in range(PINGS))
-    return {"round_trip_s": quickest, "bytes_per_s": 2 * LARGE_BYTES / there_and_back(large)}
+            with _step(say, f"pair {low}-{high}", backend):
+                for sender in (low, high):
+                    if rank == sender:
+                        dist.send(data, low + high - rank, group=group)
+                    else:
+                        dist.recv(data, low + high - rank, group=group)
+                if data.is_cuda:
+                    torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import (
-    FAMILIES,
     Piece,
     Weights,
     count_weights,
@@ -21,7 +20,7 @@ from lightning_hangcheck.planning.config import (
     read_fields,
 )
 from lightning_hangcheck.planning.plan import settle_use
-from lightning_hangcheck.planning.planner import Model, make_plan, place
+from lightning_hangcheck.planning.planner import ENCODERS, Model, make_plan
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -83,11 +82,8 @@ def counted_weights(config: Path) -> Weights:
         piece = pieces[block or ("after" if seen_block else "before")]
         piece[0] += parameter.numel()
         piece[1] += parameter.numel() if name in linear else 0
-    found = [Piece(*piece) for piece in pieces.values()]
     return Weights(
-        before=found[0],
-        blocks=tuple(found[1:-1]),
-        after=found[-1],
+        pieces=tuple(Piece(*piece) for piece in pieces.values()),
         sureness="counted",
         source=f"{type(module).__name__} of transformers {version('transformers')}, "
         "built without loading weights",
@@ -102,8 +98,8 @@ def _build(config: Path) -> Module:
         str(config.parent if config.name == "config.json" else config), local_files_only=True
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
-    kind, family = transformers.AutoModel, FAMILIES.get(known.model_type)
-    if named is None and (family is None or family.head):  # it names no architecture
+    kind = transformers.AutoModel
+    if named is None and known.model_type not in ENCODERS:  # it names no architecture
         if type(known) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
             kind = transformers.AutoModelForSeq2SeqLM
         if type(known) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -182,7 +178,7 @@ def plan_memory(
                 why = f"{error.name or error} is not installed"
             weights = count_weights(fields)
             assumed = (*assumed, f"weights by formula: {why}")
-    return make_plan(Model(model, fields, weights), machine, use, place, assumed, phases)
+    return make_plan(Model(model, fields, weights), machine, use, assumed, phases)
 
 
 @contextlib.contextmanager

@@ -98,8 +98,7 @@ def rank_hours(world_size: int, seconds: float) -> float:
 
 
 STANDING = ("suspect", "hang", "dead")
-OVER = ("crashed", "finished")
-"""How a round ends, and with it its silence."""
+OVER = ("crashed", "finished")  # How a round ends, and with it its silence.
 
 
 class Stall(Struct, frozen=True, kw_only=True):

@@ -6,12 +6,11 @@ process (`ProcessMeter`); GPUs are asked in a thread of their own, as a driver m
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections import deque
 from datetime import datetime, timezone
-from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -29,7 +28,6 @@ from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.saved_run import (
     RunningRank,
     SavedRun,
-    last_checkpoint,
     read_fact,
     read_saved_run,
 )
@@ -42,6 +40,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.evidence import GpuState
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.report.saved_run import JournalEnd
@@ -81,20 +80,14 @@ class RankUse(Struct, frozen=True, kw_only=True):
     a_step: StepTimes | None = None
 
 
-class Slowest(NamedTuple):
-    """A rank's own work in a step against the median rank's, and where most of it differs."""
-
-    ratio: float
-    part: str
-
-
 class RankNow(Struct, frozen=True, kw_only=True):
     """One rank at one moment; None and empty for what nobody tells.
 
     Attributes:
         culprit: The verdict in force names it.
         waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
-        slowest: It has more work of its own in a step than all others; None for all other ranks.
+        slowest: Of the rank with more work of its own in a step than all others: times the median
+            rank's, and where most of it differs.
         kept: The last checkpoint, in words, and ``kept_at`` when.
     """
 
@@ -106,7 +99,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     waits_for: str = ""
     step: int | None = None
     step_s: float | None = None
-    slowest: Slowest | None = None
+    slowest: str = ""
     kept: str = ""
     kept_at: str = ""
     memory_bytes: int | None = None
@@ -133,6 +126,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     command: str = ""
     over: str = ""
     verdict: Verdict | None = None
+    no_verdict: str = "no verdict yet"
     ranks: tuple[RankNow, ...] = ()
     gaps: tuple[str, ...] = ()
 
@@ -178,7 +172,7 @@ def ranks_now(
         if journal.rank is None:
             continue
         mark, step = journal.checkpoint, journal.kept_step
-        words = f"{mark.number}: {plain(mark.name)}" if mark else ""
+        words = f"{mark.number}: {plain(mark.name)}" if mark else "none yet"
         found[journal.rank] = RankNow(
             rank=journal.rank,
             standing="ended" if over or journal.rank in seen else "unseen",
@@ -194,7 +188,7 @@ def ranks_now(
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
         # a verdict in force says how a rank stands that runs, its page all else
         beat, standing = page.beat, known.standing
-        kept, kept_at = last_checkpoint(beat, saved=saved)
+        kept, kept_at = _kept(beat, saved=saved)
         if standing not in ("gone", "stuck", "stopped", "waits"):
             # when its sidecar looks, too; before its pace is known, loading a model takes its time
             quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
@@ -208,7 +202,7 @@ def ranks_now(
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
             step=beat.step,
             step_s=page.step_s,
-            kept=kept.removeprefix("CHECKPOINT "),
+            kept=kept,
             kept_at=kept_at,
             memory_bytes=page.memory_bytes,
             use=(used or {}).get(page.rank, RankUse()),
@@ -222,13 +216,27 @@ def ranks_now(
     )
     if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
         first = steps.ranks[0]
-        why = Slowest(first.ratio, slower_part(first.mean, steps.typical))
+        why = f"x{first.ratio:.1f} {slower_part(first.mean, steps.typical)}"
         found[first.rank] = replace(found[first.rank], slowest=why)
 
     def place(row: RankNow) -> tuple[bool, int, bool, int]:
-        return not row.culprit, ORDER.index(row.standing), row.slowest is None, row.rank
+        return not row.culprit, ORDER.index(row.standing), not row.slowest, row.rank
 
     return tuple(sorted(found.values(), key=place))
+
+
+def _kept(beat: Beat, *, saved: bool) -> tuple[str, str]:
+    """The checkpoint to go on from, and when; before its first step the last one passed.
+
+    Where some rank of the job has ``saved``, the others need no save of their own.
+    """
+    mark, save = beat.checkpoint, beat.save
+    if save is not None:
+        done, where = ("saved", "at") if save.number else ("goes on", "from")
+        return f"{done}{'' if save.step is None else f' {where} step {save.step}'}", save.at
+    if beat.step is not None:
+        return "" if saved else "no save yet", ""
+    return ("none yet", "") if mark is None else (f"{mark.number}: {plain(mark.name)}", mark.at)
 
 
 def _judged(verdict: Verdict) -> Iterator[RankNow]:
@@ -313,8 +321,7 @@ class ProcessMeter:
         return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
-EVERY_S = 10.0
-"""Asking takes a process of its own and a tenth of a second: 1 % of a core."""
+EVERY_S = 10.0  # Asking takes a process of its own and a tenth of a second: 1 % of a core.
 ANSWER_LIMIT_S = 5.0
 
 
@@ -344,8 +351,7 @@ class GpuReader:
 
 STAT_LIMIT_S = 1.0
 """For the times of a few files: storage that takes longer is asked again at the next look."""
-FOLDER_SHARE = 100
-"""A folder that takes 10 ms to read is read once a second at most: 1 % of a core."""
+FOLDER_SHARE = 100  # A folder that takes 10 ms to read is read once a second at most: 1 % of a core
 GONE_AFTER_S = 3.0
 """At a run's start its watcher has yet to come, and at its end ranks, watcher and session go one
 after the other."""
@@ -356,19 +362,19 @@ LEFT = "nobody records it on this machine any more, and its end was not written 
 
 
 class RunFollower:
-    """Follows one run."""
+    """Follows one run; its folder may be ``saved``, read just now."""
 
-    def __init__(self, folder: RunFolder, shown_folder: str) -> None:
+    def __init__(self, folder: RunFolder, shown_folder: str, saved: SavedRun | None = None) -> None:
         self._folder = folder
         self._shown_folder = shown_folder
         self._job = RunningJobReader(folder)
         self._meters: dict[int, ProcessMeter] = {}
         self._gpus = GpuReader()
-        self._saved: SavedRun | None = None
-        self._record: RunRecord | None = None
+        self._saved = saved
+        self._record = saved.record if saved is not None else None
         self._mark: list[tuple[int, int]] = []
         self._changed_at = time.time()
-        self._read_again_at = 0.0
+        self._read_again_at = time.monotonic() + 1.0 if saved is not None else 0.0
         self._alive_at: float | None = None
         self._watched = False
 
@@ -386,7 +392,8 @@ class RunFollower:
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
         pids = [rank.beat.pid for rank in job.ranks]
-        self._gpus.ask(pids)
+        if self._meters:  # a single reading has no time for an answer
+            self._gpus.ask(pids)
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         used = {
             rank.rank: self._meters[pid].read(rank, job.read_ns, gpus.get(pid, ()))
@@ -402,6 +409,7 @@ class RunFollower:
             command="" if record is None else record.command,
             over=over,
             verdict=verdict,
+            no_verdict=f"no verdict {'that can be read' if saved.refused else 'yet'}",
             ranks=ranks_now(
                 running=job.ranks,
                 verdict=verdict,
@@ -445,11 +453,8 @@ class RunFollower:
             return _ended(record, record.ended_at)
         if self._alive_at is not None:
             return LEFT if time.monotonic() - self._alive_at >= GONE_AFTER_S else ""
-        if record is not None:
-            # by the machine: containers may share a host's name. Older records have only that
-            on_host = socket.gethostname() in record.nodes
-            if record.machine == which_machine() if record.machine else on_host:
-                return LEFT
+        if record is not None and "" != record.machine == which_machine():
+            return LEFT  # by the machine: containers may share a host's name
         quiet_s = time.time() - self._changed_at
         if quiet_s < QUIET_FOLDER_S:
             return ""

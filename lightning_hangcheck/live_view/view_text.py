@@ -91,7 +91,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     first, uses = group[0], [row.use for row in group]
     # the longest silence; of ranks that run it is told by their pace
     silent = [row.silent_s for row in group if row.silent_s is not None and row.has_problem]
-    state: str = first.standing if first.slowest is None else "slowest"
+    state: str = "slowest" if first.slowest else first.standing
     state += f" {seconds_in_short(max(silent))}" if silent else ""
     phases = [name for name, _ in Counter(row.phase for row in group if row.phase).most_common()]
     # the slowest rank's pace: its own median, and how many times as long it takes now
@@ -106,8 +106,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     steps = [use.a_step for use in uses if use.a_step is not None]
     own = seconds_in_short(max(step.own_s for step in steps)) if steps else ""
     rest = seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
-    if own and (told := next((row.slowest for row in group if row.slowest), None)) is not None:
-        own += f" x{told.ratio:.1f} {told.part}"
+    own = f"{own} {first.slowest}".strip() if own else ""
     oldest = min(group, key=lambda row: (row.kept_at == "", row.kept_at))
     age = ""
     with suppress(ValueError):
@@ -148,7 +147,7 @@ def _style(row: RankNow) -> str:
     if row.culprit:
         return "bold red"
     if not row.has_problem:
-        running = "" if row.slowest is None else "yellow"
+        running = "yellow" if row.slowest else ""
         return running if row.standing == "runs" else "dim"
     return "red" if row.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
 
@@ -160,7 +159,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
         """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
         starting = row.kept if row.step is None else ""
         place = row.phase if row.has_problem else ""
-        return row.culprit, row.standing, row.slowest is None, row.waits_for, starting, place
+        return row.culprit, row.standing, row.slowest, row.waits_for, starting, place
 
     groups: dict[Hashable, list[RankNow]] = {}
     for row in ranks:
@@ -197,7 +196,7 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
     def told(text: str, first: str, rest: str, most: int, style: str = "") -> list[Line]:
         return [Line(fit(line, room), style) for line in wrapped(text, first, rest, most, room)]
 
-    top, status = [Line("no verdict yet")], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
+    top, status = [Line(now.no_verdict)], f"{now.at:%H:%M:%S}Z  {now.over or now.status}"
     if verdict is not None:
         kind = verdict.verdict.upper()
         text = render_line(verdict).removeprefix(kind).strip()

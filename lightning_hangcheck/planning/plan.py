@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.planning.config import Fields
 
-GB = 10**9
-"""Bytes of a GB, as accelerate reads ``"72GB"``; a GPU sold as 80 GB has a little more."""
+GB = 10**9  # Bytes of a GB, as accelerate reads ``"72GB"``; a GPU sold as 80 GB has a little more.
 SpeedClass = Literal["fast", "good", "acceptable", "slow", "too slow"]
-SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)
-"""The classes, the fastest first."""
+SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)  # The classes, the fastest first.
 
 
 class Extra(Struct, frozen=True):
@@ -127,7 +125,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     seconds_per_pass: float
     speed: SpeedClass
     reason: str
-    placed_by: str
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     phases: tuple[Plan, ...] = ()

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.planning.config import Fields, Weights, compute_bytes, family_of, is_gated
+from lightning_hangcheck.planning.config import QUANTIZED, Fields, Weights, compute_bytes
 from lightning_hangcheck.planning.plan import GB, SPEEDS, Plan, Share, WayOut
 from lightning_hangcheck.text.shown import several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import TypeAlias
+    from collections.abc import Iterator
 
     from lightning_hangcheck.planning.plan import Machine, PlannedPhase, SpeedClass, Use
 
-    Placing: TypeAlias = "Callable[[Sizes, tuple[int, ...]], Placement]"
+# Of activations and cache
 
 FLOAT32 = 4
 """Bytes: norms and the logits of a token are computed in float32 whatever the model's own format
@@ -31,53 +30,64 @@ ROUTED = 4
 (transformers/integrations/moe.py, grouped_mm_experts_forward)."""
 WRITTEN_OUT = 5
 """Copies of the wide vector in an activation that is computed term by term (NewGELUActivation)."""
-RELATIVE_POSITIONS = 4
-"""Copies of the table of relative positions, heads x context x context (T5Attention.forward)."""
+RELATIVE_POSITIONS = 4  # Copies of the table of relative positions (T5Attention.forward).
 WINDOWED = ("sliding_attention", "chunked_attention")
 WITHOUT = ("linear_attention", "conv", "mamba")
 """Layers whose state does not grow with the context; it is small, and counted as nothing."""
 WINDOW_IN_ALL_LAYERS = ("mistral", "mixtral", "starcoder2", "phi3")
 """Families that give every layer the window if there is one, and name no kinds of layers."""
+ENCODERS = ("albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta")
+"""Families that make no text token by token, and so keep no cache."""
 
+# Of placing
 
-class Sizes(Struct, frozen=True, kw_only=True):
-    """Bytes of a model's parts.
+BUFFER = 1.25
+QUANTIZING_SHARE = 0.9
+"""transformers leaves a tenth of each limit for quantizing (quantizer_bnb_8bit.py)."""
+GPU_SHARE = 0.9
+"""Of each GPU, for weights: what from_pretrained takes by itself too ("90% is a good compromise",
+transformers/integrations/accelerate.py)."""
+CUDA_CONTEXT = 500_000_000
+"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and the kernels of
+its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
+TENTH_OF_GB = 10**8
 
-    Attributes:
-        pieces: Weights in the order of running: embeddings, each layer, norm and head.
-        extras: Of the modules beside the model on the first GPU.
-    """
+# Of speed
 
-    pieces: tuple[int, ...]
-    cache: int
-    activations: int
-    extras: int
-    extras_on_cpu: int
-    quantized: bool
+BUS = 12e9
+"""Bytes a second from main memory to a GPU. PCIe 4.0 with 16 lanes can carry 32e9; weights that
+accelerate offloads lie in pageable memory, which goes through a buffer at about a third of that."""
+DISK = 2e9  # Bytes a second that a local NVMe disk reads; network storage is far slower.
+MAIN_MEMORY = 50e9
+"""Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
+GPU_MEMORY = 1e12
+"""Bytes a second that a GPU reads of its own memory, by their data sheets: RTX 4090 1.0e12, A100
+1.6e12 to 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
+LAYER_S = 0.5e-3
+"""Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
+model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
+ANSWER = 512  # Tokens of a debugging run's longest answer, the cap that `generate` sets by default.
+ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
+"""Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
+TIGHT = 0.05
+"""Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
+MEANS: dict[SpeedClass, str] = {
+    "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
+    "good": "GPUs hold all, and nothing is copied for a token",
+    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes, weights copied for "
+    "each; above that `generate` warns",
+    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes, weights copied for each; "
+    "nobody waits longer for one answer",
+    "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
+}
+"""What each class promises, with the reason for its threshold."""
 
-    @property
-    def weights(self) -> int:
-        """All weights."""
-        return sum(self.pieces)
+# Of ways out
 
-    @property
-    def layers(self) -> int:
-        """Number of layers."""
-        return len(self.pieces) - 2
-
-
-def sizes_of(fields: Fields, weights: Weights, use: Use) -> Sizes:
-    """Work out all bytes of a model in this use."""
-    number = compute_bytes(use.dtype)
-    pieces = (weights.before, *weights.blocks, weights.after)
-    return Sizes(
-        pieces=tuple(piece.bytes_in(use.dtype) for piece in pieces),
-        cache=sum(cache_bytes(fields, use.context, use.batch, number)),
-        activations=activation_bytes(fields, use.context, use.batch, number),
-        extras=sum(extra.size for extra in use.extras if not extra.on_cpu),
-        extras_on_cpu=sum(extra.size for extra in use.extras if extra.on_cpu),
-        quantized=use.dtype in ("int8", "int4"),
-    )
+MOST_GPUS = 16
+LARGEST_GPU_GB = 512
+LEAST_CONTEXT = 256
+UNUSED = 0.5  # Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB.
 
 
 def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> int:
@@ -92,9 +102,8 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
     1,500 tokens and two formats, it is right within a factor of 1.5
     (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the
     square of the context.
-
     """
-    wide = WRITTEN_OUT if fields.written_out else 3 if is_gated(fields) else 2
+    wide = WRITTEN_OUT if fields.written_out else 3 if fields.is_gated else 2
     feed = wide * fields.intermediate  # numbers of one token that live at once
     if fields.experts:
         feed = max(1, fields.experts_per_token) * (feed + ROUTED * fields.hidden)
@@ -106,7 +115,7 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
         FLOAT32 * 2 * fields.hidden,
     )
     tokens = batch * context * (number_bytes * KEPT * fields.hidden + max(stages))
-    if family_of(fields).relative_positions:
+    if fields.relative_positions:
         tokens += number_bytes * RELATIVE_POSITIONS * fields.heads * context**2
     return max(tokens, batch * fields.vocabulary * (number_bytes + FLOAT32))
 
@@ -129,7 +138,7 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
     if fields.two_stacks:
         # the decoder's own tokens, and the encoder's once more: the context may be either's
         return (2 * token * context,) * (fields.decoder_layers or fields.layers)
-    if not family_of(fields).generates:
+    if fields.model_type in ENCODERS:
         return (0,) * fields.layers
     everywhere = not fields.kinds and fields.model_type in WINDOW_IN_ALL_LAYERS
     windowed = min(context, max(1, (fields.window or context + 1) - 1))
@@ -139,38 +148,53 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
     return tuple(token * sizes.get(kind, usual) for kind in kinds)
 
 
-BUFFER = 1.25
-QUANTIZING_SHARE = 0.9
-"""transformers leaves a tenth of each limit for quantizing (quantizer_bnb_8bit.py)."""
-OWN_RULES = "accelerate's rules"
-GPU_SHARE = 0.9
-"""Of each GPU, for weights: what from_pretrained takes by itself too ("90% is a good compromise",
-transformers/integrations/accelerate.py)."""
-CUDA_CONTEXT = 500_000_000
-"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and the kernels of
-its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
+class Model(Struct, frozen=True):
+    """A model as far as planning knows it: its name, its sizes, its weights."""
+
+    name: str
+    fields: Fields
+    weights: Weights
 
 
-class Placement(Struct, frozen=True):
-    """Whole layers and bytes of weights on each GPU, in main memory, and on disk, in this order."""
+class Sizes(Struct, frozen=True, kw_only=True):
+    """Bytes of a model's parts in one use; ``pieces`` in the order of `Weights`."""
 
-    layers: tuple[int, ...]
-    weights: tuple[int, ...]
-    by: str = OWN_RULES
+    pieces: tuple[int, ...]
+    cache: int
+    activations: int
+    extras: int
+    extras_on_cpu: int
+    quantized: bool
 
 
-def place(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
-    """Place all pieces.
+def sizes_of(fields: Fields, weights: Weights, use: Use) -> Sizes:
+    """Work out all bytes of a model in this use."""
+    number = compute_bytes(use.dtype)
+    return Sizes(
+        pieces=tuple(piece.bytes_in(use.dtype) for piece in weights.pieces),
+        cache=sum(cache_bytes(fields, use.context, use.batch, number)),
+        activations=activation_bytes(fields, use.context, use.batch, number),
+        extras=sum(extra.size for extra in use.extras if not extra.on_cpu),
+        extras_on_cpu=sum(extra.size for extra in use.extras if extra.on_cpu),
+        quantized=use.dtype in QUANTIZED,
+    )
+
+
+def place(sizes: Sizes, limits: tuple[int, ...]) -> list[tuple[int, int]]:
+    """Place all pieces by accelerate's rules.
 
     Args:
         sizes: Of the model.
         limits: ``max_memory`` of each GPU, then of the main memory; the disk takes the rest.
+
+    Returns:
+        Whole layers and bytes of weights on each GPU, in main memory, and on disk, in this order.
     """
-    share = QUANTIZING_SHARE if sizes.quantized else 1.0
     last_gpu = len(limits) - 2
     if last_gpu > 0:  # balanced: each but the last takes a fair part
-        fair = sizes.weights // (last_gpu + 1) + int(BUFFER * max(sizes.pieces))
+        fair = sum(sizes.pieces) // (last_gpu + 1) + int(BUFFER * max(sizes.pieces))
         limits = (*(min(limit, fair) for limit in limits[:last_gpu]), *limits[last_gpu:])
+    share = QUANTIZING_SHARE if sizes.quantized else 1.0
     rooms = [*(int(limit * share) for limit in limits), None]
     main = {0, len(limits) - 1}
     used, layers = [0] * len(rooms), [0] * len(rooms)
@@ -183,56 +207,56 @@ def place(sizes: Sizes, limits: tuple[int, ...]) -> Placement:
             device += 1
         used[device] += piece
         layers[device] += 0 < index < last
-    return Placement(tuple(layers), tuple(used))
+    return list(zip(layers, used, strict=True))
 
 
-def fitting_limits(sizes: Sizes, machine: Machine, placing: Placing) -> tuple[int, ...]:
-    """Choose max_memory: 90 % of each GPU, or less where what stands beside the weights needs more.
+def fit(sizes: Sizes, machine: Machine) -> tuple[tuple[int, ...], tuple[Share, ...]]:
+    """Choose max_memory (90 % of each GPU, or less where more must stand beside the weights).
 
     What stands beside them depends on where the layers are, and that on the limits: so they are
     lowered until what was placed leaves the room that it needs. Room that was kept is never given
     back, so this ends.
 
     Returns:
-        Bytes for each GPU, then for the main memory.
+        Bytes for each GPU, then for the main memory; and what each device holds then.
     """
     main = max(0, machine.cpu - sizes.extras_on_cpu)
+    limits: tuple[int, ...]
     if not machine.gpus:
-        return (max(0, main - sizes.cache - sizes.activations - sizes.extras),)
+        limits = (max(0, main - sizes.cache - sizes.activations - sizes.extras),)
+        return limits, _shares(sizes, machine, limits)
     tenths = [int(memory * GPU_SHARE) for memory in machine.gpus]
     kept = [0] * len(machine.gpus)
-    for _ in range(sizes.layers + 1):
+    for _ in range(len(sizes.pieces) - 1):
         left = [max(0, memory - room) for memory, room in zip(machine.gpus, kept, strict=True)]
         limits = (*map(min, tenths, left), main)
-        shares = shares_of(sizes, machine, limits, placing(sizes, limits))
+        shares = _shares(sizes, machine, limits)
         needed = [share.cache + share.activations + share.extras + CUDA_CONTEXT for share in shares]
         if all(need <= room for need, room in zip(needed, kept, strict=False)):
             break
         kept = [max(pair) for pair in zip(needed, kept, strict=False)]
-    return limits
+    return limits, shares
 
 
-def shares_of(
-    sizes: Sizes, machine: Machine, limits: tuple[int, ...], placement: Placement
-) -> tuple[Share, ...]:
-    """Say what each device holds, GPUs first; main memory and disk only if they hold something.
+def _shares(sizes: Sizes, machine: Machine, limits: tuple[int, ...]) -> tuple[Share, ...]:
+    """GPUs first; main memory and disk only if they hold something.
 
     Layers that are offloaded run on the first GPU, so their keys and values are there.
     """
-    gpus, layers = len(machine.gpus), max(1, sizes.layers)
-    shares = []
+    gpus, every, shares = len(machine.gpus), max(1, len(sizes.pieces) - 2), []
+    placed = place(sizes, limits)
+    away = sum(layers for layers, _ in placed[max(1, gpus) :])
     devices = [(str(number), memory) for number, memory in enumerate(machine.gpus)]
     for index, (name, memory) in enumerate([*devices, ("cpu", machine.cpu), ("disk", 0)]):
-        is_gpu = index < gpus
+        is_gpu, (layers, weights) = index < gpus, placed[index]
         runs = is_gpu or (index == 0 and not gpus)
-        mine = placement.layers[index] + (0 if index else sum(placement.layers[max(1, gpus) :]))
         share = Share(
             device=name,
             memory=memory,
             limit=limits[index] if index < len(limits) else 0,
-            layers=placement.layers[index],
-            weights=placement.weights[index],
-            cache=sizes.cache * mine // layers if runs else 0,
+            layers=layers,
+            weights=weights,
+            cache=sizes.cache * (layers + (0 if index else away)) // every if runs else 0,
             activations=sizes.activations if runs else 0,
             extras=(0 if index else sizes.extras) + (sizes.extras_on_cpu if name == "cpu" else 0),
         )
@@ -243,57 +267,12 @@ def shares_of(
     return tuple(shares)
 
 
-BUS = 12e9
-"""Bytes a second from main memory to a GPU. PCIe 4.0 with 16 lanes can carry 32e9; weights that
-accelerate offloads lie in pageable memory, which goes through a buffer at about a third of that."""
-DISK = 2e9
-"""Bytes a second that a local NVMe disk reads; network storage is far slower."""
-MAIN_MEMORY = 50e9
-"""Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
-GPU_MEMORY = 1e12
-"""Bytes a second that a GPU reads of its own memory, by their data sheets: RTX 4090 1.0e12, A100
-1.6e12 to 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
-LAYER_S = 0.5e-3
-"""Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
-model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
-ANSWER = 512
-"""Tokens of a debugging run's longest answer, the cap that `generate` sets by default."""
-ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
-"""Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
-TIGHT = 0.05
-"""Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
-MEANS: dict[SpeedClass, str] = {
-    "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
-    "good": "GPUs hold all, and nothing is copied for a token",
-    "acceptable": f"{ANSWER} tokens within {ACCEPTABLE_S / 60:.0f} minutes, weights copied for "
-    "each; above that `generate` warns",
-    "slow": f"{ANSWER} tokens within {SLOW_S / 60:.0f} minutes, weights copied for each; "
-    "nobody waits longer for one answer",
-    "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
-}
-"""What each class promises, with the reason for its threshold."""
-
-
-def seconds_per_pass(shares: tuple[Share, ...]) -> float:
-    """Seconds that one token takes at least to carry offloaded weights; 0 without GPUs."""
-    weights = {share.device: share.weights for share in shares}
-    speed = BUS if "0" in weights else MAIN_MEMORY
-    return weights.get("cpu", 0) / speed + weights.get("disk", 0) / DISK
-
-
-def seconds_per_token(shares: tuple[Share, ...], layers: int) -> float:
-    """Seconds that one token takes, about: each weight is read once, and each layer is started."""
-    on_gpus = sum(share.weights + share.cache for share in shares if share.device.isdigit())
-    return on_gpus / GPU_MEMORY + layers * LAYER_S + seconds_per_pass(shares)
-
-
-def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
-    """Return the class to expect, and why in one sentence."""
+def _speed(shares: tuple[Share, ...], seconds: float) -> tuple[SpeedClass, str]:
+    """The class to expect where carrying weights takes so long a token, and why in one sentence."""
     short = next((share for share in shares if share.headroom < 0), None)
     if short is not None:
         place = "the main memory" if short.device == "cpu" else f"GPU {short.device}"
         return "too slow", f"it does not fit: {place} lacks {-short.headroom / GB:.1f} GB"
-    seconds = seconds_per_pass(shares)
     if seconds:  # for example ``9 layers (3.9 GB) in main memory must be copied ...``
         answer_s, names = seconds * ANSWER, {"cpu": "in main memory", "disk": "on disk"}
         where = " and ".join(
@@ -317,27 +296,18 @@ def speed_of(shares: tuple[Share, ...]) -> tuple[SpeedClass, str]:
     return ("good", f"{left}: little for surprises") if tight < TIGHT else ("fast", left)
 
 
-# The plan
-
-TENTH_OF_GB = 10**8
-
-
-class Model(Struct, frozen=True):
-    """A model as far as planning knows it: its name, its sizes, its weights."""
-
-    name: str
-    fields: Fields
-    weights: Weights
-
-
-def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) -> Plan:
+def outline(model: Model, machine: Machine, use: Use) -> Plan:
     """Plan one use of a model on one machine."""
     sizes = sizes_of(model.fields, model.weights, use)
-    limits = fitting_limits(sizes, machine, placing)
-    placement = placing(sizes, limits)
-    shares = shares_of(sizes, machine, limits, placement)
-    speed, reason = speed_of(shares)
-    away = -2 if machine.gpus else -1
+    limits, shares = fit(sizes, machine)
+    layers, weights = len(sizes.pieces) - 2, {share.device: share.weights for share in shares}
+    # each weight is read once for a token, what is offloaded is carried, and each layer is started
+    to_gpu = BUS if machine.gpus else MAIN_MEMORY
+    carrying_s = weights.get("cpu", 0) / to_gpu + weights.get("disk", 0) / DISK
+    on_gpus = sum(share.weights + share.cache for share in shares if share.device.isdigit())
+    speed, reason = _speed(shares, carrying_s)
+    at_home = [share for share in shares if share.device in ("cpu", "disk")]
+    offloaded = [share for share in at_home if machine.gpus or share.device == "disk"]
     return Plan(
         model=model.name,
         parameters=model.weights.parameters,
@@ -345,8 +315,8 @@ def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) 
         source=model.weights.source,
         machine=machine,
         use=use,
-        layers=sizes.layers,
-        weights=sizes.weights,
+        layers=layers,
+        weights=sum(sizes.pieces),
         cache=sizes.cache,
         activations=sizes.activations,
         extras={extra.name: extra.size for extra in use.extras},
@@ -356,19 +326,13 @@ def outline(model: Model, machine: Machine, use: Use, placing: Placing = place) 
             "cpu" if at == len(limits) - 1 else str(at): f"{limit // TENTH_OF_GB / 10:g}GB"
             for at, limit in enumerate(limits)
         },
-        offloaded_layers=sum(placement.layers[away:]),
-        offloaded=sum(placement.weights[away:]),
-        seconds_per_token=seconds_per_token(shares, sizes.layers),
-        seconds_per_pass=seconds_per_pass(shares),
+        offloaded_layers=sum(share.layers for share in offloaded),
+        offloaded=sum(share.weights for share in offloaded),
+        seconds_per_token=on_gpus / GPU_MEMORY + layers * LAYER_S + carrying_s,
+        seconds_per_pass=carrying_s,
         speed=speed,
         reason=reason,
-        placed_by=placement.by,
     )
-
-
-MOST_GPUS = 16
-LARGEST_GPU_GB = 512
-LEAST_CONTEXT = 256
 
 
 def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
@@ -405,8 +369,7 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
                 break
         else:
             yield replace(way, change=f"more GPUs of {size}, up to {MOST_GPUS}")
-    least = smallest_gpu(model, plan)
-    if least:
+    if least := smallest_gpu(model, plan):
         yield tried(f"one GPU of {least} GB", replace(plan.machine, gpus=(least * GB,)))
     # half the context until it fits, and one sequence at a time
     context, way_out = plan.use.context // 2, None
@@ -428,27 +391,20 @@ def smallest_gpu(model: Model, plan: Plan) -> int | None:
     return least if least <= LARGEST_GPU_GB else None
 
 
-UNUSED = 0.5
-"""Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB."""
-
-
 def make_plan(
     model: Model,
     machine: Machine,
     use: Use,
-    placing: Placing = place,
     assumed: tuple[str, ...] = (),
     phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
     """Plan one use of a model on one machine, with the ways out if it does not fit."""
-    plans = {phase.name: outline(model, machine, phase.use_in(use), placing) for phase in phases}
-    if plans:  # the slower class first, then what is carried, then what is left
-        plan = max(
-            plans.values(),
-            key=lambda one: (SPEEDS.index(one.speed), one.seconds_per_pass, -one.least_left),
-        )
-    else:
-        plan = outline(model, machine, use, placing)
+    plans = {phase.name: outline(model, machine, phase.use_in(use)) for phase in phases}
+    # the slower class first, then what is carried, then what is left
+    plan = max(
+        plans.values() or [outline(model, machine, use)],
+        key=lambda one: (SPEEDS.index(one.speed), one.seconds_per_pass, -one.least_left),
+    )
     hardest = next((name for name, one in plans.items() if one is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     ways = [] if plan.speed in ("fast", "good") else list(ways_out(model, plan))
@@ -484,7 +440,7 @@ def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:
             f"the context of {use.context} tokens is longer than the {fields.positions} that the "
             "model was made for"
         )
-    if use.dtype in ("int8", "int4") and fields.experts:
+    if use.dtype in QUANTIZED and fields.experts:
         yield (
             "8-bit and 4-bit loading by bitsandbytes leaves experts that are kept in one tensor "
             "as they are"

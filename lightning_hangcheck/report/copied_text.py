@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 MOST_FRAMES = 40
 MOST_ITEMS = 24
 LONGEST_LINE = 2_000
-LONGEST_COPIED = 60_000
-"""GitHub takes 65,536 characters; GitLab takes more."""
+LONGEST_COPIED = 60_000  # GitHub takes 65,536 characters; GitLab takes more.
 _TASK = """\
 A distributed training job hung or failed. Below is what a hang debugger saw of it from outside.
 Find the root cause in the code, fix it so that every rank goes through it alike, and say why it

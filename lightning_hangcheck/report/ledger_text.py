@@ -15,17 +15,15 @@ from lightning_hangcheck.report.paragraphs import aligned, fit
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning_hangcheck.ledger.ledger_file import Run
     from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
     from lightning_hangcheck.ledger.spending import Prices
 
-WORTH_A_REASON_S = 10.0
-"""Below, processor time of so few ticks tells nothing, and nobody asks."""
-MOST_ROWS = 20
-"""Of phases, runs and stalls on a terminal, the newest; the other forms have all."""
-MOST_NAME, MOST_NOTE, MOST_REASON, MOST_CELL = 32, 80, 100, 40
+WORTH_A_REASON_S = 10.0  # Below, processor time of so few ticks tells nothing, and nobody asks.
+MOST_ROWS = 20  # Of phases, runs and stalls on a terminal, the newest; the other forms have all.
+MOST_NAME, MOST_NOTE, MOST_CELL = 32, 100, 40
 CSV_COLUMNS = (
     "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
     "metrics", "gpus", "commit", "reason", "note",
@@ -66,7 +64,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
 COLUMNS: dict[str, Callable[[Row], str]] = {
     "begun": lambda row: row.begun_at[:19].replace("T", " "),
-    "name": lambda row: cut(row.name, MOST_NAME),
+    "name": lambda row: row.name,
     "status": lambda row: row.status,
     "time": lambda row: row.took,
     "ranks": lambda row: str(row.ranks),
@@ -198,55 +196,73 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-def render(totals: Totals) -> str:
-    """Write the newest rows, what stalls cost and what was slow, ending in a newline."""
-    parts: list[str] = []
+Table = tuple[str, "Sequence[str]", "Sequence[Sequence[str]]"]
+"""Title, titles of the columns, and rows."""
 
-    def block(
-        title: str, rows: Sequence[Sequence[str]], head: Sequence[Sequence[str]] = ()
-    ) -> None:
-        """A table of the newest, below its head; older ones are counted."""
-        if not rows:
-            return
-        parts.append(title)
-        if (older := len(rows) - MOST_ROWS) > 0:
-            parts.append(f"  {older} older ones are left out: --csv, --json have all")
-        parts.extend([*aligned([*head, *rows[-MOST_ROWS:]], indent="  ", width=None), ""])
 
+def _tables(totals: Totals) -> Iterator[Table]:
+    """Phases, runs, stalls, and the dearest of which it was seen why."""
     for kind, found, cost in (
         ("phases", totals.phases, totals.phases_cost),
         ("runs", totals.runs, totals.runs_cost),
     ):
         total = f", {cost:.2f} in all" if cost is not None else ""
-        block(f"{kind}{total}", [_cells(row, row.note) for row in found], [(*COLUMNS, "")])
+        yield f"{kind}{total}", (*COLUMNS, ""), [(*_cells(row), row.note) for row in found]
+    titles = ("run", "verdict", "cause", "time", "of all ranks", "cost", "")
     stalls = [
         (
-            cut(row.run, MOST_NAME),
+            row.run,
             row.verdict,
             row.cause or "unknown",
             seconds_in_words(row.seconds),
-            f"{seconds_in_words(row.rank_hours * SECONDS_PER_HOUR)} of all ranks",
+            seconds_in_words(row.rank_hours * SECONDS_PER_HOUR),
             _money(row.cost),
-            cut(row.summary, MOST_NOTE) if row.explained else "the cause is unknown",
+            row.summary if row.explained else "the cause is unknown",
         )
         for row in totals.stalls
     ]
-    block("stalls", stalls)
+    yield "stalls", titles, stalls
     dearest_first = sorted((*totals.phases, *totals.runs), key=lambda row: -row.rank_hours)
-    slow = [
-        (cut(row.name, MOST_NAME), row.took, cut(row.reason, MOST_REASON))
-        for row in dearest_first
-        if row.reason
-    ]
-    block("slowest, with what was seen", slow[:5])
+    slow = [(row.name, row.took, row.reason) for row in dearest_first if row.reason]
+    yield "slowest, with what was seen", ("name", "time", "seen"), slow[:5]
+
+
+def render(totals: Totals) -> str:
+    """Write the newest rows of each table, ending in a newline."""
+    parts: list[str] = []
+    for title, head, rows in _tables(totals):
+        if not rows:
+            continue
+        parts.append(title)
+        if (older := len(rows) - MOST_ROWS) > 0:
+            parts.append(f"  {older} older ones are left out: --csv, --json have all")
+        # names stand first, and what may be long last
+        shown = [
+            (*(cut(cell, MOST_NAME) for cell in row), cut(last, MOST_NOTE))
+            for *row, last in rows[-MOST_ROWS:]
+        ]
+        parts.extend([*aligned([head, *shown], indent="  ", width=None), ""])
     if totals.unreadable:
         lines = several(totals.unreadable, "line")
         parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 
-def _cells(row: Row, note: str) -> tuple[str, ...]:
-    return (*(words(row) for words in COLUMNS.values()), cut(note, MOST_NOTE))
+def render_markdown(totals: Totals) -> str:
+    """Write all rows of each table, to be pasted into a log."""
+    parts = ["# Experiment log", ""]
+    for title, head, rows in _tables(totals):
+        if rows:
+            parts += [f"## {title}", ""]
+            for line in (head, ["---"] * len(head), *rows):
+                cells = (one_line(cell).replace("|", "\\|") for cell in line)
+                parts.append(f"| {' | '.join(cells)} |")
+            parts.append("")
+    return "\n".join(parts)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    return tuple(words(row) for words in COLUMNS.values())
 
 
 def _money(cost: float | None) -> str:
@@ -274,33 +290,6 @@ def render_csv(totals: Totals) -> str:
     for row in (*totals.phases, *totals.runs):
         writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
-
-
-def render_markdown(totals: Totals) -> str:
-    """Write a section for each kind, to be pasted into a log."""
-
-    def safe(text: str) -> str:
-        return one_line(text).replace("|", "\\|")
-
-    parts = ["# Experiment log", ""]
-    for title, rows in (("Phases", totals.phases), ("Runs", totals.runs)):
-        head = (*COLUMNS, "seen")
-        seen = ["; ".join(filter(None, (row.reason, row.note))) for row in rows]
-        cells = [(*_cells(row, "")[:-1], one) for row, one in zip(rows, seen, strict=True)]
-        if rows:
-            parts += [f"## {title}", ""]
-            table = [head, ["---"] * len(head), *cells]
-            parts += [f"| {' | '.join(map(safe, line))} |" for line in table]
-            parts.append("")
-    if totals.stalls:
-        parts += ["## Stalls", ""]
-        for stall in totals.stalls:
-            money = "" if stall.cost is None else f", {stall.cost:.2f}"
-            ranks_time = seconds_in_words(stall.rank_hours * SECONDS_PER_HOUR)
-            took = f"{seconds_in_words(stall.seconds)}, all ranks together {ranks_time}{money}"
-            parts.append(f"- {stall.run}: {took}: {safe(stall.summary or stall.cause)}")
-        parts.append("")
-    return "\n".join(parts)
 
 
 def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:

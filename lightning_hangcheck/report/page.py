@@ -12,7 +12,6 @@ import hashlib
 import re
 from functools import cache
 from itertools import accumulate, groupby
-from os.path import commonprefix
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -31,8 +30,6 @@ from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.text.shown import (
-    bytes_in_words,
-    format_ranks,
     parse_ranks,
     seconds_in_words,
     several,
@@ -41,13 +38,12 @@ from lightning_hangcheck.text.shown import (
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from jinja2 import Template
 
     from lightning_hangcheck.model import evidence
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.evidence import ProcessLook, Sample
     from lightning_hangcheck.model.flight import CollectiveRecord
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
@@ -102,10 +98,9 @@ def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
         stall_left=history.place(stalled_since) if history and stalled_since else 100.0,
         steps=find_stragglers(facts.case),
         grids=collective_grids(facts),
-        trees=stack_trees(verdict),
+        stacks=shown_stacks(verdict),
         diff=stack_diff(verdict),
         processes=shown_processes(facts),
-        kernel_looks=list(looks(facts, len(facts.shown), "kernel")),
         differences=differences(facts),
         evidence=verdict.evidence[:MOST_EVIDENCE],
         gaps=list(verdict_text.gap_lines((*verdict.gaps, *facts.gaps)))[:MOST_EVIDENCE],
@@ -158,7 +153,7 @@ def _template() -> Template:
         environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
     environment.globals |= {"version": __version__, "grid_words": ENTERED}
     for function in (
-        *(several, bytes_in_words, seconds_in_words, trend_words, name_ranks),
+        *(several, seconds_in_words, trend_words, name_ranks),
         *(verdict_text.name_process, folded_lines),
     ):
         environment.globals[function.__name__] = function
@@ -179,11 +174,8 @@ def _shown(value: object) -> object:
 
 Block = dict[str, Any]
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
-MOST_FRAMES = 1_600
-"""Of the stacks that are merged (the culprits', then the largest others'), were none shared; some
-300 bytes each on the page."""
-MOST_PROCESSES, MOST_THREADS = 6, 24
-"""Of a rank, and of a process with Python frames."""
+MOST_FRAMES = 1_600  # Of all different stacks together, some 300 bytes each on the page.
+MOST_PROCESSES, MOST_THREADS = 6, 24  # Of a rank, and of a process with Python frames.
 ENTERED = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -191,8 +183,7 @@ ENTERED = {
     "missing": "not entered",
     "unkept": "entered, no longer in the record",
 }
-Cell = tuple[str, str]
-"""Of a collective, for one rank: a word of `ENTERED`, and the operation."""
+Cell = tuple[str, str]  # Of a collective, for one rank: a word of `ENTERED`, and the operation.
 
 
 def collective_grids(facts: PageFacts) -> list[Block]:
@@ -285,53 +276,23 @@ class Line(NamedTuple):
     folded: tuple[str, ...] = ()
 
 
-Stack = tuple[tuple[str, ...], frozenset[int]]
-"""Frames and the ranks in them."""
-
-
-def stack_trees(verdict: Verdict) -> list[tuple[str, list[Block], int]]:
-    """Merge the stacks of the ranks, and those of their workers: title, branches, how many more."""
+def shown_stacks(verdict: Verdict) -> tuple[list[Block], int]:
+    """Each different stack with the ranks or workers in it, culprits first; and how many more."""
     culprits = frozenset(verdict.culprits)
-    trees = []
-    for process, title in (("rank", "ranks"), ("worker", "DataLoader workers of ranks")):
-        stacks = [
-            (group.frames, frozenset(parse_ranks(group.ranks)))
-            for group in verdict.stack_groups  # the largest first
-            if group.process == process
-        ]
-        blamed_first = sorted(stacks, key=lambda stack: culprits.isdisjoint(stack[1]))
-        so_far = accumulate(len(frames) for frames, _ in blamed_first)
-        kept = [one for one, sum_ in zip(blamed_first, so_far, strict=True) if sum_ <= MOST_FRAMES]
-        if kept:
-            everybody = frozenset().union(*(ranks for _, ranks in kept))
-            branches = _branches(kept, f"frame-{process}", everybody, culprits)
-            trees.append((title, branches, len(stacks) - len(kept)))
-    return trees
-
-
-def _branches(
-    stacks: Iterable[Stack], key: str, everybody: frozenset[int], culprits: frozenset[int]
-) -> list[Block]:
-    """Runs of frames that the same ranks share, each with what follows where they part."""
-    nexts: dict[str, list[Stack]] = {}
-    for frames, ranks in stacks:
-        if frames:
-            nexts.setdefault(frames[0], []).append((frames, ranks))
-    branches = []
-    for number, together in enumerate(nexts.values(), start=1):
-        depth = len(commonprefix([frames for frames, _ in together]))  # noqa: RUF071 - no paths
-        inside = frozenset().union(*(ranks for _, ranks in together))
-        below = [(frames[depth:], ranks) for frames, ranks in together]
-        branches.append(
-            {
-                "lines": folded_lines(together[0][0][:depth], f"{key}.{number}"),
-                "inside": format_ranks(inside),
-                "outside": format_ranks(everybody - inside),
-                "has_culprit": bool(inside & culprits),
-                "branches": _branches(below, f"{key}.{number}", everybody, culprits),
-            }
-        )
-    return branches
+    groups = [(one, parse_ranks(one.ranks)) for one in verdict.stack_groups]  # the largest first
+    groups.sort(key=lambda one: culprits.isdisjoint(one[1]))
+    sums = accumulate(len(one.frames) for one, _ in groups)
+    kept = [one for one, sum_ in zip(groups, sums, strict=True) if sum_ <= MOST_FRAMES]
+    whose = {"rank": "", "worker": "DataLoader workers of "}
+    found = [
+        {
+            "who": f"{whose[one.process]}{name_ranks(ranks)}",
+            "has_culprit": not culprits.isdisjoint(ranks),
+            "lines": folded_lines(one.frames, f"frame-{number}"),
+        }
+        for number, (one, ranks) in enumerate(kept)
+    ]
+    return found, len(groups) - len(found)
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
@@ -359,24 +320,17 @@ def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
     return lines
 
 
-def looks(facts: PageFacts, most: int, part: str) -> Iterator[tuple[int, ProcessLook, Sample]]:
-    """The processes of so many shown ranks, culprits first, with their newest sample of a part."""
-    culprits = frozenset(facts.verdict.culprits)
-    for rank in sorted(facts.shown, key=lambda one: one not in culprits)[:most]:
-        view = facts.views.get(rank)
-        for look in view.processes[:MOST_PROCESSES] if view is not None else ():
-            for sample in reversed(look.samples):
-                if getattr(sample, part) is not None:
-                    yield rank, look, sample
-                    break
-
-
 def shown_processes(facts: PageFacts) -> list[Block]:
     """The threads of culprits, and of one rank of each other group, as far as they fit."""
     found: list[Block] = []
     left = 1_200  # frames of all processes together, some 250 bytes each on the page
-    for rank, look, sample in looks(facts, 12, "stack"):
-        if (stack := sample.stack) is None:
+    culprits = frozenset(facts.verdict.culprits)
+    ranks = sorted(facts.shown, key=lambda one: one not in culprits)[:12]
+    views = [(rank, facts.views[rank]) for rank in ranks if rank in facts.views]
+    every = ((rank, look) for rank, view in views for look in view.processes[:MOST_PROCESSES])
+    for rank, look in every:
+        sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
+        if sample is None or (stack := sample.stack) is None:
             continue
         left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
         if left < 0 and found:

@@ -19,8 +19,7 @@ LONGEST_WORD = 400
 LONGEST_COMMAND = 240
 """Of a line that only says which job is meant."""
 GAP = "  "
-TABLE_WIDTH = 136
-"""Wider than the prose: a cut function name costs more than a line that wraps."""
+TABLE_WIDTH = 136  # Wider than the prose: a cut function name costs more than a line that wraps.
 
 
 def plain(text: str) -> str:

@@ -22,29 +22,75 @@ from lightning_hangcheck.text.shown import EPOCH, visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable
     from datetime import datetime
 
-    from lightning_hangcheck.report.history import (
-        EnteredCollective,
-        RankHistory,
-        RunHistory,
-        Span,
-    )
+    from lightning_hangcheck.report.history import EnteredCollective, RunHistory, Span
     from lightning_hangcheck.report.page_facts import PageFacts
 
 THREADS = 64
-"""Of a rank at most. Ids of threads are unique in the whole file so: Perfetto looks for one in all
-processes. Process 0 is the kernel's idle task there, so ranks begin behind it."""
+"""Of a process at most. Ids of threads are unique in the whole file so: Perfetto looks for one in
+all processes. Process 0 is the kernel's idle task there; the run is 64, and ranks begin behind."""
 MOST_ROWS = 8
 MOST_GROUPS = 12
+MOST_EVENTS = 50_000  # Of each of four kinds, of all ranks together; some 150 bytes each.
+MOST_ARROWS = 5_000
 STALL = "no progress"
-THE_RUN = 1
+THE_RUN = THREADS
 
 Event = dict[str, Any]
 """As the format has them. ``ph`` is the kind: ``X`` lasts ``dur``, ``i`` is a moment, whose line
 goes as far as ``s`` says (``t`` its thread, ``g`` all), ``M`` names a process or a thread, and an
 arrow leads from ``s`` to the ``f`` of the same ``id``. Times are microseconds, since 1970."""
+
+
+@lru_cache(maxsize=8192)
+def shown(text: str) -> str:
+    """Make a foreign text harmless, and short; what looks like a secret is hidden once more."""
+    return redact_text(plain(text))[:300]
+
+
+class Trace:
+    """The events so far."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._threads: dict[int, dict[str, int]] = {}
+
+    def name(self, pid: int, tid: int, **names: str | int) -> None:
+        """Say what a process or thread is called, and in which order it stands."""
+        for what, name in names.items():
+            args = {what.partition("_")[2]: shown(name) if isinstance(name, str) else name}
+            self.events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args})
+
+    def add(self, pid: int, thread: str, ph: str, name: str, at: datetime, **facts: Any) -> None:  # noqa: ANN401 - the format's own
+        """Add an event; beyond what there is room for, threads share the last one."""
+        known = self._threads.setdefault(pid, {})
+        if thread not in known and len(known) < THREADS - 1:
+            tid = known[thread] = pid + len(known) + 1
+            self.name(pid, tid, thread_name=thread, thread_sort_index=tid)
+        tid = known.get(thread, pid + THREADS - 1)
+        event = {"name": shown(name), "ph": ph, "pid": pid, "tid": tid}
+        event |= {"ts": _microseconds(at), "cat": thread.partition(" ")[0]}
+        self.events.append(event | facts)
+
+    def lasts(
+        self,
+        pid: int,
+        thread: str,
+        name: str,
+        began: datetime,
+        ended: datetime,
+        **args: str | float,
+    ) -> None:
+        """Add what lasts from one moment to another."""
+        told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
+        dur = max(0, _microseconds(ended) - _microseconds(began))
+        self.add(pid, thread, "X", name, began, dur=dur, **({"args": told} if told else {}))
+
+
+def _microseconds(at: datetime) -> int:
+    return (at - EPOCH) // timedelta(microseconds=1)
 
 
 def render_trace(facts: PageFacts) -> str:
@@ -54,109 +100,92 @@ def render_trace(facts: PageFacts) -> str:
         One JSON object; of a run in which no time passed it has the verdicts only. Names come
         first, then events by time; no sign in it is one that a terminal obeys.
     """
-    history, verdict = run_history(facts), facts.verdict
-    events = list(
-        _names(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}", thread_name="verdicts")
-    )
+    trace, history, verdict = Trace(), run_history(facts), facts.verdict
+    trace.name(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}")
     for one in (*(one for _, one in facts.earlier), verdict):
         if (at := moment(one.detected_at)) is not None:
-            event = {"name": shown(one.verdict), "ph": "i", "pid": THE_RUN, "tid": THE_RUN}
-            event |= {"ts": _microseconds(at), "cat": "verdict", "s": "g"}
-            events.append({**event, "args": {"summary": shown(one.summary)}})
+            about = {"cat": "verdict", "s": "g", "args": {"summary": shown(one.summary)}}
+            trace.add(THE_RUN, "verdicts", "i", one.verdict, at, **about)
     if history is not None:
-        events += _ranks(facts, history)
-    about = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
-    about["written by"] = f"lightning-hangcheck {__version__}"
+        _add_ranks(trace, facts, history)
+    other = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
+    other["written by"] = f"lightning-hangcheck {__version__}"
     unseen = islice(gap_lines((*verdict.gaps, *facts.gaps)), 20)
-    about.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
-    trace = {
-        "traceEvents": sorted(events, key=lambda one: (one.get("ts", 0), -one.get("dur", 0))),
+    other.update((f"not seen {number}", line) for number, line in enumerate(unseen, start=1))
+    whole = {
+        "traceEvents": sorted(trace.events, key=lambda e: (e.get("ts", 0), -e.get("dur", 0))),
         "displayTimeUnit": "ms",
-        "otherData": {name: shown(text) for name, text in about.items()},
+        "otherData": {name: shown(text) for name, text in other.items()},
     }
-    return visible_json(msgspec.json.encode(trace)).decode() + "\n"
+    return visible_json(msgspec.json.encode(whole)).decode() + "\n"
 
 
-@lru_cache(maxsize=8192)
-def shown(text: str) -> str:
-    """Make a foreign text harmless, and short; what looks like a secret is hidden once more."""
-    return redact_text(plain(text))[:300]
-
-
-def _microseconds(at: datetime) -> int:
-    return (at - EPOCH) // timedelta(microseconds=1)
-
-
-def _shown_args(args: Mapping[str, str | float]) -> dict[str, str | float]:
-    return {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
-
-
-def _names(pid: int, tid: int, **names: str | int) -> Iterator[Event]:
-    """What processes and threads are called, and in which order they stand."""
-    for what, name in names.items():
-        args = _shown_args({what.partition("_")[2]: name})
-        yield {"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args}
-
-
-class RankProcess:
-    """The events of one rank so far; each thread of it is a kind of them."""
-
-    def __init__(self, rank: int, label: str) -> None:
-        self.pid = (rank + 1) * THREADS
+def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
+    most = max(8, MOST_EVENTS // max(1, len(history.ranks)))
+    edges, missed = edges_by_source(facts.verdict), _missed(history)
+    stood: dict[str, tuple[datetime, int]] = {}
+    for rank, told in history.ranks.items():
+        pid, state, end = (rank + 2) * THREADS, facts.shown[rank], told.gone_at or history.ends
+        label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
         names: dict[str, str | int] = {"process_name": f"rank {rank}", "process_sort_index": rank}
-        self.events = list(_names(self.pid, self.pid, **names, process_labels=label))
-        self._threads: dict[str, int] = {}
-
-    def add(self, ph: str, thread: str, name: str, at: datetime, **facts: Any) -> Event:  # noqa: ANN401 - the format's own
-        """Add an event; beyond what there is room for, threads share the last one."""
-        if thread not in self._threads and len(self._threads) < THREADS - 1:
-            tid = self._threads[thread] = self.pid + len(self._threads) + 1
-            self.events += _names(self.pid, tid, thread_name=thread, thread_sort_index=tid)
-        tid = self._threads.get(thread, self.pid + THREADS - 1)
-        event = {"name": shown(name), "ph": ph, "pid": self.pid, "tid": tid}
-        event |= {"ts": _microseconds(at), "cat": thread.partition(" ")[0], **facts}
-        self.events.append(event)
-        return event
-
-    def lasts(
-        self, thread: str, name: str, began: datetime, ended: datetime, **args: str | float
-    ) -> None:
-        """Add what lasts from one moment to another."""
-        event = self.add("X", thread, name, began, dur=0)
-        event["dur"] = max(0, _microseconds(ended) - event["ts"])
-        if args:
-            event["args"] = _shown_args(args)
-
-    def tell(
-        self, history: RankHistory, missed: Sequence[EnteredCollective], most: int, end: datetime
-    ) -> None:
-        """Add what a rank's history has until its end, but for the stall.
-
-        When a collective ended is in no record: one that did is a moment. One that it missed, the
-        first of its group, lasts from when others entered it.
-        """
-        for happening in history.happenings[-most:]:
-            self.add("i", "checkpoints", happening.name, happening.at, s="t")
-        sections = [span for span in history.spans if span.kind in ("section", "open")]
+        trace.name(pid, pid, **names, process_labels=label)
+        for happening in told.happenings[-most:]:
+            trace.add(pid, "checkpoints", "i", happening.name, happening.at, s="t")
+        sections = [span for span in told.spans if span.kind in ("section", "open")]
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
                 thread = f"sections{f' {number + 1}' if number else ''}"
-                self.lasts(thread, span.name, span.began, span.ended)
-        for span in [span for span in history.spans if span.kind == "steps"][-most:]:
+                trace.lasts(pid, thread, span.name, span.began, span.ended)
+        for span in [span for span in told.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
-            self.lasts("steps", span.name, span.began, span.ended, seconds_each=each)
-        entered = history.collectives[-most:]
-        groups = list(dict.fromkeys(entry.group for entry in (*entered, *missed)))[:MOST_GROUPS]
-        for entry in (*entered, *missed):
-            if entry.group not in groups:
-                continue
+            trace.lasts(pid, "steps", span.name, span.began, span.ended, seconds_each=each)
+        # when a collective ended is in no record: one that did is a moment. One that the rank
+        # missed, the first of its group, lasts from when others entered it
+        entered = [
+            (entry, "" if entry.ended else "not ended") for entry in told.collectives[-most:]
+        ]
+        entered += [(entry, "not entered") for entry in missed.get(rank, ())]
+        groups = list(dict.fromkeys(entry.group for entry, _ in entered))[:MOST_GROUPS]
+        for entry, became in entered:
             thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
-            hole = entry in missed
-            if entry.ended and not hole:
-                self.add("i", thread, name, entry.at, s="t")
-            else:
-                became = "not entered" if hole else "not ended"
-                self.lasts(thread, f"{name}, {became}", entry.at, end, number=entry.number)
+            if entry.group in groups and not became:
+                trace.add(pid, thread, "i", name, entry.at, s="t")
+            elif entry.group in groups:
+                number = entry.number
+                trace.lasts(pid, thread, f"{name}, {became}", entry.at, end, number=number)
+        stalls = (span.began for span in told.spans if span.kind == "stall")
+        if (began := told.gone_at or next(stalls, None)) is not None:
+            ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
+            name = STALL if told.gone_at is None else "gone"
+            waits = {"state": state.state, "waits_for": "; ".join(ways[:8])}
+            trace.lasts(pid, STALL, name, began, history.ends, **waits)
+            stood[f"rank:{rank}"] = began, pid
+    # arrows from each rank that waits to the one that it waits for, while both stand still
+    ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
+    for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
+        (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
+        began = max(source_began, target_began)
+        if began < history.ends:
+            middle, about = began + (history.ends - began) / 2, {"cat": "wait", "id": number}
+            trace.add(source, STALL, "s", "waits for", middle, **about)
+            trace.add(target, STALL, "f", "waits for", middle, **about, bp="e")
+
+
+def _missed(history: RunHistory) -> dict[int, list[EnteredCollective]]:
+    """Of each rank the first number of each of its groups that others entered and it did not."""
+    firsts: dict[tuple[str, int], EnteredCollective] = {}
+    newest: dict[tuple[int, str], int] = {}
+    for rank, told in history.ranks.items():
+        for entry in told.collectives:
+            known = firsts.setdefault((entry.group, entry.number), entry)
+            if entry.at < known.at:
+                firsts[entry.group, entry.number] = entry
+            newest[rank, entry.group] = max(newest.get((rank, entry.group), 0), entry.number)
+    missed: dict[int, list[EnteredCollective]] = {}
+    for (rank, group), number in newest.items():
+        if (hole := firsts.get((group, number + 1))) is not None:
+            missed.setdefault(rank, []).append(hole)
+    return missed
 
 
 def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
@@ -178,49 +207,3 @@ def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
             if len(rows) < MOST_ROWS:
                 rows.append(([span], [span]))
     return [row for row, _ in rows]
-
-
-def _ranks(facts: PageFacts, history: RunHistory) -> Iterator[Event]:
-    # 200,000 events of four kinds, some 150 bytes each
-    most = max(8, 50_000 // max(1, len(history.ranks)))
-    edges = edges_by_source(facts.verdict)
-    # the first number of each group that others entered and a rank that is in it did not
-    firsts: dict[tuple[str, int], EnteredCollective] = {}
-    newest: dict[tuple[int, str], int] = {}
-    for rank, told in history.ranks.items():
-        for entry in told.collectives:
-            known = firsts.setdefault((entry.group, entry.number), entry)
-            if entry.at < known.at:
-                firsts[entry.group, entry.number] = entry
-            newest[rank, entry.group] = max(newest.get((rank, entry.group), 0), entry.number)
-    missed: dict[int, list[EnteredCollective]] = {}
-    for (rank, group), number in newest.items():
-        if (hole := firsts.get((group, number + 1))) is not None:
-            missed.setdefault(rank, []).append(hole)
-    processes = []
-    stood: dict[str, tuple[datetime, RankProcess]] = {}
-    for rank, told in history.ranks.items():
-        state = facts.shown[rank]
-        label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
-        process = RankProcess(rank, label)
-        processes.append(process)
-        process.tell(told, missed.get(rank, ()), most, told.gone_at or history.ends)
-        stalls = (span.began for span in told.spans if span.kind == "stall")
-        began = told.gone_at or next(stalls, None)
-        if began is not None:
-            ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
-            name = STALL if told.gone_at is None else "gone"
-            waits = "; ".join(ways[:8])
-            process.lasts(STALL, name, began, history.ends, state=state.state, waits_for=waits)
-            stood[f"rank:{rank}"] = began, process
-    # arrows from each rank that waits to the one that it waits for, while both stand still
-    ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
-    for number, edge in enumerate(ours[:5_000], start=1):
-        (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
-        began = max(source_began, target_began)
-        if began < history.ends:
-            middle = began + (history.ends - began) / 2
-            source.add("s", STALL, "waits for", middle, cat="wait", id=number)
-            target.add("f", STALL, "waits for", middle, cat="wait", id=number, bp="e")
-    for process in processes:
-        yield from process.events

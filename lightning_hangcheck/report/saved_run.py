@@ -1,17 +1,14 @@
-"""What a run's folder tells, and, where it has no verdict or goes on, where each rank is."""
+"""What a run's folder tells: verdict, case, journals, and where its ranks were in each round."""
 
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from functools import partial
-from itertools import groupby
 from shlex import quote
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 from msgspec import Struct
-from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, unreadable
@@ -21,32 +18,22 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, listed, plain
-from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.rundir import (
     CASE_FILE,
-    folders_of_job,
     journals_of_job,
     newest_case,
     read_rank,
 )
-from lightning_hangcheck.text.shown import format_ranks, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-    from datetime import datetime
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.rundir import RunFolder
 
 Fact = TypeVar("Fact", bound=msgspec.Struct)
 Part = TypeVar("Part")
-MOST_LINES = 6
-MOST_STAYS = 8
-"""Of one rank, the newest."""
-MOST_ROWS = 24
 
 
 class JournalEnd(Struct, frozen=True, kw_only=True):
@@ -61,7 +48,6 @@ class JournalEnd(Struct, frozen=True, kw_only=True):
 
     name: str
     checkpoint: LastCheckpoint | None = None
-    last_at: str = ""
     kept_step: int | None = None
 
     @property
@@ -123,22 +109,6 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
         refused="" if refused is None else str(refused),
         gaps=(*parts.gaps, *torn, *(gap for _, gaps in ends for gap in gaps)),
     )
-
-
-def records_of_job(folder: RunFolder) -> tuple[RunRecord, ...]:
-    """Read run.json of all nodes that share a folder with this one, those that can be read."""
-
-    def read() -> tuple[RunRecord, ...]:
-        found = []
-        for one in folders_of_job(folder):
-            with suppress(UnreadableRun):
-                found.append(read_fact(one.run_file, RunRecord))
-        return tuple(record for record in found if record is not None)
-
-    try:
-        return within(PART_LIMIT_S, read)
-    except (OSError, NoAnswer):
-        return ()
 
 
 class Parts:
@@ -204,18 +174,18 @@ def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Ga
 
 def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Gap, ...]]:
     entries, gaps = read_rank(paths)
-    checkpoint, kept_step, last_at = None, None, ""
+    checkpoint, kept_step = None, None
     for entry in entries:
-        last_at = str(entry.get("at", last_at))
         kind = entry.get("kind")
         if kind == "start":
             checkpoint, kept_step = None, None
         elif kind in ("saved", "resumed") and isinstance(entry.get("step"), int):
             kept_step = entry["step"]
         elif kind == "checkpoint" and isinstance(entry.get("number"), int):
-            checkpoint = LastCheckpoint(entry["number"], str(entry.get("name", "")), last_at)
-    end = JournalEnd(name=name, checkpoint=checkpoint, last_at=last_at, kept_step=kept_step)
-    return end, gaps
+            checkpoint = LastCheckpoint(
+                entry["number"], str(entry.get("name", "")), str(entry.get("at", ""))
+            )
+    return JournalEnd(name=name, checkpoint=checkpoint, kept_step=kept_step), gaps
 
 
 class RunningRank(Struct, frozen=True, kw_only=True):
@@ -234,139 +204,3 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     step_s: float | None = None
     cpu_s: float | None = None
     memory_bytes: int | None = None
-
-
-def render(ranks: Sequence[RunningRank], now: datetime, most: int) -> list[str]:
-    """Write a line for each rank; of more than fit, those that have been silent longest."""
-    fitting = most if len(ranks) <= most else most - 1
-    shown = sorted(ranks, key=lambda rank: -rank.silent_s)[:fitting]
-    saved = any(rank.beat.save is not None for rank in ranks)
-
-    def age(seconds: float) -> str:
-        """Right to a tenth of a second: the page is younger than the line that tells it."""
-        return seconds_in_words(max(0.1, round(seconds, 1)))
-
-    rows = []
-    for rank in sorted(shown, key=lambda rank: rank.rank):
-        beat = rank.beat
-        batch = beat.batch if beat.step is None else None  # beside a step it tells the same
-        counted = {"epoch": beat.epoch, "step": beat.step, "batch": batch}
-        place = [f"{name} {number}" for name, number in counted.items() if number is not None]
-        if beat.main_sections:
-            place.append(f"in {plain(str(beat.main_sections[-1]))}")
-        unit = "beat" if beat.step is None else "step"
-        kept, kept_at = last_checkpoint(beat, saved=saved)
-        with suppress(ValueError):
-            kept += f", {age((now - read_utc(kept_at)).total_seconds())} ago"
-        rows.append(
-            (
-                f"rank {rank.rank}",
-                ", ".join([beat.phase or "phase unknown", *place]),
-                "" if rank.step_s is None else f"{seconds_in_words(rank.step_s)} a {unit}",
-                f"last sign {age(rank.silent_s)} ago",
-                kept,
-            )
-        )
-    lines = aligned(rows, shrinking=(1, 4))
-    if len(ranks) > fitting:
-        lines.append(f"{INDENT}... and {len(ranks) - fitting} more, silent for less long")
-    return lines
-
-
-def last_checkpoint(beat: Beat, *, saved: bool) -> tuple[str, str]:
-    """Return the one to go on from, in words, and when; before its first step the last one passed.
-
-    Where some rank of the job has ``saved``, the others need no save of their own.
-    """
-    mark, save = beat.checkpoint, beat.save
-    if save is not None:
-        done, where = ("saved", "at") if save.number else ("goes on", "from")
-        step = "" if save.step is None else f" {where} step {save.step}"
-        return f"{done}{step}", save.at
-    if beat.step is not None:
-        return "" if saved else "no save yet", ""
-    return ("no checkpoint yet", "") if mark is None else (_passed(mark.number, mark.name), mark.at)
-
-
-def _passed(number: int, name: str) -> str:
-    return f"CHECKPOINT {number}: {plain(name)}"
-
-
-def joined_rounds(records: Iterable[RunRecord]) -> tuple[Round, ...]:
-    """Join what the nodes of a job wrote down of its rounds.
-
-    How one ended the first node says that knows a culprit, else the first that was there.
-    """
-    found: dict[int, Round] = {}
-    for other in (earlier_round for record in records for earlier_round in record.rounds):
-        known = found.get(other.number, other)
-        places = {place.rank: place for place in (*other.ranks, *known.ranks)}
-        ended = known if known.culprits or not other.culprits else other
-        ranks = tuple(places[rank] for rank in sorted(places))
-        found[other.number] = replace(ended, ranks=ranks)
-    return tuple(found[number] for number in sorted(found))
-
-
-def moved_ranks(rounds: Sequence[Round]) -> list[str]:
-    """Say of each rank that was on several hosts where it was, ranks that moved alike together."""
-    stays: dict[int, list[tuple[str, int]]] = {}
-    for earlier_round in rounds:
-        for place in earlier_round.ranks:
-            stays.setdefault(place.rank, []).append((place.host, earlier_round.number))
-    alike: dict[tuple[str, ...], list[int]] = {}
-    for rank, places in stays.items():
-        moves = []
-        for host, group in groupby(places, key=lambda place: place[0]):
-            numbers = [number for _, number in group]
-            several_rounds = "round" if len(numbers) == 1 else "rounds"
-            moves.append(f"{plain(host)} ({several_rounds} {format_ranks(numbers)})")
-        if len(moves) > 1:
-            cut = ["...", *moves[-MOST_STAYS:]] if len(moves) > MOST_STAYS else moves
-            alike.setdefault(tuple(cut), []).append(rank)
-    lines = [
-        f"{name_ranks(ranks)} ran on {', '.join(moves)}"
-        for moves, ranks in sorted(alike.items(), key=lambda item: min(item[1]))
-    ]
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"and {more} more moved: see run.json"] if more > 0 else [])]
-
-
-def render_unjudged(
-    saved: SavedRun, run_folder: str, running: Sequence[RunningRank], now: datetime
-) -> str:
-    """Write what is known of a run before its first verdict.
-
-    Returns:
-        Lines that end in a newline: at most 40, and 24 more where other ranks run elsewhere.
-    """
-    told = {f"rank-{rank.rank}" for rank in running}
-    # ranks with the same checkpoint and save share a row, which shows the earliest last line
-    groups: dict[str, list[JournalEnd]] = {}
-    for journal in saved.journals:
-        if journal.name not in told:
-            mark = journal.checkpoint
-            text = _passed(mark.number, mark.name) if mark else "no checkpoint yet"
-            kept = "" if journal.kept_step is None else f", saved at step {journal.kept_step}"
-            groups.setdefault(text + kept, []).append(journal)
-    rows = []
-    for text, members in groups.items():
-        last = min(member.last_at for member in members)
-        ranks = [member.rank for member in members if member.rank is not None]
-        names = [name_ranks(ranks)] if ranks else []
-        if others := len(members) - len(ranks):
-            names.append(f"{others} without a rank")
-        rows.append((" and ".join(names), text, f"last line {plain(last)}" if last else ""))
-    shown = render(running, now, MOST_ROWS)
-    shown += aligned(rows[:MOST_ROWS], shrinking=(1,))
-    if len(rows) > MOST_ROWS:
-        shown.append(f"{INDENT}... and {len(rows) - MOST_ROWS} more rows, see the journals")
-    headline = "no verdict that can be read" if saved.refused else "no verdict yet"
-    if running:
-        headline += f"; {several(len(running), 'rank')} of it running here"
-    lines = [headline, "", *shown, *([""] if shown else [])]
-    if saved.record is not None:
-        started = f"{saved.record.command}  (started {saved.record.started_at})"
-        lines += labelled("command", started, most=3)
-    lines += listed("not seen", [f"{gap.what}: {gap.reason}" for gap in saved.gaps], 4)
-    lines += labelled("more", f"hangcheck report {quote(run_folder)}", most=1)
-    return "\n".join(lines) + "\n"

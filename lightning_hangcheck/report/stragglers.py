@@ -15,12 +15,10 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case, RankView
 
-LEAST_STEPS = 10
-"""Timed steps from which a mean says something."""
+LEAST_STEPS = 10  # Timed steps from which a mean says something.
 ALIKE = 1.1
 """Ranks whose own work differs by less are alike: so much the mean of few steps scatters."""
-Trend = tuple[StepTimes, StepTimes]
-"""A mean step in the first quarter of the run, and in the last."""
+Trend = tuple[StepTimes, StepTimes]  # A mean step in the first quarter of the run, and in the last.
 
 
 class RankSteps(Struct, frozen=True, kw_only=True):

@@ -13,18 +13,14 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.report.page_facts import PageFacts
 
-MOST_GROUPS = 8
-"""Of ranks; of more, those are one that wait alike, wherever they stand."""
-WIDTH, HEIGHT = 210, 46
-"""Of a node: 30 characters of 12 pixels in the smaller of its two lines."""
+MOST_GROUPS = 8  # Of ranks; of more, those are one that wait alike, wherever they stand.
+WIDTH, HEIGHT = 210, 46  # Of a node: 30 characters of 12 pixels in the smaller of its two lines.
 BETWEEN, BELOW = 26, 64
 MARGIN = 14
-MOST_BESIDE = 4
-"""Nodes in a row; more of the same height go on below."""
+MOST_BESIDE = 4  # Nodes in a row; more of the same height go on below.
 ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
 """How far beside the nodes an edge has its handles that passes by other rows."""
-ROOM_ABOVE = 34
-"""For the arcs between nodes of one row."""
+ROOM_ABOVE = 34  # For the arcs between nodes of one row.
 
 
 class GraphNode(NamedTuple):

@@ -55,7 +55,7 @@ def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
         "2026-11-20 10:00:00 train discarded 1 h 00 min 2 50% 3.00 val_acc 0.6 c0ffee poor" in lines
     )
     assert "2026-11-20 10:00:00 70b finished 2 h 00 min 2 50% 6.00 torchrun train.py" in lines
-    stall = "70b hang file_lock 30 min 00 s 1 h 00 min of all ranks 1.50 rank 0 waits for a lock"
+    stall = "70b hang file_lock 30 min 00 s 1 h 00 min 1.50 rank 0 waits for a lock"
     assert stall in lines
     assert "7b 2 h 00 min loader-bound: 50% of the time in dataloading" in lines
     assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
@@ -80,7 +80,7 @@ def test_json_and_csv_hold_the_same_numbers(
 def test_markdown_is_a_log_to_append_to(capsys: pytest.CaptureFixture[str]) -> None:
     text = printed(capsys, "--markdown")
     assert "| 2026-11-20 10:00:00 | train | done | 1 h 00 min | 2 | 50% | - | val_acc 0.91" in text
-    assert "- 70b: 30 min 00 s, all ranks together 1 h 00 min: rank 0 waits for a lock" in text
+    assert "| 70b | hang | file_lock | 30 min 00 s | 1 h 00 min | - | rank 0 waits" in text
 
 
 @pytest.mark.usefixtures("ledger")

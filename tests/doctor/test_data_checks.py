@@ -91,7 +91,7 @@ def test_what_is_needed_must_be_there_and_fresh_where_that_isloading(
     needs = (str(tmp_path / need),)
     run = Subject(environment={}, run_dir=tmp_path, needs=needs, fresh_minutes=fresh)
     (check,) = needed_files(run, now=NOW)
-    assert (check.status, said in check.sentence) == (status, True), check.sentence
+    assert (check.status, said in check.found) == (status, True), check.found
     assert bool(check.remedy) == (status == "failed")
 
 
@@ -122,11 +122,11 @@ def checks(*needs: str) -> tuple[Finding, ...]:
 @pytest.mark.usefixtures("work")
 def test_files_belong_together_as_long_as_they_are_as_their_phases_left_them() -> None:
     (check,) = checks("tokens.bin", "labels.csv")
-    assert (check.status, "labels.csv by phase make labels.csv" in check.sentence) == ("ok", True)
+    assert (check.status, "labels.csv by phase make labels.csv" in check.found) == ("ok", True)
     Path("tokens.bin").write_text("somebody's own")
     (check,) = checks("tokens.bin", "labels.csv")
     assert check.status == "warning"
-    assert "since phase make tokens.bin made it" in check.sentence
+    assert "since phase make tokens.bin made it" in check.found
     assert check.remedy == "hangcheck ledger check 'make tokens.bin'"
 
 
@@ -135,8 +135,8 @@ def test_files_of_two_versions_of_what_they_were_made_from_are_told() -> None:
     Path("raw.txt").write_text("second")
     make("labels.csv")
     together, old = checks("tokens.bin", "labels.csv")
-    assert "tokens.bin and labels.csv were made from two versions of " in together.sentence
-    assert old.sentence.startswith("tokens.bin was made from another version: ")
+    assert "tokens.bin and labels.csv were made from two versions of " in together.found
+    assert old.found.startswith("tokens.bin was made from another version: ")
 
 
 @pytest.mark.usefixtures("work")
@@ -183,8 +183,8 @@ CHECKPOINTS = {
     "of an adapter": (_adapter(8), "ok", "2 of 2 tensors"),
     "a module for other vectors": (
         {"operator.proj.weight": (5, 12)},
-        "warning",
-        "has a side of 8",
+        "ok",
+        "no tensor could be compared",
     ),
     "many layers of one's own": (
         {f"net.layers.{number}.weight": (8, 8) for number in range(9)},
@@ -206,7 +206,7 @@ def test_weights_are_compared_with_the_backbones_whatever_wraps_them(
 ) -> None:
     shapes, status, said = CHECKPOINTS[name]
     check = _fit(_saved(tmp_path / "a.pt", {wrapper + n: s for n, s in shapes.items()}), small)
-    assert (check.status, said in check.sentence) == (status, True), check.sentence
+    assert (check.status, said in check.found) == (status, True), check.found
 
 
 def test_an_adapter_of_layers_that_are_stored_the_other_way_round_fits(tmp_path: Path) -> None:
@@ -216,21 +216,13 @@ def test_an_adapter_of_layers_that_are_stored_the_other_way_round_fits(tmp_path:
     write_safetensors(tmp_path / "gpt2" / "model.safetensors", {f"{prefix}.weight": (8, 24)})
     shapes = {f"{prefix}.lora_A.weight": (2, 8), f"{prefix}.lora_B.weight": (24, 2)}
     check = _fit(_saved(tmp_path / "adapter.pt", shapes), tmp_path / "gpt2")
-    assert (check.status, "2 of 2 tensors" in check.sentence) == ("ok", True)
-
-
-def test_what_a_trainer_noted_contradicts_the_backbone(tmp_path: Path, small: Path) -> None:
-    noted = {"hyper_parameters": {"model_name": "Qwen/Qwen2.5-1.5B"}}
-    file = _saved(tmp_path / "model.pt", {"head.weight": (3, 8)}, **noted)
-    check = _fit(file, small)
-    assert (check.status, "was trained on Qwen/Qwen2.5-1.5B" in check.sentence) == ("warning", True)
-    assert "--backbone Qwen/Qwen2.5-1.5B" in check.remedy
+    assert (check.status, "2 of 2 tensors" in check.found) == ("ok", True)
 
 
 def test_a_tokenizer_with_more_tokens_than_rows_is_told(tmp_path: Path) -> None:
     check = _whole(write_model(tmp_path / "model", SMALL, tokens=40))
     assert check.status == "warning"
-    assert "tokens go up to 39, the embedding has 32 rows" in check.sentence
+    assert "tokens go up to 39, the embedding has 32 rows" in check.found
 
 
 @pytest.mark.parametrize(
@@ -246,7 +238,7 @@ def test_what_an_index_of_loaded_files_names_must_be_there(
 ) -> None:
     (small / f"{index}.index.json").write_text(json.dumps({"weight_map": {tensor: file}}))
     check = _whole(small)
-    assert (check.status, complaint in check.sentence) == ("failed" if complaint else "ok", True)
+    assert (check.status, complaint in check.found) == ("failed" if complaint else "ok", True)
 
 
 def test_parts_of_a_format_that_is_not_known_miss_nothing(small: Path) -> None:
@@ -263,7 +255,7 @@ def test_weights_of_another_model_than_config_json_says_are_told(small: Path) ->
     write_safetensors(small / "model.safetensors", tensors_of(LARGE))
     check = _whole(small)
     assert check.status == "failed"
-    assert "by config.json, model.embed_tokens.weight is 32 x 12, not 32 x 8" in check.sentence
+    assert "by config.json, model.embed_tokens.weight is 32 x 12, not 32 x 8" in check.found
 
 
 def test_a_backbone_may_be_named_as_on_the_hub(tmp_path: Path, large: Path) -> None:
@@ -274,7 +266,7 @@ def test_a_backbone_may_be_named_as_on_the_hub(tmp_path: Path, large: Path) -> N
 
 def test_what_is_not_here_fails(tmp_path: Path) -> None:
     (check,) = model_fits(loading(tmp_path / "none.pt"))
-    assert (check.status, "is not here" in check.sentence) == ("failed", True)
+    assert (check.status, "is not here" in check.found) == ("failed", True)
     (named,) = model_fits(loading(None, "Org/None", HF_HUB_CACHE=str(tmp_path)))
     assert "hf download Org/None" in named.remedy
 
@@ -292,7 +284,7 @@ class _Foreign:
 def test_foreign_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     mark = tmp_path / "was-run"
     torch.save({"w": torch.ones(5), "e": _Foreign(mark)}, tmp_path / "a.pt")
-    assert read_weight_file(tmp_path / "a.pt")[0] == {"w": (5,)}
+    assert read_weight_file(tmp_path / "a.pt") == {"w": (5,)}
     assert not mark.exists()
     torch.load(tmp_path / "a.pt", weights_only=False)
     assert mark.exists()  # it would have been

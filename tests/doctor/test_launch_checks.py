@@ -43,7 +43,7 @@ def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
         (taken,) = master_port(run)
     (free,) = master_port(run)
     assert (taken.status, free.status) == ("failed", "ok")
-    assert f"pid {os.getpid()}" in taken.sentence
+    assert f"pid {os.getpid()}" in taken.found
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_remote_host_must_be_reached_whether_or_not_it_listens_yet(
 
     monkeypatch.setattr(socket, "create_connection", connect)
     (check,) = master_port(subject("python a.py", MASTER_ADDR="192.0.2.1", MASTER_PORT="29500"))
-    assert (check.status, said in check.sentence) == (status, True), check.sentence
+    assert (check.status, said in check.found) == (status, True), check.found
     assert check.remedy == ("nc -vz 192.0.2.1 29500" if status == "failed" else "")
 
 
@@ -73,7 +73,7 @@ def test_a_host_whose_own_name_is_loopback_fails_on_several_nodes(
     monkeypatch.setattr(socket, "gethostname", lambda: "localhost")
     (check,) = network_interface(subject(f"torchrun --nnodes={nodes} --nproc_per_node=2 a.py"))
     assert check.status == status
-    assert ("localhost resolves to a loopback address" in check.sentence) == (nodes == 2)
+    assert ("localhost resolves to a loopback address" in check.found) == (nodes == 2)
     assert check.remedy.startswith("export GLOO_SOCKET_IFNAME=") == (nodes == 2)
 
 
@@ -105,7 +105,7 @@ def test_a_strategy_that_ranks_would_guess_is_named_with_its_line(
     found = trainers_strategy(subject(f"{launcher} {script} {arguments}"))
     assert [check.status for check in found] == ([status] if status else [])
     for check in found if not arguments else ():
-        assert f"{script}:2 " in check.sentence
+        assert f"{script}:2 " in check.found
         assert ('strategy="ddp"' in check.remedy) == (status == "warning")
 
 
@@ -113,7 +113,7 @@ def test_a_command_that_cannot_be_started_fails() -> None:
     nothing, known, unknown = subject(""), subject("sh -c true"), subject("torch-run train.py")
     found = [[one.status for one in program_starts(run)] for run in (nothing, known, unknown)]
     assert found == [[], ["ok"], ["failed"]]
-    assert "torch-run cannot be started" in program_starts(unknown)[0].sentence
+    assert "torch-run cannot be started" in program_starts(unknown)[0].found
 
 
 def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
@@ -121,11 +121,11 @@ def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
     run, step = subject(f"python {script}"), subject(f"srun python {script}")
     (missing,), (elsewhere,) = script_parses(run), script_parses(step)
     assert (missing.status, elsewhere.status) == ("failed", "warning")
-    assert f"{script} is not there" in missing.sentence
+    assert f"{script} is not there" in missing.found
     script.write_text("x = 1\ndef broken(\n")
     (broken,) = script_parses(run)
     assert broken.status == "failed"
-    assert f"{script}:2 cannot be parsed" in broken.sentence
+    assert f"{script}:2 cannot be parsed" in broken.found
     script.write_text("x = 1\n")
     assert [check.status for check in script_parses(run)] == ["ok"]
     assert trainers_strategy(run) == ()
@@ -158,19 +158,17 @@ def ledger(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("steps", "status"), [(100, "ok"), (5400, "warning")])
-def test_the_pace_of_an_earlier_run_is_set_against_the_time(
-    ledger: Path, steps: int, status: str
+@pytest.mark.parametrize(("left_s", "status"), [(6 * 3600, "ok"), (601, "ok"), (600, "warning")])
+def test_an_earlier_run_of_the_command_is_set_against_the_time(
+    ledger: Path, left_s: int, status: str
 ) -> None:
-    command = f"python a.py --max_steps {steps}"
-    run_ = subject(
-        command, SLURM_JOB_END_TIME=str(int(NOW) + 6 * 3600), HANGCHECK_LEDGER=str(ledger)
-    )
+    run_ = subject(HUNDRED, SLURM_JOB_END_TIME=str(int(NOW) + left_s), HANGCHECK_LEDGER=str(ledger))
     (check,) = time_left(run_, now=NOW)
     assert check.status == status
+    assert "of this command took 10 min 00 s" in check.found
     if status == "warning":
-        assert "this run takes 9 h 00 min, but SLURM ends this job in 6 h 00 min" in check.sentence
-        assert "--time=10:48:00" in check.remedy
+        assert "but SLURM ends this job in 10 min 00 s" in check.found
+        assert "--time=0:12:00" in check.remedy
 
 
 COMMANDS = {

@@ -38,8 +38,8 @@ def test_what_must_be_carried_is_a_warning_and_what_cannot_be_fails(
     llama: str, gpu_gb: float, status: str
 ) -> None:
     check = _check(llama, machine(gpu_gb))
-    assert check.status == status, check.sentence
-    assert "16.1 GB in bfloat16" in check.sentence
+    assert check.status == status, check.found
+    assert "16.1 GB in bfloat16" in check.found
     assert ("hangcheck plan" in check.remedy) == (status != "ok")
 
 
@@ -53,7 +53,7 @@ def test_only_what_would_really_help_is_advised(llama: str) -> None:
 def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> None:
     check = _check(llama, machine(cpu_gb=cpu_gb))
     assert check.status == status
-    assert "no GPU was found here" in check.sentence
+    assert "no GPU was found here" in check.found
 
 
 def test_a_model_that_is_none_of_text_is_no_failure(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from subjects import subject
 from lightning_hangcheck.doctor.launch_command import read_launch
 from lightning_hangcheck.doctor.ranks_checks import (
     PROGRAM,
-    Limits,
     Note,
     Trial,
     judge_trial,
@@ -23,16 +22,15 @@ from lightning_hangcheck.doctor.ranks_checks import (
 TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node=2")
 
 
-def _try(words: tuple[str, ...], limits: Limits | None = None, **variables: str) -> Trial:
+def _try(words: tuple[str, ...]) -> Trial:
     command = trial_command(read_launch(words, {}))
     assert command is not None
-    return try_ranks(command, {**os.environ, **variables}, limits)
+    return try_ranks(command, os.environ, PATIENCE_S, PATIENCE_S)
 
 
 @pytest.mark.real
-def test_two_ranks_meet_add_and_are_timed() -> None:
-    patient = Limits(start_s=PATIENCE_S, step_s=PATIENCE_S)
-    trial = _try((*TORCHRUN, "train.py", "--epochs", "3"), patient)
+def test_two_ranks_meet_add_and_exchange_data() -> None:
+    trial = _try((*TORCHRUN, "train.py", "--epochs", "3"))
     assert [(check.check, check.status) for check in judge_trial(trial)] == [
         ("ranks start", "ok"),
         ("rendezvous (gloo)", "ok"),
@@ -45,7 +43,7 @@ def test_two_ranks_meet_add_and_are_timed() -> None:
 def test_a_launcher_that_is_not_there_fails() -> None:
     checks = ranks_start(subject("/no/such/torchrun --nproc_per_node=2"))
     assert [check.status for check in checks] == ["failed"]
-    assert "cannot be started" in checks[0].sentence
+    assert "cannot be started" in checks[0].found
 
 
 @pytest.mark.parametrize(
@@ -114,7 +112,7 @@ def test_where_ranks_fail_is_named_and_who_has_not_come(
     trial: Trial, check: str, sentence: str
 ) -> None:
     (failed,) = [one for one in judge_trial(trial) if one.status == "failed"]
-    assert (failed.check, failed.sentence) == (check, sentence)
+    assert (failed.check, failed.found) == (check, sentence)
     assert failed.remedy
 
 

@@ -16,7 +16,6 @@ from lightning_hangcheck.doctor.storage_checks import (
     checkpoints,
     rclone_remotes,
     tree,
-    writing_checkpoints,
 )
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def saved(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_expected_must_be_there(saved: Path, expect: str, status: str, said: str) -> None:
-    place, expected = checkpoints(saving(saved, expect))
-    assert (place.status, expected.status, said in expected.sentence) == ("ok", status, True)
+    place, expected, _ = checkpoints(saving(saved, expect))
+    assert (place.status, expected.status, said in expected.found) == ("ok", status, True)
 
 
 @pytest.mark.parametrize(("expect", "status"), [((), "warning"), (("*",), "failed")])
@@ -62,11 +61,11 @@ def test_the_remedy_fits_the_kind_of_place(
 
 
 def test_a_folder_is_written_read_and_left_as_it_was(saved: Path) -> None:
-    (check,) = writing_checkpoints(saving(saved))
+    check = checkpoints(saving(saved))[-1]
     assert check.status == "ok"
     rate = r"[\d.]+ [kMG]B/s"
     told = rf"written at {rate}, synchronised in .* \({rate} together\), read back at {rate}; "
-    assert re.fullmatch(told + "at this rate saving 1.0 kB takes .*", check.sentence)
+    assert re.fullmatch(told + "at this rate saving 1.0 kB takes .*", check.found)
     assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
 
 
@@ -75,11 +74,11 @@ def test_a_disk_that_takes_no_more_fails_and_nothing_stays(saved: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2**20, before[1]))
     try:
-        (check,) = writing_checkpoints(saving(saved))
+        check = checkpoints(saving(saved))[-1]
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert check.status == "failed"
-    assert "File too large" in check.sentence
+    assert "File too large" in check.found
     assert sorted(path.name for path in saved.iterdir()) == ["step_1", "step_2"]
 
 
@@ -88,9 +87,9 @@ def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
     free = shutil.disk_usage(saved).free
     with (saved / "step_3.ckpt").open("wb") as file:
         file.truncate(int(free * 0.75))
-    (check,) = writing_checkpoints(saving(saved))
+    check = checkpoints(saving(saved))[-1]
     assert check.status == "failed"
-    assert "less than two checkpoints take" in check.sentence
+    assert "less than two checkpoints take" in check.found
     assert check.remedy.startswith("free some space")
 
 
@@ -155,7 +154,7 @@ def test_what_is_missing_in_a_remote_is_named_with_its_line_and_the_block_correc
     found = _check(tmp_path, text, **environment)
     assert [check.status for check in found[:1]] == [status] * bool(status)
     for check in found[:1]:
-        assert said in check.sentence
+        assert said in check.found
         assert remedy in check.remedy
         assert SECRET not in check.remedy
 

@@ -74,7 +74,7 @@ def _place(tensor: torch.Tensor) -> int:
 
 @pytest.mark.parametrize(
     ("family", "dtype", "number_bytes"),
-    [*((family, "bfloat16", 2) for family in KNOWN), ("llama", "float32", 4)],
+    [*((family, "bfloat16", 2) for family in (*KNOWN, "bert", "t5")), ("llama", "float32", 4)],
 )
 def test_planned_activations_are_right_within_the_promised_factor(
     family: str, dtype: str, number_bytes: int, tmp_path: Path

@@ -58,8 +58,8 @@ def test_the_page_of_one_rank_that_seven_wait_for(tmp_path: Path) -> None:
     assert [node["class"] for node in nodes] == ["node culprit", "node"]
     assert "could not be read here (No such file" in page
     shown = read.text.split("\n")
-    assert "load (/home/ada/demo/train.py:41)5 | 0-4,6-7" in shown
-    assert "<module> (/home/ada/demo/train.py:140)0-7" in shown
+    assert "rank 5" in shown
+    assert "load (/home/ada/demo/train.py:41)" in shown
 
 
 @pytest.mark.parametrize("changed", [False, True])

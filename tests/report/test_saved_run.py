@@ -1,10 +1,9 @@
-"""What a run's folder tells: its verdict from its evidence, where its ranks are, its rounds."""
+"""What a run's folder tells: its verdict from its evidence,"""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,20 +11,11 @@ from cases import IN_ALL_REDUCE, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
-from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report.saved_run import (
-    MOST_LINES,
-    JournalEnd,
-    RunningRank,
-    SavedRun,
-    joined_rounds,
-    moved_ranks,
     read_saved_run,
-    render_unjudged,
 )
 from lightning_hangcheck.rundir import RunFolder
 
@@ -108,34 +98,3 @@ def test_evidence_that_was_not_finished_is_a_gap(folder: RunFolder) -> None:
     saved = read_saved_run(folder)
     assert saved.verdict is None
     assert [gap.why for gap in saved.gaps] == ["it was not finished"]
-
-
-NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
-
-
-def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
-    mark = JournalEnd(name="rank-1", last_at="2026-11-20T10:29:00.000Z")
-    here = RunningRank(rank=0, beat=Beat(pid=1, phase="backward"), silent_s=0.2, step_s=None)
-    saved = SavedRun(journals=(JournalEnd(name="rank-0"), mark))
-    text = render_unjudged(saved, "runs/one", [here], NOW)
-    assert text.startswith("no verdict yet; 1 rank of it running here\n")
-    assert text.count("rank 0") == 1
-    assert "rank 1  no checkpoint yet  last line 2026-11-20T10:29:00.000Z" in text
-
-
-def seen(number: int, host: str, *ranks: int, **facts: object) -> Round:
-    places = tuple(RankPlace(rank=rank, host=host, pid=10 + rank) for rank in ranks)
-    return Round(number=number, ranks=places, **facts)  # type: ignore[arg-type]
-
-
-def record(*rounds: Round) -> RunRecord:
-    return RunRecord(run_id="run", command="", started_at="", rounds=rounds)
-
-
-def test_lines_are_few_however_many_ranks_moved_and_hosts_are_shown_as_text() -> None:
-    before = [seen(0, f"h{rank}", rank) for rank in range(50)]
-    after = [seen(1, f"n{rank}\x1b[31m", rank) for rank in range(50)]
-    lines = moved_ranks(joined_rounds([record(one) for one in (*before, *after)]))
-    assert len(lines) == MOST_LINES + 1
-    assert lines[-1] == "and 44 more moved: see run.json"
-    assert "\x1b" not in "".join(lines)
