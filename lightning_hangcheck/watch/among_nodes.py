@@ -183,7 +183,8 @@ class AmongNodes:
         self._told_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
-        followed, known = self.peers.judge_message, self.judged_with()
+        judge, known = self.peers.judge, self.judged_with()
+        followed = judge.message if judge is not None else None
         # our ranks' connections to nodes that the judging node no longer hears
         missed = self._addresses_of_missed(known)
         asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
@@ -241,8 +242,7 @@ class AmongNodes:
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
-        judged = self.peers.judged
-        verdict = judged.verdict if judged is not None else None
+        verdict = self.peers.judged.verdict
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict

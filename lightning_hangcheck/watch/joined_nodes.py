@@ -82,7 +82,7 @@ def join_peers(
     cases += [_silent_node(peer, own) for peer in silent if _belongs(peer, own)]
     if not cases:
         return own
-    return merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
+    return merge_cases([NodeCase(f"node {number}", own, met=True), *cases], own.run.run_id)
 
 
 def _belongs(peer: PeerState, own: Case) -> bool:
@@ -111,7 +111,7 @@ def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
         code=message.code,
         limits=own.limits,
     )
-    return NodeCase(f"node {message.node}", case, 0.0)
+    return NodeCase(f"node {message.node}", case, met=True)
 
 
 def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Case) -> NodeCase:
@@ -133,7 +133,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
         limits=own.limits,
         alike=alike,
     )
-    return NodeCase("other nodes", case, 0.0)
+    return NodeCase("other nodes", case, met=True)
 
 
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
@@ -321,8 +321,7 @@ class EndedRounds:
                 nodes.round_end = RoundEnd(ended, verdict)
                 found = case, verdict, ended
             else:
-                judged = nodes.peers.judged
-                end = judged.end if judged is not None else None
+                end = nodes.peers.judged.end
                 # it is of no other round, also where nodes count theirs otherwise
                 pids = {} if end is None else {one.rank: one.pid for one in end.verdict.ranks}
                 same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)

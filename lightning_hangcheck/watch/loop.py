@@ -532,11 +532,9 @@ class Watcher:
                         f"own; {meeting.way_out}",
                     )
         nodes = self._nodes
-        if nodes is not None:
-            files.clocks = nodes.peers.clocks
-            if nodes.peers.moved:
-                moved = f"{nodes.peers.where}, since a node lost the store"
-                files.meeting = f"{moved}; first {self._met}"
+        if nodes is not None and nodes.peers.moved:
+            moved = f"{nodes.peers.where}, since a node lost the store"
+            files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
         """Tell what is saved by now, what stands for long, and how the ranks began."""
