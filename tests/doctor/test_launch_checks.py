@@ -158,21 +158,6 @@ def ledger(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("steps", "status"), [(100, "ok"), (5400, "warning")])
-def test_the_pace_of_an_earlier_run_is_set_against_the_time(
-    ledger: Path, steps: int, status: str
-) -> None:
-    command = f"python a.py --max_steps {steps}"
-    run_ = subject(
-        command, SLURM_JOB_END_TIME=str(int(NOW) + 6 * 3600), HANGCHECK_LEDGER=str(ledger)
-    )
-    (check,) = time_left(run_, now=NOW)
-    assert check.status == status
-    if status == "warning":
-        assert "this run takes 9 h 00 min, but SLURM ends this job in 6 h 00 min" in check.sentence
-        assert "--time=10:48:00" in check.remedy
-
-
 COMMANDS = {
     "torchrun --nproc_per_node=2 train.py --devices 2": "torchrun 2 1 train.py",
     "torchrun --standalone --nproc-per-node 4 -m pkg.train --x 1": "torchrun 4 1 -",

@@ -71,28 +71,6 @@ def ended(minutes: float, epoch_s: float | None, saves: int = 0) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("minutes", "epoch_s", "saves", "told"),
-    [
-        (
-            *(15, 30.0, 0),
-            "no save seen in 15 min of training; over 10 min save every 10 to 20 epochs, here "
-            "every 5 min to 10 min: ModelCheckpoint(every_n_epochs=10), in "
-            "transformers save_steps=600",
-        ),
-        (
-            *(600, 3600.0, 2),
-            "2 saves seen in 600 min of training; save every 10 min to 30 min: "
-            "ModelCheckpoint(every_n_train_steps=1200), in transformers save_steps=1200",
-        ),
-    ],
-)
-def test_by_run_length_in_epochs_and_minutes_and_in_minutes_where_epochs_are_too_long(
-    minutes: float, epoch_s: float, saves: int, told: str
-) -> None:
-    assert save_advice(ended(minutes, epoch_s, saves)) == told
-
-
-@pytest.mark.parametrize(
     ("minutes", "epoch_s", "saves"),
     [
         (10, 30.0, 0),

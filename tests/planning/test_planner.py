@@ -103,14 +103,6 @@ def test_ways_out_are_plans_of_their_own(gpu_gb: int, asked: Use, fitting: set[s
     assert len(fits) == len(fitting), fits
 
 
-def test_eight_bits_do_not_help_experts_in_one_tensor() -> None:
-    """bitsandbytes replaces linear layers, and transformers 5 keeps a layer's experts together."""
-    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "model_type": "mixtral"}
-    plan = make_plan(model(**experts), machine(80), use("int8"))
-    assert plan.weights > 0.9 * make_plan(model(**experts), machine(80), use()).weights
-    assert any("experts" in note for note in plan.notes)
-
-
 def test_an_unknown_family_is_planned_and_said_to_be_a_guess() -> None:
     plan = make_plan(model(model_type="llm_of_tomorrow"), machine(80), use())
     assert plan.sureness == "guessed"
@@ -148,34 +140,6 @@ def test_the_phase_that_needs_the_most_is_planned_for(phases: tuple[PlannedPhase
     assert plan.extras == {"optimizer": 40 * GB}
     assert min(share.headroom for share in plan.shares) == left["train"]
     assert any("placed for train" in note for note in plan.notes)
-
-
-def test_what_is_kept_on_the_cpu_is_counted_there() -> None:
-    on_gpu = make_plan(model(), machine(24), use(operators_gb=10))
-    beside = (Extra("operators", 10 * GB, on_cpu=True),)
-    plan = make_plan(model(), machine(24), read_phase("x:operators=10@cpu").use_in(use()))
-    gpu, cpu = plan.shares
-    assert plan.use.extras == beside
-    assert (on_gpu.fits, plan.fits) == (False, True)
-    assert (gpu.extras, cpu.device, cpu.extras) == (0, "cpu", 10 * GB)
-    assert plan.max_memory["cpu"] == "54GB"
-
-
-@pytest.mark.parametrize(("gpu_gb", "said"), [(80, True), (24, False)])
-def test_memory_that_is_paid_for_and_stays_empty_is_said(gpu_gb: int, said: bool) -> None:
-    plan = make_plan(model(), machine(gpu_gb), use())
-    assert bool(plan.unused) == said
-    if said:
-        assert "of 80 GB of GPU memory are used" in plan.unused[0]
-        assert "one GPU of 18 GB would do" in plan.unused[0]
-
-
-def test_the_time_of_a_token_is_told_wherever_the_weights_are() -> None:
-    times = [make_plan(model(), machine(size), use()).seconds_per_token for size in (80, 12, 6)]
-    assert times == sorted(times)
-    # 16 GB at 1e12 bytes a second, 0.5 GB of cache, and 32 layers of half a millisecond
-    assert times[0] == pytest.approx(0.0166 + 0.016, rel=0.01)
-    assert times[1] > make_plan(model(), machine(12), use()).seconds_per_pass
 
 
 @pytest.mark.parametrize(

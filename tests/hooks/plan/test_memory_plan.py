@@ -88,14 +88,3 @@ def test_layers_go_where_accelerate_puts_them(
         for n in range(len(model.model.layers))
     ]
     assert place(sizes, tuple(limits)).layers == tuple(map(layers.count, [*names, "disk"]))
-
-
-def test_planning_says_nothing_by_itself_and_notes_what_it_assumed(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """accelerate would warn that the GPUs planned for are not in this machine."""
-    plan = plan_memory(str(save_config("llama", tmp_path, dtype="bfloat16")), BIG)
-    assert capfd.readouterr() == ("", "")
-    assert (plan.use.dtype, plan.use.context) == ("bfloat16", 2048)
-    assert plan.notes[0] == "weights in bfloat16: says config.json"
-    assert plan.notes[1].startswith("a context of 2048 tokens")
