@@ -63,18 +63,6 @@ def test_an_alarm_before_the_onset_counts_although_it_named_the_right_rank() -> 
     assert (result.early_alarms, result.right) == (1, False)
 
 
-@pytest.mark.parametrize(
-    ("exit_code", "output", "right"),
-    [(0, "rank 0 done", True), (1, "rank 0 done", False), (0, "", False)],
-)
-def test_a_healthy_program_ends_by_itself_with_its_own_output(
-    exit_code: int, output: str, right: bool
-) -> None:
-    finished = [_verdict("finished", 30, culprits=[])]
-    outcome = Outcome(exit_code=exit_code, output=output, verdicts=finished, onset_s=ONSET)
-    assert score("case", Truth(healthy=True, says=["rank 0 done"]), outcome).right == right
-
-
 def test_an_alarm_on_a_healthy_run_is_false_and_a_suspicion_is_counted() -> None:
     healthy = Truth(healthy=True)
     finished = _verdict("finished", 30, culprits=[])

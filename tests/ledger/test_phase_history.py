@@ -10,11 +10,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.ledger.ledger_file import Fingerprint, Measured
 from lightning_hangcheck.ledger.phase_history import (
-    Answer,
     Decision,
     IfDone,
     PhaseDone,
-    answered,
     decide,
     process_alive,
 )
@@ -104,24 +102,3 @@ def test_what_must_not_run_twice_is_refused_unless_something_changed() -> None:
         decided("error")
     assert decided("error", OTHER, MADE).act == "run"
     assert decide(history(begun("a", "train")), "train", "error").act == "run"
-
-
-@pytest.mark.parametrize(
-    ("if_done", "val_acc", "answer", "act"),
-    [
-        ("reuse", 0.9, "ask", "reuse"),
-        ("reuse", 0.9, "reuse", "reuse"),
-        ("reuse", 0.9, "rerun", "run"),
-        ("ask", 0.8, "reuse", "reuse"),
-        ("ask", 0.6, "reuse", "run"),
-        ("rerun", 0.9, "reuse", "run"),
-    ],
-)
-def test_a_standing_answer_is_heard_and_told(
-    if_done: IfDone, val_acc: float, answer: Answer, act: str
-) -> None:
-    before = decided(if_done, val_acc=val_acc)
-    after = answered(before, answer)
-    assert after.act == act
-    assert (after.why != before.why) is (after.act != before.act)
-    assert after.why.endswith(f"HANGCHECK_IF_DONE={answer}") is (after.act != before.act)

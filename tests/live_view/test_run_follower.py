@@ -182,10 +182,3 @@ def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() ->
     assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
     assert second.waits_for == "rank 1 in all_reduce"
     assert (second.phase, second.step) == ("optimizer_step", 9)
-
-
-def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> None:
-    taken_back = judged("recovered", *hang().ranks, culprits=(1,))
-    ranks = ranks_now(running=(running(0), running(1)), verdict=taken_back, here=True)
-    assert of(ranks) == [(0, "runs"), (1, "runs")]
-    assert not any(one.culprit or one.waits_for for one in ranks)

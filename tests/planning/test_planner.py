@@ -114,16 +114,6 @@ LONG = read_phase("rollout:context=32768,batch=4")
 BESIDE = read_phase("train:optimizer=40")
 
 
-def test_a_phase_says_only_what_is_different() -> None:
-    assert read_phase("r: context=100, ops=1@cpu") == PlannedPhase(
-        name="r", context=100, extras=(Extra("ops", GB, on_cpu=True),)
-    )
-    rest = use(context=10, batch=3, operators_gb=2)
-    own = read_phase("r:operators=5,more=1").use_in(rest)
-    assert (own.context, own.batch) == (10, 3)
-    assert own.extras == (Extra("operators", 5 * GB), Extra("more", GB))
-
-
 @pytest.mark.parametrize(
     "text", ["", "r", "r:", ":context=1", "r:context=0", "r:batch=many", "r:batch=-1", "r:ops"]
 )
@@ -140,16 +130,6 @@ def test_the_phase_that_needs_the_most_is_planned_for(phases: tuple[PlannedPhase
     assert plan.extras == {"optimizer": 40 * GB}
     assert min(share.headroom for share in plan.shares) == left["train"]
     assert any("placed for train" in note for note in plan.notes)
-
-
-@pytest.mark.parametrize(
-    ("buffer", "world_size", "micro_batch", "steps"),
-    [(512, 2, 4, 64), (8, 2, 4, 1), (7, 1, 1, 7), (504, 6, 4, 21), (500, 2, 5, 50)],
-)
-def test_a_buffer_that_fits_gives_its_steps(
-    buffer: int, world_size: int, micro_batch: int, steps: int
-) -> None:
-    assert gradient_accumulation(buffer, world_size, micro_batch) == steps
 
 
 NO_COUNT = "is not a whole number above 0"

@@ -15,15 +15,11 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
-from lightning_hangcheck.model.run import RankPlace, Round, RunRecord
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report.saved_run import (
-    MOST_LINES,
     JournalEnd,
     RunningRank,
     SavedRun,
-    joined_rounds,
-    moved_ranks,
     read_saved_run,
     render_unjudged,
 )
@@ -121,21 +117,3 @@ def test_ranks_that_run_elsewhere_are_told_by_their_journals() -> None:
     assert text.startswith("no verdict yet; 1 rank of it running here\n")
     assert text.count("rank 0") == 1
     assert "rank 1  no checkpoint yet  last line 2026-11-20T10:29:00.000Z" in text
-
-
-def seen(number: int, host: str, *ranks: int, **facts: object) -> Round:
-    places = tuple(RankPlace(rank=rank, host=host, pid=10 + rank) for rank in ranks)
-    return Round(number=number, ranks=places, **facts)  # type: ignore[arg-type]
-
-
-def record(*rounds: Round) -> RunRecord:
-    return RunRecord(run_id="run", command="", started_at="", rounds=rounds)
-
-
-def test_lines_are_few_however_many_ranks_moved_and_hosts_are_shown_as_text() -> None:
-    before = [seen(0, f"h{rank}", rank) for rank in range(50)]
-    after = [seen(1, f"n{rank}\x1b[31m", rank) for rank in range(50)]
-    lines = moved_ranks(joined_rounds([record(one) for one in (*before, *after)]))
-    assert len(lines) == MOST_LINES + 1
-    assert lines[-1] == "and 44 more moved: see run.json"
-    assert "\x1b" not in "".join(lines)
