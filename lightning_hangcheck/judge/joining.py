@@ -150,22 +150,16 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 
 def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
     """Move all times to one clock, and order cases: newest, then of later rounds, first."""
-    # containers of one machine, named by the start of its kernel, have one monotonic clock
-    machines = [node.case.run.machine.partition("-")[0] for node in nodes]
-    wall: dict[int, int] = {}  # when cases were taken, by the clock of the node that heard them
-    for index, node in enumerate(nodes):
-        if node.met:
-            since_s = (read_utc(node.case.taken_at) - EPOCH).total_seconds()
-            wall[index] = int(since_s * NANOSECONDS)
-    starts = {machines[index]: at - nodes[index].case.taken_ns for index, at in wall.items()}
-    starts.pop("", None)
     moments: list[int] = []
     clocks: dict[str, list[int]] = {}
-    for index, (machine, node) in enumerate(zip(machines, nodes, strict=True)):
+    for index, node in enumerate(nodes):
+        # containers of one machine, named by the start of its kernel, have one monotonic clock
+        machine, moment_ns = node.case.run.machine.partition("-")[0], node.case.taken_ns
+        if node.met:
+            moment_ns = int((read_utc(node.case.taken_at) - EPOCH).total_seconds() * NANOSECONDS)
         own = f"machine {machine}" if machine else f"node {index}"
-        known = index in wall or machine in starts
-        clocks.setdefault("known" if known else own, []).append(index)
-        moments.append(wall.get(index, node.case.taken_ns + starts.get(machine, 0)))
+        clocks.setdefault("met" if node.met else own, []).append(index)
+        moments.append(moment_ns)
     for group in clocks.values():
         group.sort(key=lambda index: -moments[index])
     rounds = [node.case.run.round for node in nodes]
