@@ -402,7 +402,6 @@ def shown_processes(facts: PageFacts) -> list[Block]:
                 "look": look,
                 "source": stack.source,
                 "threads": threads,
-                "native_calls": sample.native_calls,
                 "innermost": next(asked, None),
             }
         )
