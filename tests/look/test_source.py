@@ -272,4 +272,4 @@ def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
 
 @pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])
 def test_a_line_that_takes_several_locks_or_one_without_a_name_tells_none(line: str) -> None:
-    assert locks_at(ast.parse(line), Frame("<module>", "/demo/train.py", 1)).taken is None
+    assert locks_at(ast.parse(line), Frame("<module>", "/demo/train.py", 1))[0] == ()
