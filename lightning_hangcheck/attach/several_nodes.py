@@ -53,9 +53,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.verdict import EvidenceItem
 
-FIRST = 0
-CLOSE_S = 2.0
-"""An estimate that may be further off orders nothing that a job does."""
 MOST_JOURNALS = 1_024
 
 
@@ -93,23 +90,17 @@ def merge_runs(
             file = folder.run_file
             told[folder] = within(PART_LIMIT_S, partial(read_fact, file, RunRecord, EVIDENCE_BYTES))
     records = [one for one in told.values() if one is not None]
-    rounds, clocks = joined_rounds(records), dict[int, float]()
-    estimating = [one for one in records if one.clocks]
-    if len(estimating) == 1 and estimating[0].node == FIRST:
-        # where several were the first after each other, nobody knows whose the figures are
-        close = (clock for clock in estimating[0].clocks if clock.within_s <= CLOSE_S)
-        clocks = {FIRST: 0.0, **{clock.node: clock.ahead_s for clock in close}}
+    rounds = joined_rounds(records)
     nodes: dict[RunFolder, NodeCase] = {}
     refused: list[UnreadableRun] = []
     left_out: list[Gap] = []
-    for folder, record in told.items():
+    for folder in told:
         empty = False
         try:
             case, gaps = within(READING_LIMIT_S, partial(newest_case, folder))
             if case is not None:
-                node = -1 if record is None or record.node is None else record.node
                 case = replace(case, gaps=(*case.gaps, *gaps))
-                nodes[folder] = NodeCase(str(folder.path), case, clocks.get(node))
+                nodes[folder] = NodeCase(str(folder.path), case)
                 continue
             empty = True
             refusal = UnreadableRun(

@@ -1,15 +1,14 @@
 """Node evidence to one `Case`: ranks that were seen, ranks that should be there, and gaps. Pure.
 
-What a node's wall clock says decides nothing by itself: it may be hours off. Moments of two nodes
-compare where the nodes have estimated how far their clocks are apart while they met, or where both
-are on one machine, whose monotonic clock counts for both. Else each node's case is taken as it was
+What a node's wall clock says decides nothing: it may be hours off. Moments of two nodes compare
+where one of them took them down as it heard the other, or where both are on one machine, whose
+monotonic clock counts for both. Else each node's case is taken as it was
 when it was looked at last, and which of two moments came first is open.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from contextlib import suppress
 from functools import cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -57,13 +56,13 @@ def complete_case(case: Case) -> Case:
 class NodeCase(Struct, frozen=True):
     """The case of one node, and what to call it in sentences.
 
-    ``ahead_s``: how far its wall clock is ahead of the others'; None where that is not known, as of
-    nodes that never met. Nodes of one ``clock`` are known against each other.
+    ``met``: one node heard all of these, and its clock says when each case was taken. Nodes of one
+    ``clock`` are known against each other.
     """
 
     source: str
     case: Case
-    ahead_s: float | None = None
+    met: bool = False
     clock: int = 0
 
 
@@ -151,23 +150,16 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 
 def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
     """Move all times to one clock, and order cases: newest, then of later rounds, first."""
-    # containers of one machine, named by the start of its kernel, have one monotonic clock
-    machines = [node.case.run.machine.partition("-")[0] for node in nodes]
-    wall: dict[int, int] = {}  # when cases were taken, by the clock the others are known against
-    for index, node in enumerate(nodes):
-        if node.ahead_s is not None:
-            with suppress(ValueError):
-                since_s = (read_utc(node.case.taken_at) - EPOCH).total_seconds()
-                wall[index] = int((since_s - node.ahead_s) * NANOSECONDS)
-    starts = {machines[index]: at - nodes[index].case.taken_ns for index, at in wall.items()}
-    starts.pop("", None)
     moments: list[int] = []
     clocks: dict[str, list[int]] = {}
-    for index, (machine, node) in enumerate(zip(machines, nodes, strict=True)):
+    for index, node in enumerate(nodes):
+        # containers of one machine, named by the start of its kernel, have one monotonic clock
+        machine, moment_ns = node.case.run.machine.partition("-")[0], node.case.taken_ns
+        if node.met:
+            moment_ns = int((read_utc(node.case.taken_at) - EPOCH).total_seconds() * NANOSECONDS)
         own = f"machine {machine}" if machine else f"node {index}"
-        known = index in wall or machine in starts
-        clocks.setdefault("known" if known else own, []).append(index)
-        moments.append(wall.get(index, node.case.taken_ns + starts.get(machine, 0)))
+        clocks.setdefault("met" if node.met else own, []).append(index)
+        moments.append(moment_ns)
     for group in clocks.values():
         group.sort(key=lambda index: -moments[index])
     rounds = [node.case.run.round for node in nodes]
@@ -292,7 +284,7 @@ def _unknown_clocks(one: str, other: str) -> Gap:
         None,
         "their clocks are not known against each other",
         "time",
-        "start all nodes with hangcheck run and let them meet, which estimates how far they differ",
+        "start all nodes with hangcheck run and let them meet: one then says what came first",
     )
 
 

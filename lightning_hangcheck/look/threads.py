@@ -16,10 +16,8 @@ import os
 import re
 import socket
 from contextlib import suppress
-from functools import lru_cache
 from itertools import pairwise, takewhile
 from pathlib import Path
-from types import CodeType
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -185,21 +183,22 @@ def _lock_holder(
         return None
     frame = thread.frames[depth]
     source = sources.parsed(frame.file)
-    lock = locks_at(source.tree, frame).taken if source is not None else None
-    if source is None or lock is None:
+    taken = locks_at(source.tree, frame)[0] if source is not None else ()
+    if source is None or len(taken) != 1:
         return None
-    wanted = "" if lock.of_file else _address(variables.at(thread.tid, depth, frame), lock.root)
+    (lock,) = taken
+    wanted = lock.root and _address(variables.at(thread.tid, depth, frame), lock.root)
     holders: set[int | None] = set()
-    for other in threads:
+    for other in threads if wanted or not lock.root else ():
         for at, call in list(enumerate(other.frames))[-DEEPEST:]:
-            if call.file != frame.file or lock not in locks_at(source.tree, call).held:
+            if call.file != frame.file or lock not in locks_at(source.tree, call)[1]:
                 continue
             within = [one for one in other.frames[at:] if one.file == frame.file]
-            released = any(lock in locks_at(source.tree, one).released for one in within)
+            released = any(lock in locks_at(source.tree, one)[2] for one in within)
             if released or _waits_for_news(other.frames[at:]):
                 continue
-            here = wanted and _address(variables.at(other.tid, at, call), lock.root) == wanted
-            if lock.of_file or here:
+            here = lock.root and _address(variables.at(other.tid, at, call), lock.root)
+            if here == wanted:
                 holders.add(other.tid)
     return holders.pop() if len(holders) == 1 else None
 
@@ -225,41 +224,32 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
 
 
 class NamedLock(NamedTuple):
-    """A lock as a line of source names it, and the variable with which that begins.
+    """A lock as a line of source names it, and the variable of the call with which that begins.
 
-    ``of_file``: that is the file's own, so there is one of it; each call has its own ones.
+    Where it begins with none, it is the file's own, so there is one of it.
     """
 
     text: str
     root: str
-    of_file: bool
 
 
-class LocksAt(NamedTuple):
-    """What the function of a call does with locks.
+def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...]:
+    """Read the locks that the function of a call takes in its line, holds there, and gives back.
 
-    ``taken`` by the line itself: None where it takes none, or several. ``held`` by each ``with``
-    block around it, or ``try`` with a ``release`` in its ``finally``; ``released`` by any other
-    call of ``release``.
+    It holds that of each ``with`` block around the line, and of each ``try`` with a ``release`` in
+    its ``finally``. Of a line that takes several, or is in other code too, nothing is told.
     """
-
-    taken: NamedLock | None
-    held: tuple[NamedLock, ...]
-    released: tuple[NamedLock, ...]
-
-
-def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
-    """Read the locks of a call; of a line that is in other code, too, nothing is told."""
     functions = [one for one in around(tree, frame.line) if isinstance(one, FUNCTIONS)]
-    function = functions[-1] if functions else tree
-    name = getattr(function, "name", "<lambda>") if functions else "<module>"
+    name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
     if name != frame.function.rpartition(".")[2]:
-        return LocksAt(None, (), ())
+        return (), (), ()
     taken: list[ast.expr] = []
     held: list[ast.expr] = []
     released: list[ast.expr] = []
     at_end: set[ast.AST] = set()
-    for node in walk(*ast.iter_child_nodes(function), into=False):
+    within: list[ast.AST] = [*functions] or [tree]
+    scopes = [list(walk(*ast.iter_child_nodes(one), into=False)) for one in within]
+    for node in scopes[-1]:
         if isinstance(node, ast.With):
             entered = [item.context_expr for item in node.items]
             header = max(expression.end_lineno or expression.lineno for expression in entered)
@@ -276,38 +266,29 @@ def locks_at(tree: ast.Module, frame: Frame) -> LocksAt:
                 taken.append(node.func.value)
             elif node.func.attr == "release":
                 (held if node in at_end else released).append(node.func.value)
+    if not (taken or held or released):
+        return (), (), ()
+    # variables of which each call has its own, or a call around it; a property gives what it likes
+    own: set[str] = set()
+    for nodes in scopes if functions else ():
+        own |= {one.arg for one in nodes if isinstance(one, ast.arg)}
+        stored = (one for one in nodes if isinstance(one, ast.Name))
+        own |= {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+        own -= {each for one in nodes if isinstance(one, ast.Global) for each in one.names}
+    methods = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
+    owner = [one.name for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)][-1:]
 
     def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
-        return tuple(filter(None, (_named(tree, frame, expression) for expression in expressions)))
+        found = []
+        for expression in expressions:
+            root, *parts = names_of(expression) or [""]
+            if root and len(parts) < 2 and methods.isdisjoint(parts):
+                private = any(one.startswith("__") and not one.endswith("__") for one in parts)
+                text = f"{ast.unparse(expression)}{f' of {owner}' if private else ''}"
+                found.append(NamedLock(text, root if root in own else ""))
+        return tuple(found)
 
-    one_taken = named(taken) if len(taken) == 1 else ()
-    return LocksAt(next(iter(one_taken), None), named(held), named(released))
-
-
-def _named(tree: ast.Module, frame: Frame, expression: ast.expr) -> NamedLock | None:
-    """Read a lock's name; None of what may give another one each time: a property, or its part."""
-    root, *attributes = names_of(expression) or [""]
-    functions = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
-    if not root or functions & set(attributes) or len(attributes) > 1:
-        return None
-    text = ast.unparse(expression)
-    if any(attribute.startswith("__") and not attribute.endswith("__") for attribute in attributes):
-        classes = [one for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)]
-        text += f" of {[klass.name for klass in classes][-1:]}"
-    name, of_file = frame.function.rpartition(".")[2], False
-    for code in _all_code(tree):
-        if code.co_name == name and frame.line in {line for _, _, line in code.co_lines()}:
-            of_file = root not in {*code.co_varnames, *code.co_cellvars, *code.co_freevars}
-    return NamedLock(text, root, of_file)
-
-
-@lru_cache(maxsize=1)
-def _all_code(tree: ast.Module) -> tuple[CodeType, ...]:
-    """Compile a file: that tells whose the variables of each of its functions are."""
-    found = [compile(tree, "<source>", "exec")]
-    for code in found:
-        found += [const for const in code.co_consts if isinstance(const, CodeType)]
-    return tuple(found)
+    return named(taken) if len(taken) == 1 else (), named(held), named(released)
 
 
 # Locks that libraries poll for: the kernel sees only sleep, a variable of the stack names one. Who

@@ -90,19 +90,6 @@ class NodePlace(Struct, frozen=True, kw_only=True):
     first: str = ""
 
 
-class NodeClock(Struct, frozen=True):
-    """By how much a node's wall clock is ahead of the first one's, give or take ``within_s``."""
-
-    node: int
-    ahead_s: float
-    within_s: float
-
-    @property
-    def differs(self) -> bool:
-        """Whether the clocks are seen to differ, by what a log's reader would mind."""
-        return abs(self.ahead_s) > max(self.within_s, 0.1)
-
-
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 
@@ -117,8 +104,6 @@ class RunRecord(Struct, frozen=True, kw_only=True):
         machine: On which its processes have their ids, as `machine.which_machine` names it; empty
             where none is watched, or none is known.
         node: Number of this one among the job's nodes, as it was last; None for one node.
-        clocks: Of the job's other nodes, as the first one estimates them: `hangcheck merge` orders
-            by them what several nodes saw.
         meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
 
@@ -138,4 +123,3 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     meeting: str = ""
     machine: str = ""
     node: int | None = None
-    clocks: tuple[NodeClock, ...] = ()

@@ -14,7 +14,7 @@ import math
 import zlib
 from contextlib import contextmanager
 from itertools import chain
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec.structs import astuple
@@ -48,8 +48,6 @@ MOST_PACKED = 4 * 1024 * 1024
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_MEMORY = 256 * 1024 * 1024
 """Bytes that a message may take, by `most_memory`, which is some six times too high."""
-MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT = 8 * 1024 * 1024, 96 * 1024 * 1024
-"""The same of a judgement: that of 1,024 ranks and 512 ways to stand took a tenth."""
 MOST_TOGETHER = 1024 * 1024 * 1024
 """Of all words that a node keeps with their evidence: 256 such ranks are 400 MB by it."""
 MOST_MEMBERSHIPS = 1 << 22
@@ -77,12 +75,9 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 """But for those with which it begins anything but a number from 0 to 127."""
 
 
-Told = TypeVar("Told", Message, Judgement)
-
-
-def pack(told: Message | Judgement) -> bytes:
+def pack(message: Message) -> bytes:
     """Encode what is told."""
-    return MARK + zlib.compress(encode_packed(told), LEVEL)
+    return MARK + zlib.compress(encode_packed(message), LEVEL)
 
 
 def read_message(data: bytes) -> tuple[Message, int]:
@@ -91,7 +86,7 @@ def read_message(data: bytes) -> tuple[Message, int]:
     BadMessage: it is none, too large, of another version, or says what cannot be.
     """
     with _blaming_its_sender():
-        message, memory = _decoded(data, Message)
+        message, memory = _decoded(data)
         _refuse_odd_groups(message)
         message = without_table(message)
         sizes = [message.world_size, message.local_world_size or 0]
@@ -116,9 +111,11 @@ def read_message(data: bytes) -> tuple[Message, int]:
 
 
 def read_judgement(data: bytes) -> Judgement:
-    """Decode what the judging node says, whoever wrote it; BadMessage as for `read_message`."""
+    """Decode what a message says of the whole job; BadMessage as for `read_message`."""
+    if not data:
+        return Judgement()
     with _blaming_its_sender():
-        judgement, _ = _decoded(data, Judgement)
+        judgement = msgpack_decoder(Judgement).decode(data)
         end = judgement.end
         texts = [] if end is None else [end.round.summary]
         told = (judgement.verdict, None if end is None else end.verdict)
@@ -139,7 +136,7 @@ def read_judgement(data: bytes) -> Judgement:
 def can_be_sent(packed: bytes) -> bool:
     """Whether other nodes will read a message of ours, as far as that hangs on its size."""
     try:
-        _refuse_odd_groups(_decoded(packed, Message)[0])
+        _refuse_odd_groups(_decoded(packed)[0])
     except BadMessage:
         return False
     return True
@@ -171,23 +168,20 @@ def _refuse_if(odd: bool, what: str) -> None:
         raise BadMessage(f"it has {what} that cannot be")
 
 
-def _decoded(data: bytes, kind: type[Told]) -> tuple[Told, int]:
+def _decoded(data: bytes) -> tuple[Message, int]:
     if not data.startswith(MARK):
         raise BadMessage("these bytes are none of ours")
     if len(data) > MOST_PACKED:
         raise BadMessage(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
-    most, most_taken = MOST_UNPACKED, MOST_MEMORY
-    if kind is Judgement:
-        most, most_taken = MOST_OF_JUDGEMENT, MOST_MEMORY_OF_JUDGEMENT
     try:
         inflating = zlib.decompressobj()
-        unpacked = inflating.decompress(data[len(MARK) :], most)
+        unpacked = inflating.decompress(data[len(MARK) :], MOST_UNPACKED)
         if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
-            raise BadMessage(f"it is cut short, or has more than {most:,} bytes unpacked")
+            raise BadMessage(f"it is cut short, or has more than {MOST_UNPACKED:,} bytes unpacked")
         memory = most_memory(unpacked)
-        if memory > most_taken:
-            raise BadMessage(f"its parts could take more than {most_taken:,} bytes of memory")
-        message = msgpack_decoder(kind).decode(unpacked)
+        if memory > MOST_MEMORY:
+            raise BadMessage(f"its parts could take more than {MOST_MEMORY:,} bytes of memory")
+        message = msgpack_decoder(Message).decode(unpacked)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BadMessage(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"

@@ -5,8 +5,8 @@ by a number; here equal numbers only meet. So a job of a hundred thousand ranks 
 as they have ways to stand. Of jobs of few ranks each rank is told with its evidence; of large ones
 only those that the judging node asks for, one of each class.
 
-But for the node's clocks, no moment of any clock is in it: times are told as if the evidence had
-been taken at `TAKEN_NS`, so that whoever reads it can put them on a clock of its own.
+No moment of any clock is in it: times are told as if the evidence had been taken at `TAKEN_NS`, so
+that whoever reads it can put them on a clock of its own.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
     )
 
 
-VERSION = 5
+VERSION = 6
 TAKEN_NS = 1 << 60
 """36 years: neither before nor after it a time of a running machine comes near 0, which says that
 there is no such time."""
@@ -232,11 +232,10 @@ class RoundMark(Struct, frozen=True):
 
 
 class ReadMessage(Struct, frozen=True, array_like=True):
-    """Which message of the judging node was read last: node, stamp, judgement."""
+    """Which message of the judging node was read last: node, stamp."""
 
     judge: int = -1
     stamp: int = 0
-    judgement: int = 0
 
 
 class LeftRound(Struct, frozen=True, omit_defaults=True):
@@ -255,6 +254,21 @@ class RoundEnd(Struct, frozen=True):
     verdict: Verdict
 
 
+class Judgement(Struct, frozen=True, array_like=True):
+    """What the judging node says of the whole job: the newest verdict that it told.
+
+    And how the round before ended, until that is long ago.
+    """
+
+    verdict: Verdict | None = None
+    end: RoundEnd | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the verdict is; empty where there is none."""
+        return self.verdict.verdict if self.verdict is not None else ""
+
+
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a node tells of its ranks, and of what it has read.
 
@@ -271,8 +285,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
         reach: What connections show of the addresses that the judging node ``asks`` about: those of
             nodes that it no longer hears. It ``wants`` the evidence of ranks.
         read: The newest message of the judging node that it has read.
-        judgement: Stamp of what it judged last for all; 0 where it judges nothing.
-        known: All nodes that it hears have read that.
+        judgement: What it judges for all, as msgpack; empty where it judges nothing.
+        known: All nodes that it hears have read a verdict of that kind.
     """
 
     version: int
@@ -293,9 +307,8 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
-    wall_clock_s: float = 0.0
     read: ReadMessage = ReadMessage()
-    judgement: int = 0
+    judgement: bytes = b""
     known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
@@ -304,18 +317,6 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def ranks(self) -> RankSet:
         """Those of which it tells."""
         return joined(rank_class.ranks for rank_class in self.lines)
-
-
-class Judgement(Struct, frozen=True, kw_only=True):
-    """What the judging node says of the whole job; its message says when there is another one.
-
-    The newest verdict that it told, and how the round before ended, until that is long ago.
-    """
-
-    version: int
-    stamp: int
-    verdict: Verdict | None = None
-    end: RoundEnd | None = None
 
 
 def message_of(

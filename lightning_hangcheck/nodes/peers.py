@@ -31,7 +31,6 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.model.codec import encode_packed
-from lightning_hangcheck.model.run import NodeClock, NodePlace
 from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     MOST_TOGETHER,
@@ -42,7 +41,6 @@ from lightning_hangcheck.nodes.encoding import (
     read_message,
 )
 from lightning_hangcheck.nodes.message import (
-    VERSION,
     BadMessage,
     Judgement,
     Message,
@@ -55,6 +53,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
 
@@ -87,7 +86,8 @@ IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
 turn during which this process was stopped took as long, and others must not find it silent."""
 LARGE = 256 * 1024
 """Bytes of a message that may be more than others read."""
-MOST_CLOCKS = 64
+STRANGERS, STRANGE_S, STRANGERS_WITHIN_S = 4, 10.0, 15.0
+"""Messages under our own key that are not ours, in so many seconds, no further apart than these."""
 
 
 def key_of(node: int) -> str:
@@ -96,31 +96,28 @@ def key_of(node: int) -> str:
 
 
 class _Exchange:
-    """What is left for the other nodes, and taken from them, at one place.
+    """One place: what is left there for the other nodes, and taken from them, by a thread.
 
-    It may have ``answered`` once, another node been heard there; it is unusable since
-    ``trouble_since_ns``, if at all. ``double``: addresses of another node with our number.
+    Where it is not ``opened``, nodes are only looked for. It may have ``answered`` once, another
+    node been heard there; it is unusable since ``trouble_since_ns``, if at all. ``double``:
+    addresses of another node with our number.
     """
 
     def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
-        self._meeting = meeting
-        self._peers = peers
-        self.where = meeting.where
-        self.opened = opened
+        self._meeting, self._peers = meeting, peers
+        self.where, self.opened = meeting.where, opened
         self.answered = self.heard_any = False
         self.posted: Message | None = None
         self.double: tuple[str, ...] | None = None
-        self.trouble_since_ns = 0
+        self.wake = threading.Event()
+        self.trouble_since_ns = self._began_ns = self._due_ns = 0
         self._trouble = ""
-        self._began_ns = self._due_ns = 0
         self._took_s = 0.0
-        self._seen: dict[str, int] = {}
-        self._judged = 0
+        self._seen: dict[int, int] = {}
         self._ours: deque[int] = deque(maxlen=32)
-        self._strange = self._strangers = self._strange_since_ns = self._strange_ns = 0
-        self._wake, self._told = threading.Event(), threading.Event()
+        self._strangers: list[tuple[int, int]] = []
         self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name="hangcheck-nodes", daemon=True)
 
     @property
     def usable(self) -> bool:
@@ -145,30 +142,24 @@ class _Exchange:
         return bool(began_ns) and self._peers.now_ns() - began_ns >= seconds * NANOSECONDS
 
     def start(self) -> None:
-        def run() -> None:
-            while not self._closing.is_set():
-                self._wake.wait(self._pause_s)
-                self._wake.clear()
-                self.take_turn()
-                self._closing.wait(self._idle_s)
-
-        self._thread = threading.Thread(target=run, name="hangcheck-nodes", daemon=True)
         self._thread.start()
-
-    def wake(self) -> None:
-        """Take a turn now: there is something to tell, or the place is used from now on."""
-        self._told.clear()
-        self._wake.set()
 
     def close(self) -> None:
         """Tell what was asked for last, and no more; a place that does not answer is left alone."""
-        if self._thread is not None:
-            if self.opened:
-                self._told.wait(LAST_WORD_S)
-            self._closing.set()
-            self._wake.set()
+        self._closing.set()
+        self.wake.set()
+        if self._thread.ident is not None:
             self._thread.join(LAST_WORD_S)
         self._meeting.close()
+
+    def _run(self) -> None:
+        last = False
+        while not last:
+            self.wake.wait(self._pause_s)
+            self.wake.clear()
+            last = self._closing.is_set()
+            self.take_turn()
+            self._closing.wait(self._idle_s)
 
     @property
     def _idle_s(self) -> float:
@@ -208,50 +199,40 @@ class _Exchange:
 
     def _hear(self) -> None:
         nodes = self._peers.listens_to() if self.opened else self._peers.sought()
-        keys = [key_of(node) for node in nodes]
-        for node, key, data in zip(nodes, keys, self._meeting.look_all(keys), strict=True):
-            known = self._seen.get(key)
-            self._seen[key] = seen = hash(data)
+        for node, data in zip(nodes, self._meeting.look_all(list(map(key_of, nodes))), strict=True):
+            known = self._seen.get(node)
+            self._seen[node] = seen = hash(data)
             news = data is not None and known not in (None, seen)
             if data is not None and news and self._peers.take(node, data):
                 self.heard_any = self.opened = True
-        judge = self._peers.judgement_to_read()
-        if judge is not None and self.opened:
-            data = self._meeting.look(f"judgement-{judge}")
-            if data is not None:
-                self._peers.take_judgement(judge, data)
 
     def _post(self) -> None:
-        message, judgement = self._peers.to_send()
+        message = self._peers.to_send()
         if message is None:
             return
         key = key_of(message.node)
         self._note_double(self._meeting.look(key))
-        if judgement is not None and judgement.stamp != self._judged:
-            self._meeting.post(f"judgement-{message.node}", pack(judgement))
-            self._judged = judgement.stamp
         data = pack(message)
         if len(data) >= LARGE and not can_be_sent(data):
             data = pack(shortened(message))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
         self.posted = message
-        self._told.set()
 
     def _note_double(self, data: bytes | None) -> None:
         """Is there another node with our number? By what stands where we alone tell.
 
         While torchrun numbers its nodes anew two may have one number for a second or two, and slow
-        storage may show an older message again: so it takes four messages in ten seconds, none
-        of ours.
+        storage may show an older message again: so it takes some messages, none of ours.
         """
-        seen, now_ns = hash(data), self._peers.now_ns()
-        if data is None or seen == self._strange or not self._ours or seen in self._ours:
+        seen, now_ns, strangers = hash(data), self._peers.now_ns(), self._strangers
+        known = seen in self._ours or (bool(strangers) and strangers[-1][1] == seen)
+        if data is None or not self._ours or known or self.double is not None:
             return
-        if now_ns - self._strange_ns > 15 * NANOSECONDS:
-            self._strange_since_ns, self._strangers = now_ns, 0
-        self._strange, self._strange_ns, self._strangers = seen, now_ns, self._strangers + 1
-        if self._strangers >= 4 and now_ns - self._strange_since_ns >= 10 * NANOSECONDS:
+        if strangers and now_ns - strangers[-1][0] > STRANGERS_WITHIN_S * NANOSECONDS:
+            strangers.clear()
+        strangers.append((now_ns, seen))
+        if len(strangers) >= STRANGERS and now_ns - strangers[0][0] >= STRANGE_S * NANOSECONDS:
             try:
                 self.double = read_message(data)[0].addresses
             except BadMessage:
@@ -277,13 +258,14 @@ class PeerState(Struct, frozen=True):
     """A node of which something was heard: its message, and when that was new, by our clock.
 
     ``back_ns``: since when it is heard after a silence; 0 where it never was silent. ``memory``:
-    bytes that the message takes at most.
+    bytes that the message takes at most. ``judged``: what it says of the whole job.
     """
 
     message: Message
     received_ns: int
     back_ns: int = 0
     memory: int = 0
+    judged: Judgement = Judgement()
 
     @property
     def ranks(self) -> Iterator[int]:
@@ -313,11 +295,8 @@ class Peers:
         self._heard: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
-        self._judgements: dict[int, Judgement] = {}
-        self._own_judgement: Judgement | None = None
-        self._since = 0
+        self._judged, self._judged_bytes, self._since_ns = Judgement(), b"", 0
         self._outgoing: Message | None = None
-        self._clocks: dict[int, NodeClock] = {}
         self._hurried = False
         self._lock = threading.Lock()
         self._ways = [_Exchange(meeting, self, opened=n == 0) for n, meeting in enumerate(meetings)]
@@ -404,11 +383,11 @@ class Peers:
             return False
 
     def _keep(self, message: Message, memory: int, now_ns: int) -> bool:
-        before = self._heard.get(message.node)
-        kept, back_ns = self._kept, 0
+        node, kept, back_ns = message.node, self._kept, 0
+        before = self._heard.get(node)
         if before is not None:
             kept, back_ns = kept - before.memory, before.back_ns
-            silent = self.quiet_s(message.node) >= SILENT_AFTER_S
+            silent = self.quiet_s(node) >= SILENT_AFTER_S
             older = message.stamp <= before.message.stamp
             if older and message.machine == before.message.machine and not silent:
                 return False
@@ -420,27 +399,14 @@ class Peers:
             raise BadMessage(
                 "with what others tell it could take more memory than there is for all"
             )
+        if before is not None and before.message.judgement == message.judgement:
+            judged = before.judged
+        else:
+            judged = read_judgement(message.judgement)
         self._kept = kept + memory
-        self._heard[message.node] = PeerState(message, now_ns, back_ns, memory)
-        self.unused.pop(message.node, None)
-        # how far its clock is ahead: its message came after ours that it had read. An estimate is
-        # kept until one is much better, or contradicts it
-        took_s = (now_ns - message.read.stamp) / NANOSECONDS
-        if self._own == message.read.judge == FIRST and 0.0 <= took_s < SILENT_AFTER_S:
-            ahead_s = message.wall_clock_s - time.time() + took_s / 2
-            known = self._clocks.get(message.node)
-            further_s = abs(ahead_s - known.ahead_s) - took_s / 2 if known is not None else 0.0
-            if known is None or took_s <= known.within_s or further_s > known.within_s:
-                within_s = round(took_s / 2, 3) + 0.001
-                self._clocks[message.node] = NodeClock(message.node, round(ahead_s, 3), within_s)
+        self._heard[node] = PeerState(message, now_ns, back_ns, memory, judged)
+        self.unused.pop(node, None)
         return True
-
-    @property
-    def clocks(self) -> tuple[NodeClock, ...]:
-        """How far the clocks of nodes are ahead of the first one's, on that one; the furthest."""
-        with self._lock:
-            found = sorted(self._clocks.values(), key=lambda clock: -abs(clock.ahead_s))
-        return tuple(sorted(found[:MOST_CLOCKS], key=lambda clock: clock.node))
 
     # Who judges, and what that one says
 
@@ -455,7 +421,7 @@ class Peers:
             lost = self.now_ns() - since_ns >= patience_s * NANOSECONDS
             if lost or (self._hurried and store.answered):
                 folder.opened = True
-                folder.wake()
+                folder.wake.set()
 
     def _role(self) -> Role:
         if self._own == FIRST:
@@ -475,42 +441,23 @@ class Peers:
         return Role(waits=True) if self.followed is not None else ALONE
 
     @property
-    def judge_message(self) -> Message | None:
-        """What the node told last that this one follows."""
-        judge = self.role.judge
-        peer = self._heard.get(judge) if judge is not None else None
-        return peer.message if peer is not None else None
+    def judge(self) -> PeerState | None:
+        """The node that this one follows, as it was heard last."""
+        return self._heard.get(self.role.judge) if self.role.judge is not None else None
 
     @property
-    def judged(self) -> Judgement | None:
+    def judged(self) -> Judgement:
         """What that node judged last: of the job, and how the round before ended."""
-        return self._judgements.get(self.role.judge) if self.role.judge is not None else None
-
-    def judgement_to_read(self) -> int | None:
-        """Return the node that this one follows where it has judged what was not read yet."""
-        message = self.judge_message
-        if message is None or not message.judgement:
-            return None
-        known = self._judgements.get(message.node)
-        return message.node if known is None or known.stamp != message.judgement else None
-
-    def take_judgement(self, judge: int, data: bytes) -> None:
-        """Take what a node judged for all."""
-        try:
-            self._judgements = {judge: read_judgement(data)}
-        except BadMessage as error:
-            log.once("judgement", f"what node {judge} judges is not used: {error}")
+        return self.judge.judged if self.judge is not None else Judgement()
 
     def all_know(self, verdict: Verdict) -> bool:
         """Whether the judging node has told that all have read a verdict of this kind."""
         if self.role.judges:
             told = [way.posted for way in self._ways if way.opened and way.posted is not None]
-            known = any(message.known and message.judgement >= self._since for message in told)
-            judged = self._own_judgement
-        else:
-            message, judged = self.judge_message, self.judged
-            known = message is not None and message.known
-        return known and _kind(judged) == verdict.verdict
+            known = any(message.known and message.stamp >= self._since_ns for message in told)
+            return known and self._judged.kind == verdict.verdict
+        judge = self.judge
+        return judge is not None and judge.message.known and judge.judged.kind == verdict.verdict
 
     # What is told
 
@@ -527,7 +474,7 @@ class Peers:
         if ends or self._hurried:
             self._hurried = ends
             for way in self._ways:
-                way.wake()
+                way.wake.set()
 
     def tell(
         self,
@@ -539,40 +486,40 @@ class Peers:
     ) -> None:
         """Have this told next, with the verdict and the last round's end where this node judges."""
         self.look_round()
+        followed, told = self.judge, Judgement()
         settled = self.role.judges or self.role.judge is not None
-        followed = self.judge_message
-        if busy or not settled or (followed is not None and (followed.asks or followed.wants)):
+        asked = followed is not None and (followed.message.asks or followed.message.wants)
+        if busy or not settled or asked:
             self._busy_ns = self.now_ns()
         if self.role.judges:
-            before = self._own_judgement
-            if (verdict, end) != ((before.verdict, before.end) if before else (None, None)):
-                judged = Judgement(version=VERSION, stamp=self.now_ns(), verdict=verdict, end=end)
-                if _kind(before) != _kind(judged):
-                    self._since = judged.stamp if _kind(judged) else 0
-                self._own_judgement = before = judged
+            told = Judgement(verdict, end)
+        if told != self._judged:
+            self._judged_bytes = encode_packed(told) if told != Judgement() else b""
+        if self.role.judges:
             # each node that is heard has read a verdict of the kind that this one told
-            known = bool(self._since) and all(
-                peer.message.read.judge == self._own and peer.message.read.judgement >= self._since
+            known = told.kind == self._judged.kind != "" and all(
+                peer.message.read.judge == self._own and peer.message.read.stamp >= self._since_ns
                 for node, peer in self.heard.items()
                 if self.quiet_s(node) < SILENT_AFTER_S and not peer.message.ended
             )
-            message = replace(message, judgement=before.stamp if before else 0, known=known)
+            message = replace(message, judgement=self._judged_bytes, known=known)
         self._outgoing = message
+        if told.kind != self._judged.kind:
+            self._since_ns = self.now_ns()
+        self._judged = told
         for way in self._ways:
             if way.opened:
-                way.wake()
+                way.wake.set()
 
-    def to_send(self) -> tuple[Message | None, Judgement | None]:
-        """Return what is told now, with what is of this moment: our clocks, and what was read."""
-        message = self._outgoing
+    def to_send(self) -> Message | None:
+        """Return what is told now, with what is of this moment: its stamp, and what was read."""
+        stamp, message, judge = self.now_ns(), self._outgoing, self.judge
         if message is None:
-            return None, None
-        heard, judged = self.judge_message, self.judged
+            return None
         read = ReadMessage()
-        if heard is not None:
-            read = ReadMessage(heard.node, heard.stamp, judged.stamp if judged is not None else 0)
-        message = replace(message, stamp=self.now_ns(), wall_clock_s=time.time(), read=read)
-        return message, self._own_judgement if self.role.judges else None
+        if judge is not None:
+            read = ReadMessage(judge.message.node, judge.message.stamp)
+        return replace(message, stamp=stamp, read=read)
 
     # Where they meet
 
@@ -608,9 +555,4 @@ class Peers:
     @property
     def same_number(self) -> tuple[str, ...] | None:
         """Addresses of another node that has this one's number; None while there is none."""
-        found = (way.double for way in self._ways)
-        return next((one for one in found if one is not None), None)
-
-
-def _kind(judged: Judgement | None) -> str:
-    return judged.verdict.verdict if judged is not None and judged.verdict is not None else ""
+        return next((way.double for way in self._ways if way.double is not None), None)

@@ -258,13 +258,7 @@ def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
         spread = by_value(values, most=6, longest=200)
         if len(spread) > 1:
             shown.append((name, [(value, name_ranks(who)) for value, who in spread]))
-    # times in logs of these nodes do not compare with the first one's
-    clocks = [
-        (f"{clock.ahead_s:+.2f} s, within {clock.within_s:.2f} s", f"node {clock.node}")
-        for clock in (facts.record.clocks if facts.record is not None else ())
-        if clock.differs
-    ]
-    return [*shown, *([("clock, ahead of node 0's", clocks)] if clocks else [])]
+    return shown
 
 
 class Line(NamedTuple):
@@ -362,7 +356,6 @@ def shown_processes(facts: PageFacts) -> list[Block]:
                 "look": look,
                 "source": stack.source,
                 "threads": threads,
-                "native_calls": sample.native_calls,
                 "innermost": next(asked, None),
             }
         )

@@ -183,7 +183,8 @@ class AmongNodes:
         self._told_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
-        followed, known = self.peers.judge_message, self.judged_with()
+        judge, known = self.peers.judge, self.judged_with()
+        followed = judge.message if judge is not None else None
         # our ranks' connections to nodes that the judging node no longer hears
         missed = self._addresses_of_missed(known)
         asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
@@ -241,8 +242,7 @@ class AmongNodes:
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
-        judged = self.peers.judged
-        verdict = judged.verdict if judged is not None else None
+        verdict = self.peers.judged.verdict
         if verdict is None or verdict == self._relayed:
             return None
         self._relayed = verdict
@@ -325,35 +325,30 @@ class AmongNodes:
 
         Where it judges alone, nodes that nothing acknowledged for long enough are gone.
         """
+        case: Case | None = None
         try:
-            since_ns = joining.first_failure_ns(own)
-            if self.follows or not since_ns:
+            if self.follows or not joining.first_failure_ns(own):
                 return own
-            number = self.place.number
             if not self.judges:
-                known = self.judged_with()
                 silent = self._silent_nodes(own)
                 gone = {node.number for node in silent if node.reach == "unanswered"}
-                known = {node: peer for node, peer in known.items() if node in gone}
-                return joining.join_end(own, known, (), number, lost=True)
+                known = {n: peer for n, peer in self.judged_with().items() if n in gone}
+                return joining.ended_on_all(own, known, self.place, lost=True) or own
             # wait a little for the others: what failed there is told within a second
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
-            while True:
-                self.peers.look_round()
-                said = joining.have_said(self.judged_with(), since_ns)
-                over = time.monotonic() >= deadline or self.peers.in_trouble
-                if over or said == self.judged_with().keys():
-                    break
+            while case is None:
                 time.sleep(POLL_S)
-            # nodes of which only the sidecar had died: what became of them is open
-            silent = self._silent_nodes(own)
-            alive = {node.number for node in silent if node.reach in ("answers", "goes_on")} - said
-            known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
-            return joining.join_end(own, known, said, number)
+                self.peers.look_round()
+                # nodes of which only the sidecar had died: what became of them is open
+                silent = self._silent_nodes(own)
+                alive = {node.number for node in silent if node.reach in ("answers", "goes_on")}
+                known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
+                over = time.monotonic() >= deadline or self.peers.in_trouble
+                case = joining.ended_on_all(own, known, self.place, over=over)
         except Exception as error:  # noqa: BLE001 - as in `join`
             log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")
-            return own
+        return own if case is None else case
 
     def elsewhere(self) -> dict[int, int]:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""

@@ -41,7 +41,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, 
 from lightning_hangcheck.watch.roster import end_round
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.model.run import NodePlace, Round
     from lightning_hangcheck.model.verdict import Verdict
@@ -82,7 +82,7 @@ def join_peers(
     cases += [_silent_node(peer, own) for peer in silent if _belongs(peer, own)]
     if not cases:
         return own
-    return merge_cases([NodeCase(f"node {number}", own, 0.0), *cases], own.run.run_id)
+    return merge_cases([NodeCase(f"node {number}", own, met=True), *cases], own.run.run_id)
 
 
 def _belongs(peer: PeerState, own: Case) -> bool:
@@ -111,7 +111,7 @@ def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
         code=message.code,
         limits=own.limits,
     )
-    return NodeCase(f"node {message.node}", case, 0.0)
+    return NodeCase(f"node {message.node}", case, met=True)
 
 
 def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Case) -> NodeCase:
@@ -133,7 +133,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
         limits=own.limits,
         alike=alike,
     )
-    return NodeCase("other nodes", case, 0.0)
+    return NodeCase("other nodes", case, met=True)
 
 
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
@@ -311,7 +311,7 @@ class EndedRounds:
             elif nodes.judges:
                 try:
                     over = at_once or waited_s >= JUDGED_AFTER_S
-                    case = join_round_end(left.case, nodes.judged_with(), nodes.place, over=over)
+                    case = ended_on_all(left.case, nodes.judged_with(), nodes.place, over=over)
                 except Exception as error:  # noqa: BLE001 - others' facts must not end our watch
                     log.once("join", f"{CANNOT_JOIN}: {error!r}")
                     case = left.case
@@ -321,8 +321,7 @@ class EndedRounds:
                 nodes.round_end = RoundEnd(ended, verdict)
                 found = case, verdict, ended
             else:
-                judged = nodes.peers.judged
-                end = judged.end if judged is not None else None
+                end = nodes.peers.judged.end
                 # it is of no other round, also where nodes count theirs otherwise
                 pids = {} if end is None else {one.rank: one.pid for one in end.verdict.ranks}
                 same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
@@ -347,35 +346,31 @@ def first_failure_ns(own: Case) -> int:
     return min((end.seen_ns for end in ends if end is not None), default=0)
 
 
-def have_said(heard: Mapping[int, PeerState], since_ns: int) -> set[int]:
-    """Return the nodes that told how their ranks ended, or were heard since that failure at all."""
-    return {
-        node for node, peer in heard.items() if peer.received_ns > since_ns or _tells_an_end(peer)
-    }
-
-
-def _tells_an_end(peer: PeerState) -> bool:
-    return peer.message.ended or any(view.process_exit is not None for view in views_of([peer]))
-
-
-def join_end(
+def ended_on_all(
     own: Case,
     heard: Mapping[int, PeerState],
-    said: Collection[int],
-    number: int,
+    place: NodePlace,
     *,
+    over: bool = True,
     lost: bool = False,
-) -> Case:
-    """Return how the job ended on all nodes: those that have ``said`` it, and those that are gone.
+) -> Case | None:
+    """Return how a round ended on all nodes; None while one has not told that, unless it is over.
 
     Who has told nothing since a rank failed here is gone, if others have, or it is known to be
     ``lost``; else it is the place where they meet that went first, and nothing is known of any.
     """
-    told = [peer for node, peer in heard.items() if node in said]
-    gone = [peer for node, peer in heard.items() if node not in said]
-    if not (told or gone) or (not told and len(gone) > 1 and not lost):
+    there = [_in_round(peer, own.run.round) for peer in heard.values()]
+    known = [(peer, _tells_an_end(peer)) for peer in there if peer is not None]
+    if not over and sum(tells for _, tells in known) < place.nnodes - 1:
+        return None
+    ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
+    since_ns = first_failure_ns(own) or min(ends, default=own.taken_ns)
+    said = [tells or peer.received_ns > since_ns for peer, tells in known]
+    told = [peer for (peer, _), has_said in zip(known, said, strict=True) if has_said]
+    gone = [peer for (peer, _), has_said in zip(known, said, strict=True) if not has_said]
+    if not known or (not told and len(gone) > 1 and not lost):
         return own
-    joined = join_peers(own, told, gone, number)
+    joined = join_peers(own, told, gone, place.number)
     silent = tuple(
         silent_node(peer, (own.taken_ns - peer.received_ns) / NANOSECONDS, (), ()) for peer in gone
     )
@@ -383,31 +378,20 @@ def join_end(
     return replace(joined, run=run, ended=True, limits=own.limits)
 
 
-def join_round_end(
-    own: Case, heard: Mapping[int, PeerState], place: NodePlace, *, over: bool
-) -> Case | None:
-    """Return how a round ended on all nodes; None while one of them has not told that."""
-    there: dict[int, PeerState] = {}
-    for node, peer in heard.items():  # what it tells of the round: its present one, or the last
-        message, left = peer.message, peer.message.left
-        if message.round == own.run.round:
-            there[node] = peer
-        elif left is not None and left.number == own.run.round:
-            before = replace(
-                message,
-                round=left.number,
-                world_size=left.world_size,
-                local_world_size=left.local_world_size,
-                lines=tuple(class_of(view, (), 0) for view in left.ranks),
-                gaps=(),
-                code=(),
-            )
-            there[node] = replace(peer, message=before)
-    if not over and sum(map(_tells_an_end, there.values())) < place.nnodes - 1:
-        return None
-    ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
-    since_ns = first_failure_ns(own) or min(ends, default=own.taken_ns)
-    return join_end(own, there, have_said(there, since_ns), place.number)
+def _in_round(peer: PeerState, number: int) -> PeerState | None:
+    """What a node tells of a round: its present one, or the last; None if it is another."""
+    message, left = peer.message, peer.message.left
+    if message.round == number or left is None or left.number != number:
+        return peer if message.round == number else None
+    lines = tuple(class_of(view, (), 0) for view in left.ranks)
+    sizes = {"world_size": left.world_size, "local_world_size": left.local_world_size}
+    return replace(
+        peer, message=replace(message, round=number, lines=lines, gaps=(), code=(), **sizes)
+    )
+
+
+def _tells_an_end(peer: PeerState) -> bool:
+    return peer.message.ended or any(view.process_exit is not None for view in views_of([peer]))
 
 
 # One number for one round on all nodes. Each node counts the rounds that it saw. One that joined

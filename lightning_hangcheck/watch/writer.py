@@ -42,7 +42,7 @@ from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.machine import require_room, which_machine
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import NodeClock, RankPlace, RankRecord, Round, RunRecord
+from lightning_hangcheck.model.run import RankPlace, RankRecord, Round, RunRecord
 from lightning_hangcheck.observe.run_record import (
     RankNote,
     WatchNotes,
@@ -429,14 +429,13 @@ GPU_LIMIT_S = 3.0
 
 
 class RunFiles:
-    """Keeps them; ``meeting``, ``node`` and ``clocks`` as in `RunRecord`."""
+    """Keeps them; ``meeting`` and ``node`` as in `RunRecord`."""
 
     def __init__(
         self, session: Session, settings: Settings, writer: Writer, roster: Roster
     ) -> None:
         self.meeting = ""
         self.node: int | None = None
-        self.clocks: tuple[NodeClock, ...] = ()
         self._session = session
         self._writer = writer
         self._roster = roster
@@ -460,7 +459,7 @@ class RunFiles:
         # run.json: if a rank appeared or changed its process since, or a round ended
         watched = self._roster.round
         pids = [(rank, one.found.pid) for rank, one in sorted(watched.ranks.items())]
-        where = (self.meeting, self.node, self.clocks)
+        where = (self.meeting, self.node)
         shown = (watched.number, watched.world_size, pids, earlier, where)
         if shown != self._recorded:
             self._recorded = shown
@@ -531,7 +530,6 @@ class RunFiles:
             meeting=self.meeting,
             machine=which_machine(),
             node=self.node,
-            clocks=self.clocks,
         )
         found = [rank.found for rank in watched.ranks.values()]
 

@@ -203,24 +203,6 @@ def test_what_cannot_be_asked_is_said_in_one_line(
     assert said.count("\n") == 1
 
 
-def test_what_other_programs_write_behind_a_host_is_passed_over() -> None:
-    text = """\
-# two racks
-node0 slots=8
-node1:8
-ada@node2.cluster max_slots=8  # the third
-
-10.0.0.4
-node1 slots=8
-fe80::1%eth0
-[2001:db8::5]
-"""
-    hosts = ("node0", "node1", "ada@node2.cluster", "10.0.0.4", "fe80::1%eth0", "[2001:db8::5]")
-    assert read_hosts(text, "hosts") == hosts
-    with pytest.raises(BadUsage, match="hosts names no host; write one host a line"):
-        read_hosts("# nobody\n", "hosts")
-
-
 @pytest.mark.parametrize(
     "line",
     [

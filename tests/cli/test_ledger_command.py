@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from ledger.lines import begun, discarded, ended, run
-from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.ledger import ledger_file
@@ -74,40 +73,6 @@ def test_json_and_csv_hold_the_same_numbers(
     ]
     assert [row["name"] for row in rows] == ["train", "train", "7b", "70b"]
     assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
-
-
-@pytest.mark.usefixtures("ledger")
-def test_markdown_is_a_log_to_append_to(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "--markdown")
-    assert "| 2026-11-20 10:00:00 | train | done | 1 h 00 min | 2 | 50% | - | val_acc 0.91" in text
-    assert "| 70b | hang | file_lock | 30 min 00 s | 1 h 00 min | - | rank 0 waits" in text
-
-
-@pytest.mark.usefixtures("ledger")
-def test_two_runs_stand_beside_each_other(capsys: pytest.CaptureFixture[str]) -> None:
-    text = printed(capsys, "--price", "A100=1.5/h", "compare", "7b", "70b")
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert lines[0] == "7b 70b second / first"
-    assert "time 2 h 00 min 2 h 00 min 1x" in lines
-    assert "cost 6.00 6.00 1x" in lines
-    assert "stalled - 30 min 00 s" in lines
-    assert "in training_step 1 h 00 min, 50% 2 h 00 min, 100% 2x" in lines
-    assert "in dataloading 1 h 00 min, 50% - 0x" in lines
-    assert "7b: loader-bound: 50% of the time in dataloading" in lines
-
-
-def test_a_model_that_was_offloaded_is_a_reason_that_was_seen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    ledger = tmp_path / "ledger.jsonl"
-    told = ("GPT2LMHeadModel, parts on cpu (device map)",)
-    ledger_file.append(ledger, replace(run("slow"), offloaded=told))
-    ledger_file.append(ledger, begun("c", "generate"))
-    ledger_file.append(ledger, replace(ended("c"), offloaded=told))
-    text = printed(capsys, "--ledger", str(ledger))
-    lines = [" ".join(line.split()) for line in text.splitlines()]
-    assert f"slow 2 h 00 min offloaded: {told[0]}" in lines
-    assert f"generate 1 h 00 min offloaded: {told[0]}; on the CPU: 1.0 cores busy" in lines
 
 
 def test_a_chart_without_matplotlib_says_what_to_install(

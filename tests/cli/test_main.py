@@ -33,15 +33,12 @@ if TYPE_CHECKING:
     [
         ("rnu", "no such command 'rnu'", "see: hangcheck --help"),
         ("run", "run needs a command to run", "hangcheck run -- torchrun"),
-        ("run --", "run needs a command to run", "hangcheck run -- torchrun"),
         ("run --on-hang stop -- true", "'--on-hang'", "see: hangcheck run --help"),
         ("run --stal-timeout 3 -- true", "--stal-timeout", "hangcheck run --help"),
         ("run --set price=cheap -- true", "price cheap is not a price", "example 0.89/h"),
         ("run --prometheus . -- true", "--prometheus .: it is a folder", "a file in"),
         ("run --run-dir used -- touch started", "used already holds a run", "name another"),
         ("run --nodes-port 29511 -- true", "a secret of 16 characters or more", "; export "),
-        ("run --nodes-port 0 -- true", "0 is not in the range", "hangcheck run --help"),
-        ("run --nodes-port http -- true", "is not a valid whole number", "hangcheck run --help"),
         *(
             (f"run --stall-timeout={text} -- true", "--stall-timeout", "write for example 30")
             for text in ("0", "-1", "soon", "nan", "inf", "")
@@ -51,9 +48,7 @@ if TYPE_CHECKING:
             for assignment, what, remedy in (
                 ("idle_after", "idle_after has no value", "--set idle_after=60"),
                 ("idle_aftr=3", "idle_aftr: there is no such setting", "did you mean idle_after"),
-                ("zzz=3", "zzz: there is no such setting", "docs/settings.md"),
                 ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
-                ("idle_after=0", "idle_after='0' is no positive number", "--set idle_after=30"),
                 ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
                 ("on_hang=kill", "on_hang='kill' cannot", "write report or abort or restart"),
             )
@@ -62,7 +57,6 @@ if TYPE_CHECKING:
         ("attach --pid 0", "0 is not in the range", "see: hangcheck attach --help"),
         ("attach --run-dir used --pid 1", "used already holds a run", "name another"),
         ("watch", "there is no run below", "name a run folder, or start one: hangcheck run"),
-        ("report", "there is no run below", "name a run folder, or start one: hangcheck run"),
         ("report a b", "report takes one run folder", "hangcheck report RUN_DIR"),
         ("report --html", "'--html' requires an argument", "see: hangcheck report --help"),
         ("report --prompt --issue", "report writes one form at a time", "name one of --html"),
@@ -77,7 +71,6 @@ if TYPE_CHECKING:
         ("postmortem", "postmortem needs files or folders", "hangcheck postmortem ."),
         ("postmortem nowhere", "nowhere is not there", "hangcheck postmortem PATH"),
         ("explain rank_staled", "'rank_staled' is not a cause", "did you mean rank_stalled"),
-        ("explain proces_dead", "'proces_dead' is not a cause", "process_dead"),
         ("explain banana", "'banana' is not a cause", "list them: hangcheck explain"),
         ("doctor --only weather", "'weather' is not one of", "see: hangcheck doctor --help"),
         ("doctor --expect a", "--expect needs a place to look", "--checkpoints PLACE"),
@@ -94,13 +87,9 @@ if TYPE_CHECKING:
                 ("--extra operators", "--extra operators is neither NAME=GB"),
                 ("--phase rollout", "--phase rollout is not NAME:SETTING,SETTING"),
                 ("--phase a:batch=x", "'x' is not a number from 1"),
-                ("--extra operators=nan", "write for example --extra operators=6"),
-                ("--extra operators=174M*complex65", "write for example --extra operators=6"),
                 ("--extra operators=*int8", "nor NAME=COUNT*TYPE"),
                 ("--gpus -1", "-1 is not in the range"),
-                ("--gpu-memory -80", "'-80' is not a number above 0"),
                 ("--batch many", "'many' is not a valid whole number"),
-                ("--dtype float8", "'float8' is not one of"),
             )
         ),
     ],

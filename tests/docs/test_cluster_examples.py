@@ -95,14 +95,3 @@ def test_scripts_are_read_by_bash() -> None:
         _, *lines = path.read_text().splitlines()
         options = [line for line in lines if line.startswith("#SBATCH")]
         assert lines[: len(options)] == options, path
-
-
-@pytest.mark.parametrize("path", MANIFESTS, ids=_name)
-def test_pods_are_of_kubernetes_own_schema(path: Path) -> None:
-    validator = pytest.importorskip("kubernetes_validate")
-    debugging = _load(PAGES / "examples" / "kubernetes" / "debug-container.yaml")
-    for pod in _pods(_load(path)):
-        beside = {"name": "debug", "image": "hangcheck", **debugging}
-        spec = {**pod, "ephemeralContainers": [beside]}
-        whole = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": spec}
-        validator.validate(whole, "1.31", strict=True)

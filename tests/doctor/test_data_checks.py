@@ -139,13 +139,6 @@ def test_files_of_two_versions_of_what_they_were_made_from_are_told() -> None:
     assert old.found.startswith("tokens.bin was made from another version: ")
 
 
-@pytest.mark.usefixtures("work")
-def test_files_that_no_phase_made_are_not_asked_about() -> None:
-    assert checks("raw.txt") == checks() == ()
-    Path("ledger.jsonl").unlink()
-    assert checks("tokens.bin") == ()
-
-
 def _fit(loads: Path, backbone: Path) -> Finding:
     (check,) = (one for one in model_fits(loading(loads, backbone)) if one.check == FIT)
     return check
@@ -209,16 +202,6 @@ def test_weights_are_compared_with_the_backbones_whatever_wraps_them(
     assert (check.status, said in check.found) == (status, True), check.found
 
 
-def test_an_adapter_of_layers_that_are_stored_the_other_way_round_fits(tmp_path: Path) -> None:
-    """GPT-2's Conv1D keeps inputs x outputs, where nn.Linear keeps outputs x inputs."""
-    prefix = "transformer.h.0.attn.c_attn"
-    (tmp_path / "gpt2").mkdir()
-    write_safetensors(tmp_path / "gpt2" / "model.safetensors", {f"{prefix}.weight": (8, 24)})
-    shapes = {f"{prefix}.lora_A.weight": (2, 8), f"{prefix}.lora_B.weight": (24, 2)}
-    check = _fit(_saved(tmp_path / "adapter.pt", shapes), tmp_path / "gpt2")
-    assert (check.status, "2 of 2 tensors" in check.found) == ("ok", True)
-
-
 def test_a_tokenizer_with_more_tokens_than_rows_is_told(tmp_path: Path) -> None:
     check = _whole(write_model(tmp_path / "model", SMALL, tokens=40))
     assert check.status == "warning"
@@ -241,27 +224,11 @@ def test_what_an_index_of_loaded_files_names_must_be_there(
     assert (check.status, complaint in check.found) == ("failed" if complaint else "ok", True)
 
 
-def test_parts_of_a_format_that_is_not_known_miss_nothing(small: Path) -> None:
-    """Torch's own before 1.6 among them, in which many older models on the hub still are."""
-    (small / "model.safetensors").unlink()
-    part = small / "pytorch_model-1.bin"
-    torch.save({"a.weight": torch.ones(5)}, part, _use_new_zipfile_serialization=False)
-    index = json.dumps({"weight_map": {"a.weight": part.name}})
-    (small / "pytorch_model.bin.index.json").write_text(index)
-    assert _whole(small).status == "ok"
-
-
 def test_weights_of_another_model_than_config_json_says_are_told(small: Path) -> None:
     write_safetensors(small / "model.safetensors", tensors_of(LARGE))
     check = _whole(small)
     assert check.status == "failed"
     assert "by config.json, model.embed_tokens.weight is 32 x 12, not 32 x 8" in check.found
-
-
-def test_a_backbone_may_be_named_as_on_the_hub(tmp_path: Path, large: Path) -> None:
-    write_model(tmp_path / "models--Org--Small-0.5B" / "snapshots" / "abc", SMALL)
-    asked = loading(large, "Org/Small-0.5B", HF_HUB_CACHE=str(tmp_path))
-    assert [one.status for one in model_fits(asked)] == ["ok", "ok", "failed"]
 
 
 def test_what_is_not_here_fails(tmp_path: Path) -> None:

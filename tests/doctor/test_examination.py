@@ -12,7 +12,7 @@ from subjects import subject
 
 from lightning_hangcheck.doctor.check import Check, Finding, failed, ok, warning
 from lightning_hangcheck.doctor.environment_checks import checks_before_run
-from lightning_hangcheck.doctor.examination import checks_of, examine, render
+from lightning_hangcheck.doctor.examination import checks_of, examine
 from lightning_hangcheck.doctor.launch_checks import meeting_point
 
 if TYPE_CHECKING:
@@ -63,14 +63,6 @@ def test_checks_that_never_answer_are_given_up_side_by_side() -> None:
     found = examine(subject(), [Check("group", "late", "", "", blocks, limit_s=0.2)] * 4)
     assert [one.status for one in found.answers] == ["warning"] * 4
     os.write(writer, b"four")
-
-
-def test_the_text_says_why_and_what_to_do_only_where_something_is_wrong() -> None:
-    text = render(examine(subject(), [WELL, WARNED, FAILED]))
-    assert text.startswith("1 failed, 1 warning: 3 checks in ")
-    assert text.count("matters") == 2
-    assert MEND in text  # on one line, to be copied
-    assert KEY not in text
 
 
 @pytest.mark.real

@@ -158,19 +158,6 @@ def ledger(tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.parametrize(("left_s", "status"), [(6 * 3600, "ok"), (601, "ok"), (600, "warning")])
-def test_an_earlier_run_of_the_command_is_set_against_the_time(
-    ledger: Path, left_s: int, status: str
-) -> None:
-    run_ = subject(HUNDRED, SLURM_JOB_END_TIME=str(int(NOW) + left_s), HANGCHECK_LEDGER=str(ledger))
-    (check,) = time_left(run_, now=NOW)
-    assert check.status == status
-    assert "of this command took 10 min 00 s" in check.found
-    if status == "warning":
-        assert "but SLURM ends this job in 10 min 00 s" in check.found
-        assert "--time=0:12:00" in check.remedy
-
-
 COMMANDS = {
     "torchrun --nproc_per_node=2 train.py --devices 2": "torchrun 2 1 train.py",
     "torchrun --standalone --nproc-per-node 4 -m pkg.train --x 1": "torchrun 4 1 -",

@@ -56,11 +56,6 @@ def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> No
     assert "no GPU was found here" in check.found
 
 
-def test_a_model_that_is_none_of_text_is_no_failure(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    assert _check(str(tmp_path), machine(24)).status == "warning"
-
-
 @pytest.mark.skipif(isinstance(gpu_memory(), tuple) and bool(gpu_memory()), reason="has a GPU")
 @pytest.mark.parametrize("arguments", [(None, None), (2, None), (None, 80)])
 def test_without_a_gpu_one_sentence_says_what_to_type(

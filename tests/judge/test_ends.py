@@ -268,7 +268,7 @@ def ended(view: RankView, node: int, seen_s: float) -> NodeCase:
     assert view.process_exit is not None
     seen = replace(view.process_exit, seen_ns=NOW_NS + int(seen_s * SECOND))
     case = job(replace(view, process_exit=seen, host=f"node{node}"), **FACTS)
-    return NodeCase(f"node {node}", case, 0.0)
+    return NodeCase(f"node {node}", case, met=True)
 
 
 def whole(*nodes: NodeCase) -> Case:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import msgspec
-import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.words import lost_progress, save_advice
+from lightning_hangcheck.judge.words import lost_progress
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import Case, RankView, Spent
 
@@ -68,43 +67,6 @@ def trained(view: RankView, minutes: float, epoch_s: float | None, saves: int = 
 def ended(minutes: float, epoch_s: float | None, saves: int = 0) -> Case:
     ranks = [trained(gone(0, 0), minutes, epoch_s, saves), trained(gone(1, 0), minutes, epoch_s)]
     return job(*ranks, ended=True, exit_code=0)
-
-
-@pytest.mark.parametrize(
-    ("minutes", "epoch_s", "saves", "told"),
-    [
-        (
-            *(15, 30.0, 0),
-            "no save seen in 15 min of training; over 10 min save every 10 to 20 epochs, here "
-            "every 5 min to 10 min: ModelCheckpoint(every_n_epochs=10), in "
-            "transformers save_steps=600",
-        ),
-        (
-            *(600, 3600.0, 2),
-            "2 saves seen in 600 min of training; save every 10 min to 30 min: "
-            "ModelCheckpoint(every_n_train_steps=1200), in transformers save_steps=1200",
-        ),
-    ],
-)
-def test_by_run_length_in_epochs_and_minutes_and_in_minutes_where_epochs_are_too_long(
-    minutes: float, epoch_s: float, saves: int, told: str
-) -> None:
-    assert save_advice(ended(minutes, epoch_s, saves)) == told
-
-
-@pytest.mark.parametrize(
-    ("minutes", "epoch_s", "saves"),
-    [
-        (10, 30.0, 0),
-        (15, 30.0, 2),
-        (45, 0.5, 5),
-        (600, 3600.0, 20),
-    ],
-)
-def test_a_short_run_and_one_that_saved_often_enough_are_left_alone(
-    minutes: float, epoch_s: float | None, saves: int
-) -> None:
-    assert save_advice(ended(minutes, epoch_s, saves)) == ""
 
 
 def test_it_is_told_with_the_end_of_a_job_and_not_before() -> None:

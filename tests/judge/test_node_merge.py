@@ -27,7 +27,7 @@ def node(name: str, *views: RankView, at: str = "2026-11-20T10:24:16.500Z", **ru
     """What was seen on one of two nodes with two ranks each."""
     here = tuple(replace(view, host=name) for view in views)
     facts = {"world_size": 4, "local_world_size": 2, "nnodes": 2, **run}
-    return NodeCase(name, job(*here, taken_at=at, **facts), 0.0)
+    return NodeCase(name, job(*here, taken_at=at, **facts), met=True)
 
 
 def merged(*nodes: NodeCase) -> Case:
@@ -60,7 +60,7 @@ def alone(name: str, number: int, reach: Reach = "unanswered") -> NodeCase:
     lost = replace(rank(0), pid=None, unheard_for_s=400.0, silent_for_s=400.0)
     silent = SilentNode(number=0, ranks="0", silent_s=400.0, reach=reach, unanswered_s=399.0)
     run = replace(case.run, local_world_size=2, silent_nodes=(silent,))
-    return NodeCase(name, replace(case, run=run, ranks=(lost, *case.ranks)), 0.0)
+    return NodeCase(name, replace(case, run=run, ranks=(lost, *case.ranks)), met=True)
 
 
 def test_nodes_that_judged_alone_name_the_one_that_none_of_them_hears() -> None:

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ledger.lines import begun, ended, run
 
-from lightning_hangcheck.errors import BadUsage, UnreadableRun
+from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
-from lightning_hangcheck.ledger.spending import Spending, Stalls, read_prices
+from lightning_hangcheck.ledger.spending import Spending, Stalls
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import PhaseTime
 from lightning_hangcheck.model.verdict import Verdict
@@ -82,16 +82,6 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     assert difference(before, fingerprint(str(file))) == ""
     file.write_text("1,3\n")
     assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
-
-
-def test_what_cannot_be_looked_at_says_why(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    assert fingerprint(str(tmp_path / "none")).how == "it is not there"
-    assert fingerprint(str(tmp_path / "pipe")).how.startswith("not looked at")
-    assert fingerprint("a\0b").how.startswith("not read: ")
-    remote = fingerprint("s3://bucket/data")
-    why = "s3://bucket/data cannot be compared (not looked at: it is remote)"
-    assert difference(remote, remote) == why
 
 
 SECOND = 1_000_000_000
@@ -191,24 +181,3 @@ def test_a_stall_lasts_from_its_silence_to_what_ends_it(
         pytest.approx(stall[1] * 4 / 3600, abs=1e-6),
         True,
     )
-
-
-@pytest.mark.parametrize(
-    ("texts", "gpus", "ranks", "seconds", "cost"),
-    [
-        (["0.89/h", "a100=1.89/h, H100=2.99"], ["NVIDIA A100-SXM4-80GB"], 2, 1800, 1.89),
-        (["0.89/h", "a100=1.89/h, H100=2.99"], [], 1, 3600, 0.89),
-        (["A100=1.89/h"], ["NVIDIA L4"], 1, 3600, None),  # nothing is made up
-        ([""], [], 1, 3600, None),
-    ],
-)
-def test_the_price_of_a_model_comes_before_that_of_all_others(
-    texts: list[str], gpus: list[str], ranks: int, seconds: int, cost: float | None
-) -> None:
-    assert read_prices(texts).cost(gpus, ranks, seconds) == pytest.approx(cost)
-
-
-@pytest.mark.parametrize("text", ["cheap", "-1/h", "nan", "=0.5", "A100=", "0.5/d"])
-def test_what_is_no_price_is_one_sentence(text: str) -> None:
-    with pytest.raises(BadUsage, match="is not a price per hour; write for example"):
-        read_prices([text])

@@ -8,18 +8,14 @@ import pytest
 from ledger.lines import HERE, begun, discarded, ended, file, history
 from msgspec.structs import replace
 
-from lightning_hangcheck.ledger.ledger_file import Fingerprint, Measured, Reused
+from lightning_hangcheck.ledger.ledger_file import Fingerprint, Measured
 from lightning_hangcheck.ledger.phase_history import (
-    Answer,
     Decision,
     IfDone,
     PhaseDone,
-    answered,
     decide,
     process_alive,
-    question,
 )
-from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.machine import read_process_stat
 
 
@@ -39,15 +35,6 @@ def test_a_process_is_known_by_its_id_and_its_start() -> None:
     assert process_alive(own) is True
     assert process_alive(replace(own, started_ticks=stat.started_ticks - 1)) is False
     assert process_alive(replace(own, host="another")) is None
-
-
-def test_a_phase_that_ended_has_its_metric_and_no_negative_time() -> None:
-    """Negative: where a clock was set back."""
-    reused = Reused(id="a", at="", phase="train", why="good")
-    end = ended("a", duration_s=-5.0, val_acc=0.91)
-    (phase,) = history(begun("a", "train"), end, reused).phases
-    assert (phase.status, phase.duration_s, phase.reused) == ("done", 0.0, 1)
-    assert phase.metric == ("val_acc", 0.91)
 
 
 def test_what_failed_or_was_discarded_does_not_count() -> None:
@@ -115,35 +102,3 @@ def test_what_must_not_run_twice_is_refused_unless_something_changed() -> None:
         decided("error")
     assert decided("error", OTHER, MADE).act == "run"
     assert decide(history(begun("a", "train")), "train", "error").act == "run"
-
-
-def test_the_question_names_each_way_with_time_price_and_what_becomes_stale() -> None:
-    asked = question(decided("ask", val_acc=0.8), read_prices(["A100=1.5/h"]))
-    assert asked.splitlines() == [
-        "phase train: val_acc 0.8 is between poor (0.7) and good (0.85)",
-        "  reuse  what it made (val_acc 0.8): no time, no price",
-        "  rerun  1 h 00 min, price 3.00, as the last time; what rests on it becomes stale:",
-        "         evaluate (accuracy 0.8), 10 min 00 s, price 0.50",
-    ]
-    assert "price 3.00" not in question(decided("ask", val_acc=0.8), Prices())
-
-
-@pytest.mark.parametrize(
-    ("if_done", "val_acc", "answer", "act"),
-    [
-        ("reuse", 0.9, "ask", "reuse"),
-        ("reuse", 0.9, "reuse", "reuse"),
-        ("reuse", 0.9, "rerun", "run"),
-        ("ask", 0.8, "reuse", "reuse"),
-        ("ask", 0.6, "reuse", "run"),
-        ("rerun", 0.9, "reuse", "run"),
-    ],
-)
-def test_a_standing_answer_is_heard_and_told(
-    if_done: IfDone, val_acc: float, answer: Answer, act: str
-) -> None:
-    before = decided(if_done, val_acc=val_acc)
-    after = answered(before, answer)
-    assert after.act == act
-    assert (after.why != before.why) is (after.act != before.act)
-    assert after.why.endswith(f"HANGCHECK_IF_DONE={answer}") is (after.act != before.act)

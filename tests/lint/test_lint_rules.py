@@ -82,10 +82,6 @@ ERRORS = {
         later = functools.partial(gather, 1)
         if rank == 0: later()
         """,
-    "a lambda": """
-        sync = lambda: dist.barrier()
-        if rank == 0: sync()
-        """,
     "a decorator of the project": """
         def on_main(function):
             def wrapper(*args):
@@ -130,63 +126,6 @@ ERRORS = {
             def on_step_end(self, args, state, control, **rest):
                 if state.is_world_process_zero: control.should_training_stop = True
         """,
-    "both ways of a switch": """
-        def write(path, per_token):
-            if path is None: return
-            if not per_token:
-                dist.barrier()
-                return
-            dist.barrier()
-        def finish(path, per_token):
-            if rank == 0: write(path, per_token)
-        """,
-    "a switch by another name": """
-        def write(path, distributed=True):
-            synchronize = distributed and dist.is_initialized()
-            if synchronize: dist.barrier()
-        if rank == 0: write("scores")
-        """,
-    "a number changed on one rank": """
-        def train(steps):
-            ready = 4
-            if rank == 1: ready -= 1
-            for _ in range(ready): dist.all_reduce(steps)
-        """,
-    "rank 0 alone, where it goes before the others": """
-        def load(training):
-            if rank not in [-1, 0]: dist.barrier()
-            data = read(training)
-            if rank == 0: dist.barrier()
-            return data
-        def evaluate(): return load(training=False)
-        def main():
-            if rank not in [-1, 0]: dist.barrier()
-            model = build()
-            if rank == 0: dist.barrier()
-            load(training=True)
-            if rank in [-1, 0]: evaluate()
-        """,
-    "a setting of all ranks": """
-        def finish(args, value):
-            if args.sync_metrics: dist.all_reduce(value)
-        if rank == 0: finish(args, 1)
-        """,
-    "some passes of a loop below": """
-        def gather(parameters, wanted):
-            for name, value in parameters:
-                if name not in wanted: continue
-                value.full_tensor()
-        def update(model):
-            if rank != 0: return
-            gather(model.state_dict(), model.trained)
-        """,
-    "an accelerator that was given to a reduction": """
-        from accelerate import Accelerator
-        accelerator = Accelerator()
-        def train(model):
-            all_reduce_network(accelerator, model)
-            if accelerator.is_main_process: accelerator.wait_for_everyone()
-        """,
     "a flag that one rank sets": """
         def train(loader):
             stop = False
@@ -201,17 +140,6 @@ ERRORS = {
             def log(self, loss):
                 if self.writer is not None: self.writer.log(dist.all_reduce(loss))
         """,
-    "a counter that one rank keeps": """
-        class Trainer:
-            def __init__(self): self.stale = 0
-            def validate(self, score):
-                if rank == 0:
-                    if score > self.best: self.stale = 0
-                    else: self.stale += 1
-            def step(self, loss):
-                if self.stale > 3: return
-                dist.all_reduce(loss)
-        """,
     "its own clock": """
         import time
         class Trainer:
@@ -225,24 +153,6 @@ ERRORS = {
             if not os.path.exists(path):
                 if rank == 0: build(path)
                 dist.barrier()
-        """,
-    "a batch that failed in what is called": """
-        def forward(batch):
-            loss = model(batch)
-            dist.all_reduce(loss)
-        def train(loader):
-            for batch in loader:
-                try: forward(batch)
-                except torch.cuda.OutOfMemoryError: continue
-        """,
-    "an early return by a setting that it holds in a name": """
-        class Trainer:
-            def validate(self):
-                count = len(self.args.prompts)
-                if count == 0: return
-                dist.all_gather_object([], count)
-            def train(self):
-                if rank == 0: self.validate()
         """,
     "a group of all ranks": """
         gloo = dist.new_group(backend="gloo")
@@ -261,15 +171,6 @@ ERRORS = {
         class Trainer(Base):
             def save(self):
                 if rank == 0: self.sync()
-        """,
-    "a choice by what a value is, sharded on all ranks or none": """
-        def save(t):
-            torch.save(t.full_tensor() if isinstance(t, DTensor) else t, "here")
-        if rank == 0: save(1)
-        """,
-    "a script that sets up a sharded model": """
-        accelerator = Accelerator(fsdp_plugin=FullyShardedDataParallelPlugin())
-        if accelerator.is_main_process: accelerator.get_state_dict(model)
         """,
     "groups that one rank takes in another order": """
         data, tensor = make_groups()

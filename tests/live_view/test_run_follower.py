@@ -14,11 +14,10 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.live_view.run_follower import (
     QUIET_FOLDER_S,
     RankNow,
-    RankUse,
     RunFollower,
     ranks_now,
 )
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, SaveMark, StepTimes
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, RankState, StackGroup, Verdict
@@ -171,11 +170,6 @@ def hang() -> Verdict:
     )
 
 
-def record(world_size: int, *ranks: int) -> RunRecord:
-    known = tuple(RankRecord(rank=rank, pid=rank + 1) for rank in ranks)
-    return replace(RECORD, world_size=world_size, ranks=known, nodes=("n",))
-
-
 def of(ranks: tuple[RankNow, ...]) -> list[tuple[int, str]]:
     return [(one.rank, one.standing) for one in ranks]
 
@@ -188,56 +182,3 @@ def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() ->
     assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
     assert second.waits_for == "rank 1 in all_reduce"
     assert (second.phase, second.step) == ("optimizer_step", 9)
-
-
-def test_a_verdict_that_was_taken_back_leaves_the_standing_to_the_pages() -> None:
-    taken_back = judged("recovered", *hang().ranks, culprits=(1,))
-    ranks = ranks_now(running=(running(0), running(1)), verdict=taken_back, here=True)
-    assert of(ranks) == [(0, "runs"), (1, "runs")]
-    assert not any(one.culprit or one.waits_for for one in ranks)
-
-
-@pytest.mark.parametrize(
-    ("silent_s", "step_s", "standing"),
-    [(1.9, 0.1, "runs"), (2.1, 0.1, "silent"), (5.9, 2.0, "runs"), (6.1, 2.0, "silent")],
-)
-def test_silence_counts_from_three_of_its_own_steps_and_two_seconds_on(
-    silent_s: float, step_s: float, standing: str
-) -> None:
-    assert of(ranks_now(running=(running(0, silent_s, step_s),))) == [(0, standing)]
-
-
-def test_the_last_checkpoint_is_the_save_or_the_point_that_was_passed() -> None:
-    mark, save = CheckpointMark(5, "Model created", AT), SaveMark(number=1, at=AT, step=20)
-    pages = (running(0, checkpoint=mark), running(1, step=21, save=save))
-    first, second = ranks_now(running=pages)
-    assert (first.kept, first.kept_at) == ("5: Model created", AT)
-    assert (second.kept, second.kept_at) == ("saved at step 20", AT)
-
-
-def test_of_a_run_that_is_over_every_rank_has_ended_but_those_of_its_last_verdict() -> None:
-    assert of(ranks_now(record=record(2, 0, 1), over=True)) == [
-        (0, "ended"),
-        (1, "ended"),
-    ]
-    hung = ranks_now(record=record(2, 0, 1), verdict=hang(), over=True)
-    assert of(hung) == [(1, "stuck"), (0, "waits")]
-
-
-def timed(rank: int, own_s: float, **facts: Any) -> tuple[RunningRank, RankUse]:
-    """A rank and a step of its: all have the same length, as they wait for each other."""
-    return running(rank, **facts), RankUse(a_step=StepTimes(1, own_s, 0.1, 1.0 - own_s))
-
-
-def slowest_of(*ranks: tuple[RunningRank, RankUse]) -> list[RankNow]:
-    used = {one.rank: use for one, use in ranks}
-    found = ranks_now(running=tuple(one for one, _ in ranks), used=used)
-    return [one for one in found if one.slowest]
-
-
-def test_of_ranks_that_wait_for_each_other_the_one_with_most_own_work_is_the_slowest() -> None:
-    (slow,) = slowest_of(timed(0, 0.2), timed(1, 0.21), timed(2, 0.8), timed(3, 0.2))
-    assert slow.rank == 2
-    assert slow.slowest.endswith(" loader")
-    assert slowest_of(timed(0, 0.2), timed(1, 0.21)) == [], "alike"
-    assert slowest_of(timed(0, 0.8)) == [], "alone"

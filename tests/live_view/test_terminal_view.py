@@ -167,25 +167,6 @@ def test_it_ends_with_the_run_and_leaves_its_last_state(session: Session, tmp_pa
     assert "Ctrl-C" not in left
 
 
-@pytest.mark.parametrize(
-    ("environment", "never"),
-    [({"TERM": "dumb"}, "\x1b"), ({"NO_COLOR": "1"}, "31m"), ({"PYTHONIOENCODING": "ascii"}, "?")],
-)
-def test_a_terminal_that_can_do_little_shows_the_same(
-    session: Session, tmp_path: Path, environment: dict[str, str], never: str
-) -> None:
-    watching = Watching(tmp_path / "run", **environment)
-    try:
-        watching.until("stuck", "Ctrl-C ends this view")
-        watching.process.send_signal(signal.SIGINT)
-        assert watching.ended() == 0
-    finally:
-        watching.close()
-    drawn = watching.seen.replace("\x1b[?", "")
-    assert never not in drawn
-    assert "Traceback" not in drawn
-
-
 def test_without_a_terminal_a_block_is_printed_for_each_change(
     session: Session, tmp_path: Path
 ) -> None:
@@ -261,15 +242,6 @@ def table(*ranks: RankNow, width: int = 200) -> list[str]:
     return fitted(rows(ranks, NOW), width)
 
 
-def test_a_row_tells_all_that_is_known_of_a_rank() -> None:
-    title, row = table(full(7, waits_for="rank 1 in barrier"))
-    assert title.split("  ")[0] == "RANK"
-    assert " ".join(row.split()) == (
-        "7 runs optimizer_step rank 1 in barrier 123456 0.41s x2.2 saved at step 123000 10m00 "
-        "101% 41.2 GB 98% 79.0 GB"
-    )
-
-
 @pytest.mark.parametrize(("width", "ranks"), [(20, 4), (80, 0), (80, 32), (80, 4096)])
 def test_it_fits_the_terminal_at_any_width_and_world_size(width: int, ranks: int) -> None:
     many = (full(rank, culprit=rank == 1, waits_for=f"rank {rank + 1}") for rank in range(ranks))
@@ -277,12 +249,6 @@ def test_it_fits_the_terminal_at_any_width_and_world_size(width: int, ranks: int
     lines = text(run(*many, verdict=verdict("rank 1 is at " + "x" * 300), gaps=gaps), width, 24)
     assert max(map(len, lines)) < max(width, 21)
     assert len(lines) < 24
-
-
-def test_rows_that_have_no_room_are_counted_and_named() -> None:
-    lines = text(run(*(one(rank, silent_s=0.1) for rank in range(30))), 80, 24)
-    assert lines[-2].startswith("... and ")
-    assert lines[-2].endswith("14 ranks more: ranks 16-29")
 
 
 def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
@@ -308,19 +274,3 @@ def test_hostile_names_are_plain_text_in_one_line(name: str) -> None:
     for line in (*text(now), *text(shown)):
         assert line.isprintable()
     assert "[red]bold[/red]" not in name or "[red]bold[/red]" in "".join(text(now))
-
-
-@pytest.mark.parametrize(
-    ("changed", "is_news"),
-    [
-        (full(0, step=123_457, phase="backward", silent_s=1.0), False),
-        (full(0, kept="saved at step 124000"), True),
-        (one(0, "ended"), True),
-    ],
-)
-def test_a_save_and_another_standing_are_news_but_no_step_age_or_phase(
-    changed: RankNow, is_news: bool
-) -> None:
-    before = run(full(0), verdict=verdict("rank 1 for 31 s"))
-    after = run(changed, verdict=verdict("rank 1 for 32 s"))
-    assert (before.change_key != after.change_key) == is_news

@@ -107,11 +107,12 @@ AT_ONCE = """
 import sys, threading
 
 sys.setswitchinterval(1e-6)
+from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.nodes.encoding import pack, read_judgement, read_message
 from lightning_hangcheck.nodes.message import VERSION, Judgement, Message
 
-message, judgement = Message(version=VERSION, node=0, stamp=1), Judgement(version=VERSION, stamp=1)
-told = {read_message: pack(message), read_judgement: pack(judgement)}
+message, judgement = Message(version=VERSION, node=0, stamp=1), Judgement()
+told = {read_message: pack(message), read_judgement: encode_packed(judgement)}
 gate = threading.Barrier(4)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,15 +10,13 @@ from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.beat import Beat, OpenSection, StepTimes
+from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RunFacts
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.observe import run_record as saving
 from lightning_hangcheck.observe.progress import (
     MARKS_TOLD,
     MOST_PLACES,
-    MOST_SUMS,
-    STEPS_KEPT,
     ProcessorTime,
     Progress,
     StepHistory,
@@ -238,24 +235,6 @@ def test_a_step_that_is_long_leaves_the_median(
     readings: list[tuple[float, int | None, int]], median_s: float | None
 ) -> None:
     assert pace_of(*readings) == median_s
-
-
-def test_a_fast_loop_keeps_only_its_newest_steps() -> None:
-    before = [(1.0 + at, at, at) for at in range(STEPS_KEPT)]
-    last = float(STEPS_KEPT)
-    assert pace_of(*before, (last + 1.0, 1_000_000, 1_000_000)) == 1.0 / (1_000_001 - STEPS_KEPT)
-
-
-def test_marks_stay_few_and_evenly_spread() -> None:
-    history = StepHistory()
-    for steps in range(1, 10_001):
-        history.read(Beat(pid=1, step_times=StepTimes(steps, steps * 0.1)))
-    counts = [mark.steps for mark in history.sums]
-    assert MOST_SUMS // 2 <= len(counts) <= MOST_SUMS
-    assert counts[0] == 1
-    gaps = {later - earlier for earlier, later in itertools.pairwise(counts)}
-    assert len(gaps) == 1
-    assert counts[-1] > 10_000 - 2 * gaps.pop()
 
 
 CASE = Case(

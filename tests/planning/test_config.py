@@ -12,19 +12,10 @@ from lightning_hangcheck.planning.config import (
     find_config,
     read_config,
     read_fields,
-    stored_dtype,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-
-def test_sizes_have_several_names() -> None:
-    gpt2 = {"model_type": "gpt2", "n_embd": 768, "n_layer": 12, "n_head": 12, "vocab_size": 50257}
-    fields = read_fields({**gpt2, "n_positions": 1024, "activation_function": "gelu_new"})
-    assert (fields.hidden, fields.layers, fields.heads, fields.positions) == (768, 12, 12, 1024)
-    assert (fields.head_dim, fields.intermediate, fields.kv_heads) == (64, 3072, 12)
-    assert fields.written_out
 
 
 def test_a_model_of_several_parts_is_planned_by_its_text_part() -> None:
@@ -70,16 +61,3 @@ def test_a_folder_or_its_config_is_found_and_a_folder_without_one_refused(tmp_pa
     config.write_text("{}")
     assert find_config(str(tmp_path)) == find_config(str(config)) == config
     assert find_config(str(tmp_path / "absent")) is None
-
-
-@pytest.mark.parametrize(
-    ("config", "dtype"),
-    [
-        ({"dtype": "bfloat16"}, "bfloat16"),
-        ({}, "float32"),
-        ({"dtype": "bfloat16", "quantization_config": {"quant_method": "fp8"}}, "int8"),
-        ({"quantization_config": {"load_in_4bit": True}}, "int4"),
-    ],
-)
-def test_the_stored_format_is_told_by_the_config(config: dict[str, object], dtype: str) -> None:
-    assert stored_dtype(config)[0] == dtype

@@ -103,14 +103,6 @@ def test_ways_out_are_plans_of_their_own(gpu_gb: int, asked: Use, fitting: set[s
     assert len(fits) == len(fitting), fits
 
 
-def test_eight_bits_do_not_help_experts_in_one_tensor() -> None:
-    """bitsandbytes replaces linear layers, and transformers 5 keeps a layer's experts together."""
-    experts = {"num_local_experts": 8, "num_experts_per_tok": 2, "model_type": "mixtral"}
-    plan = make_plan(model(**experts), machine(80), use("int8"))
-    assert plan.weights > 0.9 * make_plan(model(**experts), machine(80), use()).weights
-    assert any("experts" in note for note in plan.notes)
-
-
 def test_an_unknown_family_is_planned_and_said_to_be_a_guess() -> None:
     plan = make_plan(model(model_type="llm_of_tomorrow"), machine(80), use())
     assert plan.sureness == "guessed"
@@ -120,16 +112,6 @@ def test_an_unknown_family_is_planned_and_said_to_be_a_guess() -> None:
 LONG = read_phase("rollout:context=32768,batch=4")
 
 BESIDE = read_phase("train:optimizer=40")
-
-
-def test_a_phase_says_only_what_is_different() -> None:
-    assert read_phase("r: context=100, ops=1@cpu") == PlannedPhase(
-        name="r", context=100, extras=(Extra("ops", GB, on_cpu=True),)
-    )
-    rest = use(context=10, batch=3, operators_gb=2)
-    own = read_phase("r:operators=5,more=1").use_in(rest)
-    assert (own.context, own.batch) == (10, 3)
-    assert own.extras == (Extra("operators", 5 * GB), Extra("more", GB))
 
 
 @pytest.mark.parametrize(
@@ -148,44 +130,6 @@ def test_the_phase_that_needs_the_most_is_planned_for(phases: tuple[PlannedPhase
     assert plan.extras == {"optimizer": 40 * GB}
     assert min(share.headroom for share in plan.shares) == left["train"]
     assert any("placed for train" in note for note in plan.notes)
-
-
-def test_what_is_kept_on_the_cpu_is_counted_there() -> None:
-    on_gpu = make_plan(model(), machine(24), use(operators_gb=10))
-    beside = (Extra("operators", 10 * GB, on_cpu=True),)
-    plan = make_plan(model(), machine(24), read_phase("x:operators=10@cpu").use_in(use()))
-    gpu, cpu = plan.shares
-    assert plan.use.extras == beside
-    assert (on_gpu.fits, plan.fits) == (False, True)
-    assert (gpu.extras, cpu.device, cpu.extras) == (0, "cpu", 10 * GB)
-    assert plan.max_memory["cpu"] == "54GB"
-
-
-@pytest.mark.parametrize(("gpu_gb", "said"), [(80, True), (24, False)])
-def test_memory_that_is_paid_for_and_stays_empty_is_said(gpu_gb: int, said: bool) -> None:
-    plan = make_plan(model(), machine(gpu_gb), use())
-    assert bool(plan.unused) == said
-    if said:
-        assert "of 80 GB of GPU memory are used" in plan.unused[0]
-        assert "one GPU of 18 GB would do" in plan.unused[0]
-
-
-def test_the_time_of_a_token_is_told_wherever_the_weights_are() -> None:
-    times = [make_plan(model(), machine(size), use()).seconds_per_token for size in (80, 12, 6)]
-    assert times == sorted(times)
-    # 16 GB at 1e12 bytes a second, 0.5 GB of cache, and 32 layers of half a millisecond
-    assert times[0] == pytest.approx(0.0166 + 0.016, rel=0.01)
-    assert times[1] > make_plan(model(), machine(12), use()).seconds_per_pass
-
-
-@pytest.mark.parametrize(
-    ("buffer", "world_size", "micro_batch", "steps"),
-    [(512, 2, 4, 64), (8, 2, 4, 1), (7, 1, 1, 7), (504, 6, 4, 21), (500, 2, 5, 50)],
-)
-def test_a_buffer_that_fits_gives_its_steps(
-    buffer: int, world_size: int, micro_batch: int, steps: int
-) -> None:
-    assert gradient_accumulation(buffer, world_size, micro_batch) == steps
 
 
 NO_COUNT = "is not a whole number above 0"

@@ -125,15 +125,6 @@ def test_of_two_incidents_the_newer_is_told_and_the_other_named(tmp_path: Path) 
     assert "another incident or job, of 2023-11-14T22:13:21Z" in reasons(found)["old_0"]
 
 
-def test_two_incidents_in_a_few_minutes_are_told_apart_by_their_numbers(tmp_path: Path) -> None:
-    """Of the first only rank 1 is left, of the second only rank 0: they are not joined."""
-    first = {"first_1": stuck(number=90_000)[1]}
-    second = {"second_0": stuck(began_s=60.0)[0]}
-    found = read(write(tmp_path / "left", first | second))
-    assert found.verdict.culprits == ()
-    assert "no dump of rank 1 is here" in found.verdict.summary
-
-
 def test_jobs_of_other_sizes_are_not_mixed(tmp_path: Path) -> None:
     wide = {"0": [0, 1, 2, 3]}
     other = {f"b_{rank}": dump(rank, did(7, ended=True), groups=wide) for rank in (2, 3)}

@@ -216,10 +216,6 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         at_logger("About to call WandbLogger constructor..."),
         {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
     ),
-    "nor ranks that a barrier let go": (
-        at_logger("About to call barrier...", "barrier returned (0.100s)"),
-        {"verdict": "suspect", "culprits": ()},
-    ),
     "who raised first goes by the time of the line that raised": (
         [line(0, "read raised KeyError: 'a' (0.010s)", at=3.5),
          line(1, "load_vocab raised ValueError: no such split (0.010s)", at=3.0),

@@ -38,14 +38,3 @@ def test_unknown_word_is_one_sentence(script: str) -> None:
     assert refused.stderr.count("\n") == 1
     assert "--frobnicate" in refused.stderr
     assert "--help" in refused.stderr
-
-
-@pytest.mark.parametrize("script", SCRIPTS)
-def test_unusable_python_is_named_with_its_version(script: str, tmp_path: Path) -> None:
-    """A Python that is too old answers the version check with an error, as this one does."""
-    old = tmp_path / "python"
-    old.write_text("#!/bin/sh\ncase $1 in --version) echo Python 3.8.18 ;; *) exit 1 ;; esac\n")
-    old.chmod(0o755)
-    refused = _run(script, "--no-venv", PYTHON=str(old))
-    assert refused.returncode == 1
-    assert f"PYTHON={old} is no Python 3.10 to 3.14 (Python 3.8.18)" in refused.stderr

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from typing import TYPE_CHECKING
 
@@ -16,12 +15,8 @@ from lightning_hangcheck.rehearse import (
     SCENES,
     CannotRehearse,
     Facts,
-    Played,
-    Rehearsed,
     judge_scene,
     on_cpu_ranks,
-    render,
-    to_json,
 )
 from lightning_hangcheck.smoke import Outcome, Trial
 
@@ -185,49 +180,3 @@ def test_gloo_that_ends_a_rank_for_other_sizes_is_read_from_its_output(tmp_path:
     output.write_text("what(): Received data size doesn't match expected size. Is there ...\n")
     output.chmod(0o600)
     assert _judged("failed", folder=f"{tmp_path}/run")[0] == "hung"
-
-
-PASSED = Played(scene="as-it-is", title="as it is", result="passed", seconds=9.1)
-SKIPPED = Played(scene="sigterm", title="one rank gets SIGTERM", result="skipped", why="no handler")
-HUNG = Played(
-    scene="save-fails",
-    title="a save of rank 0 fails",
-    remedy="broadcast whether it went well",
-    result="hung",
-    why=VERDICT.summary,
-    seconds=20.0,
-    verdict=VERDICT,
-    run_folder="hangcheck_runs/x-save-fails",
-)
-PARTED = Played(
-    scene="no-samples", title="one rank has no samples", result="hung", why="sizes differ"
-)
-
-
-@pytest.mark.parametrize(
-    ("played", "words"),
-    [
-        (
-            (PASSED, HUNG, SKIPPED),
-            ("REHEARSAL  hangs in 1 of 2 scenes: a save of rank 0 fails (2 CPU rank",
-             VERDICT.summary.split()[-1], "do       broadcast whether it went well",
-             "hangcheck report hangcheck_runs/x-save-fails"),
-        ),
-        ((PASSED, SKIPPED), ("REHEARSAL  1 scene played, none hangs", "skipped", "no handler")),
-        # gloo ended it: there is no verdict
-        (
-            (PASSED, PARTED),
-            ("REHEARSAL  hangs in 1 of 2 scenes: one rank has no samples", "where    sizes differ"),
-        ),
-    ],
-)  # fmt: skip
-def test_what_a_rehearsal_says(played: tuple[Played, ...], words: tuple[str, ...]) -> None:
-    rehearsed = Rehearsed(
-        command="torchrun train.py", ranks=2, batches=4, seconds=31.2, scenes=played
-    )
-    said = render(rehearsed)
-    assert said.startswith(words[0])
-    assert all(word in said for word in words)
-    scenes = json.loads(to_json(rehearsed))["scenes"]
-    assert [one["result"] for one in scenes] == [one.result for one in played]
-    assert HUNG not in played or scenes[1]["verdict"]["cause"] == VERDICT.cause

@@ -17,7 +17,6 @@ from page_runs import ODD, ReadPage, alike, deep, written
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.case import Spent, StepMark
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.flight import CollectiveEntry, CollectiveRecord, FlightRecord
 from lightning_hangcheck.model.verdict import Edge, EvidenceItem, Remedy
 from lightning_hangcheck.report.page import write_as
 from lightning_hangcheck.rundir import RunFolder
@@ -77,34 +76,6 @@ def test_the_users_line_as_it_was(tmp_path: Path, *, changed: bool) -> None:
     assert ("has changed since the process started" in page) is changed
 
 
-@pytest.mark.parametrize(
-    ("operations", "marks"),
-    [
-        # rank 1 has not entered the third
-        ([["all_reduce"] * 3, ["all_reduce"] * 2], {"missing": 1, "open": 1, "apart": 0}),
-        ([["all_reduce"], ["barrier"]], {"missing": 0, "open": 0, "apart": 2}),
-    ],
-)
-def test_where_ranks_part_in_the_collectives(
-    operations: list[list[str]], marks: dict[str, int], tmp_path: Path
-) -> None:
-    """Rank 2 is no member of the group and has no row."""
-    views = [rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD), rank(2, IN_ALL_REDUCE)]
-    for number, entered in enumerate((*operations, [])):
-        entries = tuple(
-            CollectiveEntry(seq=n, op=op, retired=n < 3) for n, op in enumerate(entered, start=1)
-        )
-        record = CollectiveRecord(
-            group="0", ranks=(0, 1), last_enqueued=len(entered), entries=entries
-        )
-        flight = FlightRecord(taken_ns=0, groups=(record,))
-        views[number] = msgspec.structs.replace(views[number], flight=flight)
-    page = written(tmp_path, job(*views))
-    grid = page.partition('class="grid"')[2].partition("</table>")[0]
-    assert grid.count("<tr") == 3
-    assert {mark: grid.count(f'class="{mark}"') for mark in marks} == marks
-
-
 def test_lanes_have_what_the_journal_and_the_looks_tell(tmp_path: Path) -> None:
     """Of steps the newest as they were seen, the others since the first, those between saves."""
     marks = (StepMark(100, 35.0), StepMark(101, 33.0), StepMark(103, 31.0))
@@ -139,14 +110,6 @@ def test_lanes_have_what_the_journal_and_the_looks_tell(tmp_path: Path) -> None:
         "step 101: 2 s from 10:23:41",
         "steps 102-103: 2 s from 10:23:43, 1 s each",
     ]
-
-
-@pytest.mark.parametrize(("price", "said"), [("7.20/h", " = 0.12 at your price"), ("much", "")])
-def test_the_head_says_what_now_and_what_it_costs(price: str, said: str, tmp_path: Path) -> None:
-    """Two ranks for 31 s; a price that cannot be read is none."""
-    page = written(tmp_path, job(rank(0, IN_LOAD), rank(1, IN_ALL_REDUCE)), price=price)
-    assert f"<dd>job blocked 31 s{said}</dd>" in page
-    assert '<code id="explain">hangcheck explain rank_stalled</code>' in page
 
 
 @pytest.mark.parametrize("goes_on", [True, False])

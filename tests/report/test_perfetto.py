@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from hangbench.recorded import SHOWN, case_of_program
-from page_runs import ODD, alike, written
+from page_runs import written
 from trace_rules import checked, named
 
 if TYPE_CHECKING:
@@ -94,19 +94,6 @@ def test_journals_are_sections_steps_and_what_was_not_seen(tmp_path: Path) -> No
     assert {"sections", "sections 2"} <= set(named(events, "thread_name").values())
     told = json.loads(text)["otherData"]
     assert "1 of its lines are torn" in told["not seen 1"]
-
-
-def test_arrows_lead_to_whom_a_rank_waits_for(tmp_path: Path) -> None:
-    case = alike(8)
-    events = checked(written(tmp_path, case, form="perfetto"))
-    names = named(events, "process_name")
-    ends = {event["id"]: names[event["pid"]] for event in events if event["ph"] == "f"}
-    begins = {event["id"]: names[event["pid"]] for event in events if event["ph"] == "s"}
-    drawn = {(begins[number], ends[number]) for number in begins}
-    assert drawn == {(f"rank {r}", f"rank {ODD}") for r in range(8) if r != ODD}
-    stalls = [event for event in events if event["ph"] == "X" and event["name"] == "no progress"]
-    assert len(stalls) == 8
-    assert {event["dur"] for event in stalls} == {31_000_000}
 
 
 @pytest.mark.parametrize(

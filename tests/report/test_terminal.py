@@ -227,36 +227,6 @@ def test_nothing_is_said_of_few_steps_or_none() -> None:
     assert stragglers_lines(None) == []
 
 
-TOLD = {"versions": "python 3.11.7, torch 2.13.0", "CUDA": "12.6, not initialized"}
-
-GROUP = {"process group": "nccl, 4 ranks", "backends": "gloo, nccl"}
-
-
-def test_what_all_have_in_common_is_one_line() -> None:
-    """One process has nobody to differ from; one that has said nothing is compared with nobody."""
-    states = {rank: {**TOLD, **GROUP, "RANK": str(rank)} for rank in range(4)}
-    told = (
-        "STATE     4 ranks at the start: python 3.11.7, torch 2.13.0; CUDA: 12.6, not initialized; "
-        "process group: nccl, 4 ranks"
-    )
-    assert render_start(states, ()) == f"{told}; nothing differs"
-    unheard = "of rank 5-6 nothing is known yet"
-    assert render_start(states, [6, 5]) == f"{told}; {unheard}; nothing differs"
-    (line,) = render_start({0: TOLD}, ()).splitlines()
-    assert line.startswith("STATE     1 rank at the start: python")
-    assert "differs" not in line
-
-
-def test_what_differs_names_who_has_which_value() -> None:
-    states = {rank: {**TOLD, "RANK": str(rank)} for rank in range(4)}
-    states[2] = {**states[2], "NCCL_DEBUG": "INFO", "CUDA": "torch is built without it"}
-    assert render_start(states, ()).splitlines() == [
-        "STATE     4 ranks at the start: python 3.11.7, torch 2.13.0; what differs:",
-        "          CUDA: 12.6, not initialized (rank 0-1,3); torch is built without it (rank 2)",
-        "          NCCL_DEBUG: not set (rank 0-1,3); INFO (rank 2)",
-    ]
-
-
 def test_many_differences_and_hostile_values_stay_short_and_harmless() -> None:
     states = {
         rank: {f"NCCL_{name:02}": f"\x1b[2J{rank}" + "x" * 5000 for name in range(30)}

@@ -5,16 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
-from cases import IN_BARRIER, IN_INIT, IN_LOAD, job, rank
 
-from lightning_hangcheck.judge import judge
-from lightning_hangcheck.model.verdict import LastCheckpoint, RankState, Verdict
 from lightning_hangcheck.smoke import (
     Outcome,
     interpret,
-    name_picture,
     plan_trials,
     reference_trials,
 )
@@ -96,34 +91,3 @@ def test_the_reference_script_runs_alone_without_a_launcher() -> None:
 )
 def test_which_runs_hang_says_where_to_look(command: str, results: str, says: str) -> None:
     assert says in interpret(outcomes(results, command)).sentence
-
-
-def _seen(*reached: tuple[int, int | None]) -> Verdict:
-    states = tuple(
-        RankState(
-            rank=number,
-            phase="training_step",
-            last_checkpoint=LastCheckpoint(number=mark, name="Model created", at=""),
-            step=step,
-        )
-        for number, (mark, step) in enumerate(reached)
-    )
-    return msgspec.structs.replace(judge(job(rank(0, IN_LOAD), rank(1, IN_BARRIER))), ranks=states)
-
-
-def test_all_at_the_trainer() -> None:
-    verdict = judge(job(rank(0, IN_INIT, silent=400.0), rank(1, IN_INIT, silent=400.0)))
-    assert name_picture(verdict).startswith("at the Trainer: all ranks are")
-
-
-@pytest.mark.parametrize(
-    ("reached", "picture"),
-    [
-        (((5, None), (4, None)), "one rank ahead: rank 0 has come to checkpoint 5 Model created"),
-        (((11, 3), (11, 3), (11, 4)), "one rank ahead: rank 2 has come to checkpoint 11 Model"),
-        (((11, 4), (11, 4), (11, 3)), ""),
-    ],
-)
-def test_one_rank_ahead(reached: tuple[tuple[int, int | None], ...], picture: str) -> None:
-    assert name_picture(_seen(*reached)).startswith(picture)
-    assert bool(name_picture(_seen(*reached))) == bool(picture)

@@ -24,10 +24,7 @@ from lightning_hangcheck.watch.among_nodes import AmongNodes
 from lightning_hangcheck.watch.joined_nodes import (
     EndedRounds,
     LeftHere,
-    first_failure_ns,
-    have_said,
-    join_end,
-    join_round_end,
+    ended_on_all,
 )
 
 if TYPE_CHECKING:
@@ -232,7 +229,7 @@ def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
     """Whether that node is in the round still, or has begun the next one."""
     alone = judge(ENDED_BY_AGENT)
     assert alone.culprits == ()
-    joined = join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False)
+    joined = ended_on_all(ENDED_BY_AGENT, nodes, PLACE, over=False)
     assert joined is not None
     verdict = judge(joined)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
@@ -242,8 +239,8 @@ def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
 
 def test_a_node_that_has_not_told_it_is_waited_for_and_then_left_out() -> None:
     for nodes in ({}, heard(GOES_ON), heard(replace(GOES_ON, run=ENDED_BY_AGENT.run))):
-        assert join_round_end(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
-    assert join_round_end(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
+        assert ended_on_all(ENDED_BY_AGENT, nodes, PLACE, over=False) is None
+    assert ended_on_all(ENDED_BY_AGENT, heard(GOES_ON), PLACE, over=True) == ENDED_BY_AGENT
 
 
 def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
@@ -313,7 +310,8 @@ def test_who_ended_the_job_on_another_node_is_named(
         else of_node(number, view, ago_s=1.0)
         for number, view in enumerate(others, start=1)
     }
-    told = have_said(nodes, first_failure_ns(LEFT_HERE))
-    verdict = judge(replace(join_end(LEFT_HERE, nodes, told, 0), exit_code=1))
+    joined = ended_on_all(LEFT_HERE, nodes, NodePlace(number=0, nnodes=3))
+    assert joined is not None
+    verdict = judge(replace(joined, exit_code=1))
     assert (verdict.verdict, verdict.culprits) == ("crashed", culprits)
     assert said in verdict.summary

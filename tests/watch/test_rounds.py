@@ -18,7 +18,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.machine import ticks_since_boot
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case
-from lightning_hangcheck.model.run import Round, RoundStart
+from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
@@ -198,19 +198,6 @@ def test_the_end_of_a_round_is_told_with_what_follows_it() -> None:
     assert ended.summary == sentence
 
 
-@pytest.mark.parametrize(
-    ("start", "words"),
-    [
-        (RoundStart(), "its ranks were started again"),
-        (RoundStart(launcher="slurm", number=2), "SLURM restarts (2)"),
-        (RoundStart(launcher="torchrun"), "torchrun restarts"),
-    ],
-)
-def test_who_starts_the_ranks_again_is_told_as_far_as_known(start: RoundStart, words: str) -> None:
-    verdict, _ = end_round(failed_round(next_start=start), "", None)
-    assert verdict.summary.endswith(f"; {words}")
-
-
 def test_a_round_that_hung_keeps_the_hang_as_its_cause() -> None:
     """torch's timeout then makes the ranks fail that waited: they are not to blame."""
     hang = judge(job(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)))
@@ -258,44 +245,6 @@ def test_ranks_that_torchrun_ended_for_a_failed_one_hide_no_failure() -> None:
     nodes_changed = RoundStart(launcher="torchrun", most=3)
     changed, _ = end_round(job(*ranks, ended=True, next_start=nodes_changed), "", None)
     assert changed.verdict == "finished"
-
-
-def earlier(*summaries: str) -> tuple[Round, ...]:
-    return tuple(
-        Round(number=number, verdict="crashed" if text else "finished", summary=text)
-        for number, text in enumerate(summaries)
-    )
-
-
-def test_rounds_that_failed_alike_are_told_once() -> None:
-    before = earlier("rank 1 failed", "rank 1 failed", "rank 0 failed")
-    verdict = judge(job(gone(0, 0), gone(1, 0), ended=True, exit_code=0, round=3, earlier=before))
-    assert verdict.verdict == "finished"
-    assert verdict.summary.endswith(
-        "in round 3; rounds 0-1 had ended: rank 1 failed; round 2 had ended: rank 0 failed"
-    )
-    assert [item.text for item in verdict.evidence] == [
-        "rounds 0-1 ended: rank 1 failed",
-        "round 2 ended: rank 0 failed",
-    ]
-    many = earlier("a", "b", "c", "d")
-    summary = judge(job(gone(0, 0), ended=True, exit_code=0, round=4, earlier=many)).summary
-    assert summary.endswith("round 1 had ended: b; 2 more rounds had ended otherwise")
-
-
-def test_a_failure_like_those_before_it_is_not_told_again() -> None:
-    first = judge(failed_round()).summary
-    last = judge(failed_round(2, earlier=earlier(first, first))).summary
-    assert last == f"round 2: {first}; rounds 0-1 had ended likewise"
-    again = judge(failed_round(1, earlier=earlier(first), next_start=TORCHRUN)).summary
-    assert again == f"round 1 ended as round 0 did: {first}; torchrun restarts (1 of 3)"
-
-
-def test_rounds_that_ended_well_are_nothing_to_tell() -> None:
-    """A script that trains twice is no restart."""
-    verdict = judge(job(gone(0, 0), ended=True, exit_code=0, round=1, earlier=earlier("")))
-    assert "round" not in verdict.summary
-    assert verdict.evidence == ()
 
 
 def test_torchruns_own_count_tells_how_many_restarts_are_left() -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.hooks.checkpoints import of_huggingface, of_lightning, parts_held
+from lightning_hangcheck.hooks.checkpoints import of_huggingface, of_lightning
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,21 +41,3 @@ def test_a_state_that_cannot_be_read_makes_nothing_up(tmp_path: Path, state: str
 
 def test_a_secret_in_an_address_is_hidden() -> None:
     assert "hunter2" not in str(of_lightning("https://ada:hunter2@models.org/last.ckpt", {}))
-
-
-@pytest.mark.parametrize(
-    ("names", "held"),
-    [
-        (
-            ("state_dict", "optimizer_states", "lr_schedulers", "loops"),
-            {"optimizer state", "scheduler", "history"},
-        ),
-        (("model_state_dict", "optimizer_state_dict", "epoch"), {"optimizer state", "history"}),
-        (("layer.weight", "layer.bias"), set()),
-        ((0, None, ("a", 1)), set()),
-    ],
-)
-def test_parts_are_known_by_whole_words_of_their_names(
-    names: tuple[object, ...], held: set[str]
-) -> None:
-    assert parts_held(names) == held

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import evaluation as results
 from lightning_hangcheck.hooks.evaluation import Evaluation
 
@@ -67,31 +66,12 @@ def test_a_file_that_is_not_as_expected_says_why(
     assert words in found
 
 
-def test_what_is_no_table_must_be_there_and_not_be_empty(tmp_path: Path) -> None:
-    assert said(tmp_path / "samples.bin", "\0") == ""
-    assert "is empty" in said(tmp_path / "samples.pt", "")
-    (tmp_path / "images").mkdir()
-    assert "is empty" in said(tmp_path / "images", None)
-    (tmp_path / "images" / "0.png").write_text("0")
-    assert said(tmp_path / "images", None) == ""
-
-
 def test_a_file_that_an_earlier_run_left_is_not_taken_for_this_ones(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text(SCORES)
     earlier = time.time() - 720
     os.utime(path, (earlier, earlier))
     assert "was last written 12 min" in said(path, None)
-
-
-def test_the_files_of_all_steps_so_far_are_looked_for(tmp_path: Path) -> None:
-    expected = tmp_path / "step_{step}" / "scores.csv"
-    for step in (1, 3, "final"):
-        (tmp_path / f"step_{step}").mkdir()
-        (tmp_path / f"step_{step}" / "scores.csv").write_text(SCORES)
-    (found,) = complaints(expected, "final", (1, 2, 3, "final"), rows=2)
-    assert found == f"{tmp_path}/step_2/scores.csv of step 2 is not there"
-    assert complaints(expected, "final", (1, 3, "final")) == []
 
 
 def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(
@@ -102,9 +82,3 @@ def test_a_storage_that_does_not_answer_is_not_asked_for_each_step(
     (found,) = complaints(tmp_path / "step_{step}.csv", 3, (1, 2, 3), rows=2)
     assert found == f"{tmp_path}/step_3.csv is not read: no answer within 0.2 s"
     os.close(os.open(tmp_path / "step_3.csv", os.O_WRONLY | os.O_NONBLOCK))  # frees the reader
-
-
-@pytest.mark.parametrize("expected", [{"rows": 2}, {"columns": ("name",)}])
-def test_rows_of_what_is_no_table_are_refused(expected: dict[str, Any]) -> None:
-    with pytest.raises(BadUsage, match=r"\.csv, \.tsv, \.jsonl, \.json"):
-        Evaluation(1, needed=True).expect("scores.parquet", **expected)

@@ -10,9 +10,6 @@ from typing import TYPE_CHECKING
 import pytest
 from hooks.launching import python
 
-from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.hooks.plan import fetch_config
-
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -62,9 +59,3 @@ def test_without_an_answer_one_sentence_says_the_way_out(
     assert answer.startswith(f"{NAME} is no folder here, and its config.json cannot be had")
     assert "\n" not in answer
     assert f"hf download {NAME} config.json --local-dir DIR" in answer
-
-
-@pytest.mark.parametrize("name", ["./no/such/folder", "a/b/c", "/no/config.json", "a b", ""])
-def test_a_path_that_is_not_there_is_not_asked_of_the_hub(name: str) -> None:
-    with pytest.raises(BadUsage, match="there is no folder or file"):
-        fetch_config(name)

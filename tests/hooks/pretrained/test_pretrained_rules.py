@@ -8,16 +8,11 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.loading import (
     Load,
     Source,
     find_source,
 )
-from lightning_hangcheck.hooks.models import (
-    doubtful_flags,
-)
-from lightning_hangcheck.transformers import Limits
 
 HERE = Source(offline=False, weight_files={Path("/m/model.safetensors"): 2_000_000})
 CACHED = Source("cache", offline=False, has_generation_config=True)
@@ -69,26 +64,3 @@ def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:
     assert found.file_of_weight == held
     (tmp_path / "model.fp16.safetensors").write_bytes(b"123")
     assert list(find_source(str(tmp_path), {"variant": "fp16"}).weight_files.values()) == [3]
-
-
-@pytest.mark.parametrize(
-    ("flags", "words"),
-    [
-        ({"temperature": 0.2}, "temperature=0.2 is ignored without do_sample=True"),
-        ({"temperature": 0, "do_sample": True}, "temperature=0 with do_sample=True is refused"),
-        ({"max_length": 9, "max_new_tokens": 9}, "max_length is ignored"),
-        ({"min_new_tokens": 9, "max_new_tokens": 5}, "is above max_new_tokens=5"),
-        ({}, ""),
-        ({"temperature": 1.0, "top_k": 50}, ""),
-        ({"num_beams": 4, "early_stopping": True, "num_return_sequences": 4}, ""),
-    ],
-)
-def test_a_flag_that_contradicts_another_is_named(flags: dict[str, Any], words: str) -> None:
-    doubts = "\n".join(doubtful_flags(flags))
-    assert words in doubts
-    assert bool(words) == bool(doubts)
-
-
-def test_limits_that_leave_nothing_are_refused() -> None:
-    with pytest.raises(BadUsage, match="above 0"):
-        Limits(max_new_tokens=0)

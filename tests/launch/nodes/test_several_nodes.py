@@ -128,13 +128,6 @@ def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_si
         assert "stand_still" in verdict_of(first.run_folder).summary
         assert "torchrun's store" in record_of(first.run_folder).meeting
         assert {one.rank for one in verdict_of(first.run_folder).ranks} == {0, 1}
-        until(
-            lambda: record_of(first.run_folder).clocks,
-            "the first node to know the other's clock",
-            seconds=LONGEST_S,
-        )
-        (clock,) = record_of(first.run_folder).clocks
-        assert abs(clock.ahead_s) <= clock.within_s + 0.001, "both have this machine's clock"
         left = first.kill_watch()
         until(
             lambda: "node 0 (rank 0) has not been heard for" in second.said,
