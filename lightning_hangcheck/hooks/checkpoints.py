@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, WatchedFunction, in_section, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, is_watched, wrap
 from lightning_hangcheck.model.slugs import words_of
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.redaction import redact_text
@@ -148,7 +148,7 @@ def watch_resuming(trainer: type) -> None:
             tell(current(), of_huggingface(str(folder)))
 
     name = "_load_optimizer_and_scheduler"
-    if not isinstance(vars(trainer).get(name), WatchedFunction):
+    if not is_watched(trainer, name):
         wrap(trainer, name, after=tell_of)
 
 
@@ -199,7 +199,7 @@ def watch_saves(trainer: type) -> None:
         _saved_parts.note(["history"] if alone else PARTS, remedy)
 
     for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
-        if not isinstance(vars(trainer).get(name), WatchedFunction):
+        if not is_watched(trainer, name):
             wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=then))
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -25,7 +25,6 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
-    switched_off,
     unwrap,
     wrap,
 )
@@ -37,7 +36,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.start import Number
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Before
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around
     from lightning_hangcheck.model.slugs import Phase
 
 
@@ -198,36 +197,24 @@ def instrument_hooks(module: ModuleType) -> None:
 
     Their list stays as the user made it: scripts read it, count it, and compare it.
     """
-    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
 
-    # half a microsecond where we have no such hook; `wrap` would take two
-    @wraps(call_theirs)
-    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
-        nonlocal works
-        try:
-            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
-            # Lightning calls hooks of an epoch's end twice: the second time for what saves
-            if ours is not None and not named.get("monitoring_callbacks"):
-                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
-                ours(trainer, trainer.lightning_module, *given, **rest)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
-            works = False
-            switched_off("Lightning's hooks is no longer watched", error, "; the program goes on")
-        call_theirs(trainer, hook_name, *given, **named)
+    def call_ours(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        trainer, hook, *given = arguments
+        ours = getattr(_ours_of(trainer, hook), hook, None)
+        # Lightning calls hooks of an epoch's end twice: the second time for what saves
+        if ours is not None and not named.get("monitoring_callbacks"):
+            rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+            ours(trainer, trainer.lightning_module, *given, **rest)
 
-    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
-
-    def calling_ours(hook: str) -> Before:
-        def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
-            trainer, *given = arguments
-            ours = _ours_of(trainer, hook)
-            if ours is not None:
-                getattr(ours, hook)(trainer, trainer.lightning_module, *given)
-
-        return call_ours
-
+    wrap(module, "_call_callback_hooks", before=call_ours)
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-        wrap(module, f"_call_callbacks_{hook}", before=calling_ours(hook))
+
+        def call_ours_of(
+            frame: FrameType, arguments: tuple[Any, ...], _: Mapping[str, Any], hook: str = hook
+        ) -> None:
+            call_ours(frame, (arguments[0], hook, *arguments[1:]), {})
+
+        wrap(module, f"_call_callbacks_{hook}", before=call_ours_of)
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
