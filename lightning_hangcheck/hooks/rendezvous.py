@@ -62,9 +62,8 @@ _of_starts: dict[tuple[int, str], Start] = {}
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks that meet at one place; ``index`` is that of this process, and 0 goes first.
 
-    ``peers_exist`` where a launcher has started them all, so that the first may wait for the
-    others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
-    ``start`` where the place may hold words of another start of the job.
+    Until all exist (``peers_exist``), as under Lightning's own launchers before ``fit``, the first
+    must not wait. ``start`` where the place may hold words of another start of the job.
     """
 
     place: DecidingPlace
@@ -105,13 +104,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
 
     It follows from how this process was launched, and from torch's default process group where the
     launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
-    ``ddp_spawn`` and torch.multiprocessing from one process.
-
-    Returns:
-        None where there is nobody to meet, or this process cannot know which rank it is.
-
-    Raises:
-        MeetingFailed: The ranks are spread over nodes that share no place.
+    ``ddp_spawn`` and torch.multiprocessing from one process. None where there is nobody to meet, or
+    this process cannot know which rank it is; `MeetingFailed` where nodes share no place.
     """
     if recorder.settings.disable:
         return None
@@ -366,9 +360,6 @@ def join_rendezvous(
 
     Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
     and the others read what it left. Without anybody to meet, only this rank's own, as rank 0.
-
-    Raises:
-        MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
     """
     peers = peers or find_peer_group(current())
     if peers is None:

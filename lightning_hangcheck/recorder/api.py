@@ -72,14 +72,10 @@ class StepTimes(dict[str, Times]):
 
 
 class Scope:
-    """What a step lies in: a loop, a step around it, or the thread.
+    """What a step lies in: one passage through a tracked loop, a step around it, or the thread.
 
-    Attributes:
-        times: Where the durations go.
-        number: Of a step in here: that of the loop's item or of the step around. The thread itself
-            counts its steps.
-        plain: The step begun in here without ``with``, which the next one ends.
-        is_loop: It is one passage through a tracked loop.
+    ``number`` is that of the loop's item or of the step around; the thread itself counts its steps.
+    ``plain`` is the step begun in here without ``with``, which the next one ends.
     """
 
     def __init__(self, times: StepTimes, number: int = 0, *, is_loop: bool = False) -> None:
@@ -325,11 +321,8 @@ def _open_bar(
 def checkpoint(name: str, number: int | None = None) -> None:
     """Say that this rank has passed a named point: on the console, in the journal, to the sidecar.
 
-    Under 10 microseconds. Never raises and never waits.
-
-    Args:
-        name: For people; one line, secrets are hidden, 200 characters are shown.
-        number: From 0 to 2**53; None for one more than the last one.
+    Of the name 200 characters are shown, with secrets hidden; the number is from 0 to 2**53, by
+    default one more than the last one. Under 10 microseconds. Never raises and never waits.
     """
     current().checkpoint(name, _usable("checkpoint(number=...)", number))
 
@@ -337,11 +330,8 @@ def checkpoint(name: str, number: int | None = None) -> None:
 def section(name: str) -> Section:
     """Mark code that may hang: a line before, one after, and the sidecar knows where the rank is.
 
-    Args:
-        name: What is called, for example ``"WandbLogger constructor"``.
-
-    Returns:
-        A context manager. An exception that leaves it is shown and goes on.
+    A context manager, named by what is called: ``"WandbLogger constructor"``. An exception that
+    leaves it is shown and goes on.
     """
     return Section(current(), name)
 
@@ -351,14 +341,11 @@ def step(name: str, /, *, say: bool = False, **values: object) -> Step:
 
     ``with step("get observation"):`` ends with its block. A plain ``step("get observation")`` ends
     where the next step begins, or with the item of the tracked loop around it. Nests; a few
-    microseconds; never raises of its own.
+    microseconds; never raises of its own. Durations are kept by name.
 
-    Args:
-        name: The same one each time; durations are kept by name.
-        say: Print one line when it ends, with its number, values and time. ``HANGCHECK_STEPS=1``
-            does so for every step and every item of a tracked loop.
-        values: Of this step, for that line: ``step("tool", tool="check_storage", say=True)``. Those
-            known only later: ``with step("generate", say=True) as one: one.add(tokens=128)``.
+    ``say`` prints one line when it ends, with its number, values and time; ``HANGCHECK_STEPS=1``
+    does so for every step and every item of a tracked loop. Values known only later:
+    ``with step("generate", say=True) as one: one.add(tokens=128)``.
     """
     return Step(current(), text_of(name), values, say=say)
 

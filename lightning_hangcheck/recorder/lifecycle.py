@@ -95,18 +95,9 @@ class Recorder:
 
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
     record, unless `learn_identity` says that they are ranks. Nothing here raises or waits; any
-    thread may call it.
-
-    Attributes:
-        page: What the sidecar reads.
-        settings: Options, defaults where the environment names none that can be used.
-        identity: Who this process is, as far as known.
-        session: Where the ranks of this node meet; None while there is none.
-        in_training_thread: Whether the thread that calls it is the one that trains.
-        beat: Says "I advanced", and starts the recorder if nobody has; see `BeatWriter`.
-        on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
-        on_pulse: Called in the pulse thread twice a second.
-        meets_ranks: A process group is being made, or was made.
+    thread may call it. ``on_pulse`` is called in the pulse thread twice a second, and
+    ``on_sidecar_lost`` there when the sidecar was killed. ``meets_ranks``: a process group is being
+    made, or was made.
     """
 
     page: PageWriter
