@@ -238,11 +238,8 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def _weigh(self) -> Decision:
         if self._writes:
-            try:
-                history = within(WRITE_LIMIT_S, self._history)
-            except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
-                log.once("ledger read", f"what was done before is not known: {error}")
-                history = PhaseHistory()
+            read = attempt("reading the ledger", within, WRITE_LIMIT_S, self._history)
+            history = read or PhaseHistory()
             self._inputs = tuple(map(_look, self._input_paths))
             told = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
             self._decision = phase_history.decide(history, *told, _look)
@@ -303,7 +300,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             return
         try:
             within(WRITE_LIMIT_S, work)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
             # storage that gave no answer once is not tried again
             self._writes = not isinstance(error, NoAnswer)
             log.once(
