@@ -35,7 +35,7 @@ from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
-from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_nodes
+from lightning_hangcheck.session.whose import key_of_nodes, start_key
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     if of_group is not None and local and identity.local_rank is None:
         log.once("peers-local", "no local rank is known here: a local guard takes in all ranks")
         local = False
-    nodes = step_nodes(os.environ) if identity.launcher == "slurm" else identity.nodes
+    nodes = identity.nodes
     index, size = identity.rank, identity.world_size
     if local:
         index = identity.local_rank or 0
@@ -137,9 +137,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
             session = read_session(Path(os.environ[SESSION_VARIABLE]))
         except UnreadableRun as error:
             log.once("session", str(error))
-    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    agent = agent_serves and address and port.isdecimal()
+    address, port = identity.store_host, identity.store_port
+    agent = address if identity.agent_store and port else None
     over_nodes = nodes > 1 and of_group is None and not local
     store = group.store if group is not None and not local else None
     place: DecidingPlace
@@ -153,7 +152,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         known = (os.getpid(), f"{where} {key}")
         if known not in _of_starts:
             if agent:
-                place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+                place = StorePlace.of_agent(agent, port or 0, f"hangcheck/{key}")
             elif where:
                 place = FolderPlace(Path(where).absolute() / "meet" / quote(key, safe=""))
             else:
