@@ -129,7 +129,7 @@ def wrap(
             if visit is None or not works:
                 return plain(*given, **named)
             try:
-                call.result = call.go()
+                call.result = call.function(*call.arguments, **call.named)
             except BaseException as raised:
                 ask(visit.__exit__, type(raised), raised, raised.__traceback__)
                 raise
