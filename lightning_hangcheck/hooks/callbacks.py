@@ -285,11 +285,7 @@ class LoggedMetrics:
 
 @guard_hooks
 class HuggingFaceHangCheck:
-    """Shows where in training each rank is, and has the node watched.
-
-    The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
-    and never raises: a hook that fails is switched off and said once.
-    """
+    """The same as `HangCheck`, for ``transformers.Trainer``."""
 
     asked: type[HuggingFaceHangCheck]
 

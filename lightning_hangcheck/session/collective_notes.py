@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 Noted = TypeVar("Noted", bound=msgspec.Struct)
 COUNT, SLOT = Layout("<Q"), Layout("<QQQ")
 MOST_SITES = 1_024
-"""Noted at most: a program that makes its code as it runs must not fill the memory. A place that
-exchanges messages with several ranks is one for each of them."""
+"""Noted at most: a program that makes its code as it runs must not fill the memory. Of
+messages each rank that one sends to is one, and each that one asks."""
 CALLS_KEPT = 4_096
 """Twice as many as torch's own record keeps (TORCH_FR_BUFFER_SIZE), for the messages between them:
 of a pipeline with 64 micro-batches some steps, and two are a pattern."""
@@ -60,10 +60,10 @@ class NotedGroup(msgspec.Struct, frozen=True):
 
 
 class NotedSite(msgspec.Struct, frozen=True):
-    """A place that collectives are called from, or messages posted; one for each way of doing so.
+    """A place that collectives are called from, one for each root, reduction and group.
 
-    ``group`` is the name of the group; empty where it is the default one. ``message`` is ``peer +
-    1`` for one that is sent, ``-(peer + 1)`` for one that is asked for, and 0 for a collective.
+    ``group`` is the name of that; empty where it is the default one. Of messages it is the other
+    end: ``message`` is ``peer + 1`` where it is sent to, ``-(peer + 1)`` where it is asked.
     """
 
     site: int
@@ -81,7 +81,7 @@ class NotedCall(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What a rank noted: groups by name, collectives with their sites by number, messages.
+    """What a rank noted: groups by name, collectives with their sites by number, and messages.
 
     ``messages`` is None where it had no room to count all.
     """
@@ -117,15 +117,18 @@ class CallNoter:
 
     def note(
         self,
-        caller: FrameType,
+        caller: FrameType | None,
         root: str = "",
         reduction: str = "",
         group: str = "",
         message: int = 0,
     ) -> None:
-        """Note a call; about 0.1 microseconds a frame, and a write where the site is new."""
+        """Note a call; about 0.1 microseconds a frame, and a write where the site is new.
+
+        Of messages the other end is enough: they need no ``caller``.
+        """
         way: list[int | str] = [root, reduction, group, message]
-        frame: FrameType | None = caller
+        frame = caller
         while frame is not None and len(way) < 2 * DEEPEST:
             way += (id(frame.f_code), frame.f_lasti)
             frame = frame.f_back
@@ -139,13 +142,13 @@ class CallNoter:
         SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), number)
 
     def _learn(
-        self, key: tuple[int | str, ...], caller: FrameType, noted: NotedSite
+        self, key: tuple[int | str, ...], caller: FrameType | None, noted: NotedSite
     ) -> tuple[int, count[int], list[CodeType]]:
         """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
         no_room: tuple[int, count[int], list[CodeType]] = 0, count(1), []
         if len(self._known) >= MOST_SITES:
             return no_room
-        frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)]
+        frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)] if caller else []
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
             Frame(

@@ -301,7 +301,7 @@ def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> 
     assert collective_numbers(server, 1.0) == {"messages": (0, 0)}
     noter.note(here, reduction="SUM")
     for message in (2, 4, -2):  # to rank 1, to rank 3, from rank 1
-        noter.note(here, message=message)
+        noter.note(None, message=message)
     assert collective_numbers(server, 1.0) == {"messages": (2, 1)}
 
 

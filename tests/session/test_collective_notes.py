@@ -47,10 +47,10 @@ def test_messages_count_for_good_and_apart_from_collectives(tmp_path: Path) -> N
     """Also those that the ring has no more; the order is that of each thread."""
     noter, here = CallNoter(tmp_path / "7"), inspect.currentframe()
     for _ in range(CALLS_KEPT):
-        noter.note(here, message=2)
+        noter.note(None, message=2)
     noter.note(here)
     for message in (-3, 2):
-        noter.note(here, message=message)
+        noter.note(None, message=message)
     notes = noted(tmp_path / "7")
     assert notes.messages is not None
     assert (notes.messages.sent, notes.messages.received) == ({1: CALLS_KEPT + 1}, {2: 1})
@@ -60,7 +60,7 @@ def test_messages_count_for_good_and_apart_from_collectives(tmp_path: Path) -> N
 
 
 def test_where_not_all_messages_could_be_counted_none_are(tmp_path: Path) -> None:
-    noter, here = CallNoter(tmp_path / "7"), inspect.currentframe()
+    noter = CallNoter(tmp_path / "7")
     for peer in range(MOST_SITES + 1):
-        noter.note(here, message=peer + 1)
+        noter.note(None, message=peer + 1)
     assert noted(tmp_path / "7").messages is None

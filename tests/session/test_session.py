@@ -168,7 +168,7 @@ fill()
 for _ in range(CALLS_KEPT):
     calls.note(sys._getframe())
 for peer in range(MOST_SITES + 1):
-    calls.note(sys._getframe(), message=peer + 1)
+    calls.note(None, message=peer + 1)
 """
 
 BEGIN_WHEN_FULL = f"""{FILL}

@@ -205,7 +205,7 @@ def instrument_calls(module: ModuleType) -> None:
             if sign:
                 job = sys.modules[PACKAGE].get_world_size() == current().identity.world_size
                 if job and number is not None and number >= 0:  # else the message may come from any
-                    noter.note(caller, message=sign * (number + 1))
+                    noter.note(None, message=sign * (number + 1))
                 return
             kind = find("op", *given)
             root = "" if number is None else f"root {number}"

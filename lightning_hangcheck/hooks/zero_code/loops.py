@@ -1,12 +1,10 @@
 """What loops and Trainers of any kind do: steps, data, saves, stages, experiment records.
 
 A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose own hooks tell
-each step: their ranks have a step, a phase and a pace without a changed line. Where a callback or
-the script itself tells its steps, theirs count and ours add none. Learning-rate schedulers and the
-gradient scaler, which passes over the step of an optimizer whose gradients overflowed, only say
-that the loop goes on. Construction, stages, barriers and saves of Lightning's Trainer, Fabric,
-Hugging Face's Trainer and accelerate's Accelerator become sections. Lightning's Trainer calls the
-hooks of a callback of ours, too, which is not in its list; that of Hugging Face gets one.
+each step. Where a callback or the script itself tells its steps, theirs count and ours add none.
+Learning-rate schedulers and the gradient scaler, which passes over the step of an optimizer whose
+gradients overflowed, only say that the loop goes on. Lightning's Trainer calls the hooks of a
+callback of ours, too, which is not in its list; that of Hugging Face gets one.
 """
 
 from __future__ import annotations
