@@ -23,7 +23,6 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
-    unwrap,
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
@@ -129,9 +128,15 @@ def _passing(number: Number) -> Callable[[Call], None]:
 def instrument_first_batch(module: ModuleType) -> None:
     """Watch the first batch of a DataLoader."""
     iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
-    # a step must not pay for what only its first batch can tell, so the watcher goes with that
-    first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
-    wrap(iterator, "__next__", first)
+    plain = iterator.__next__
+
+    def stop_watching(_: Call) -> None:
+        """A step must not pay for what only its first batch can tell."""
+        if iterator.__next__ is ours:  # else somebody has patched it since, and ours stays below
+            iterator.__next__ = plain
+
+    wrap(iterator, "__next__", in_section("first batch of a DataLoader", then=stop_watching))
+    ours = iterator.__next__
 
 
 def instrument_sharding(module: ModuleType) -> None:

@@ -17,9 +17,8 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import wraps
-from types import FunctionType, MethodType, ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
-from weakref import WeakSet
 
 from msgspec import Struct
 
@@ -73,10 +72,6 @@ class Call(Struct, eq=False):
             return self.bound()
         except TypeError:
             return {}
-
-
-_watched: WeakSet[Function] = WeakSet()
-"""All functions of ours that stand in the place of another."""
 
 
 def wrap(
@@ -172,7 +167,6 @@ def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -
     ours = wraps(plain)(make(plain, bind))
     with suppress(TypeError, ValueError):  # of C
         ours.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
-    _watched.add(ours)
     setattr(owner, name, ours if kind is None else kind(ours))
     # packages hand out a module's functions as their own, as torch does: torch.save
     package = owner.__name__ if isinstance(owner, ModuleType) else ""
@@ -180,18 +174,6 @@ def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -
         around_it = sys.modules.get(package)
         if around_it is not None and vars(around_it).get(name) is plain:
             setattr(around_it, name, ours)
-
-
-def is_watched(owner: Any, name: str) -> bool:  # noqa: ANN401 - a module or a class
-    """Whether a function of ours stands here itself, with nobody's around it."""
-    ours = vars(owner).get(name)
-    return isinstance(ours, FunctionType) and ours in _watched
-
-
-def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
-    """Stop watching; where somebody has patched the function since, ours stays below it."""
-    if is_watched(owner, name):
-        setattr(owner, name, vars(owner)[name].__wrapped__)
 
 
 _inside = threading.local()  # its kinds: those of the calls that a thread is in
