@@ -182,9 +182,10 @@ class _Importing:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        finders = [one for one in sys.meta_path if one is not self] if name in _awaited else ()
-        for finder in finders:
-            spec = finder.find_spec(name, path, target)
+        others = [one for one in sys.meta_path if one is not self] if name in _awaited else ()
+        for other in others:
+            find = getattr(other, "find_spec", None)  # an old one has none: Python skips it, too
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None:
                     attempt(f"awaiting {name}", _tell_when_executed, spec.loader, name)
