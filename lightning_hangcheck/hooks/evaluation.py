@@ -122,19 +122,22 @@ def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: 
     number, limit = 0, csv.field_size_limit(sys.maxsize)
     try:
         for number, row in enumerate(_rows(text, path.suffix), 1):
-            cells = sum(cell is not None for cell in row.values()) + len(row.get(None, [0])) - 1
+            if not isinstance(row, dict):
+                return f"row {number} cannot be read (it has no columns)"
             head = [name for name in row if name is not None]
-            if cells != len(head) and path.suffix in (".csv", ".tsv"):
-                return (
-                    f"row {number} has {cells} of {len(head)} cells: it was not written to its "
-                    "end, or by two writers"
-                )
+            if path.suffix in (".csv", ".tsv"):
+                lack, more = sum(cell is None for cell in row.values()), len(row.get(None, ()))
+                if lack or more:
+                    return (
+                        f"row {number} has {len(head) - lack + more} of {len(head)} cells: it was "
+                        "not written to its end, or by two writers"
+                    )
             lacking = [column for column in columns if column not in row]
             if lacking:
                 noun = "column" if len(lacking) == 1 else "columns"
                 has = f"(it has {', '.join(head)})"
                 return f"row {number} lacks {noun} {', '.join(lacking)} {has}"
-    except (json.JSONDecodeError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, TypeError) as error:
         return f"row {number + 1} cannot be read ({error})"
     finally:
         csv.field_size_limit(limit)
@@ -143,7 +146,7 @@ def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: 
     return "" if rows in (None, number) else f"has {several(number, 'row')}, not {rows}"
 
 
-def _rows(file: TextIO, kind: str) -> Iterable[dict[Any, Any]]:
+def _rows(file: TextIO, kind: str) -> Iterable[Any]:
     """Read the rows of a table, each by its columns; cells too many are under None."""
     if kind in (".csv", ".tsv"):
         return csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ",")
@@ -152,7 +155,7 @@ def _rows(file: TextIO, kind: str) -> Iterable[dict[Any, Any]]:
     read = json.load(file)
     if isinstance(read, dict):
         raise TypeError("it holds no list of rows")
-    return read  # type: ignore[no-any-return] # what is no dictionary raises where it is used
+    return read  # type: ignore[no-any-return] # a list, else TypeError where it is gone through
 
 
 @contextmanager
