@@ -202,12 +202,12 @@ def instrument_hooks(module: ModuleType) -> None:
     """
 
     def call_ours(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        trainer, hook, *given = arguments
+        trainer, hook = arguments[:2]
         ours = getattr(_ours_of(trainer, hook), hook, None)
         # Lightning calls hooks of an epoch's end twice: the second time for what saves
         if ours is not None and not named.get("monitoring_callbacks"):
             rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
-            ours(trainer, trainer.lightning_module, *given, **rest)
+            ours(trainer, trainer.lightning_module, *arguments[2:], **rest)
 
     wrap(module, "_call_callback_hooks", before=call_ours)
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
@@ -221,10 +221,11 @@ def instrument_hooks(module: ModuleType) -> None:
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
-    if hook == "setup" or trainer not in _guests:
+    ours: Any = _guests.get(trainer, False)
+    if hook == "setup" or ours is False:
         theirs = any(isinstance(callback, HangCheck) for callback in trainer.callbacks)
-        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
-    return _guests[trainer]
+        ours = _guests[trainer] = None if theirs else ours or HangCheck()
+    return ours  # type: ignore[no-any-return] # one of both
 
 
 def instrument_fabric(module: ModuleType) -> None:

@@ -96,19 +96,25 @@ def wrap(
     """
     works = True
 
-    def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
+    def fail(error: Exception) -> None:
         nonlocal works
+        works = False
+        switched_off(f"{name} is no longer watched", error, "; the program goes on")
+
+    def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
         try:
             return work(*given)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
             if error not in given:  # else it is what the call itself raised
-                works = False
-                switched_off(f"{name} is no longer watched", error, "; the program goes on")
+                fail(error)
 
     def watched(plain: Function, bind: Binding) -> Function:
         def passed_by(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
             if before is not None and works:
-                ask(before, sys._getframe(1), given, named)  # noqa: SLF001 - the one way to the caller
+                try:  # a hot path
+                    before(sys._getframe(1), given, named)  # noqa: SLF001 - the one way to the caller
+                except Exception as error:  # noqa: BLE001 - as above
+                    fail(error)
             result = plain(*given, **named)
             if after is not None and works:
                 ask(after, bind(given, named, result))
