@@ -41,6 +41,9 @@ class Identity(Struct, frozen=True, kw_only=True):
         most_restarts: How often it will at most, None where it does not say.
         store_host: Where the ranks keep the store that they share: MASTER_ADDR.
         store_port: The same: MASTER_PORT.
+        agent_store: torchrun's agent serves that store, before any rank runs.
+        told_nodes: Nodes of torchrun's group, or of SLURM's step, None where nothing says it.
+        first_host: MASTER_ADDR, else the first host of SLURM's step.
         problems: One sentence for each variable that could not be used.
     """
 
@@ -54,13 +57,16 @@ class Identity(Struct, frozen=True, kw_only=True):
     most_restarts: int | None = None
     store_host: str | None = None
     store_port: int | None = None
+    agent_store: bool = False
+    told_nodes: int | None = None
+    first_host: str = ""
     problems: tuple[str, ...] = ()
 
     @property
     def nodes(self) -> int:
         """How many nodes the ranks are spread over, as far as the launcher tells; at least 1."""
         size, here = self.world_size, self.local_world_size
-        return -(-size // here) if self.peers_exist and size and here else 1
+        return self.told_nodes or (-(-size // here) if self.peers_exist and size and here else 1)
 
     @property
     def ranks_here(self) -> int:
@@ -94,21 +100,28 @@ def identify(environment: Mapping[str, str]) -> Identity:
 
     rank, world_size = read("RANK"), read("WORLD_SIZE")
     local_rank, node_rank = read("LOCAL_RANK"), read("NODE_RANK")
-    local_world_size = read("LOCAL_WORLD_SIZE")
+    local_world_size, told_nodes, hosts = read("LOCAL_WORLD_SIZE"), None, ""
     launcher: Launcher = "none"
     step = "SLURM_PROCID" in environment and "SLURM_STEP_ID" in environment  # a shell has no step
     if "RANK" in environment:
         launcher = "torchrun" if "TORCHELASTIC_RUN_ID" in environment else "environment"
-        node_rank = read("GROUP_RANK") if node_rank is None else node_rank
+        if launcher == "torchrun" or node_rank is None:
+            group, told_nodes = read("GROUP_RANK"), read("GROUP_WORLD_SIZE")
+            node_rank = node_rank if group is None else group
     elif step and environment.get("SLURM_JOB_NAME") not in SLURM_SHELLS:
         launcher = "slurm"
         rank, world_size = read("SLURM_PROCID"), read("SLURM_NTASKS")
         local_rank, node_rank = read("SLURM_LOCALID"), read("SLURM_NODEID")
         local_world_size = _tasks_on(node_rank, environment)
+        told_nodes = read("SLURM_STEP_NUM_NODES") or read("SLURM_NNODES")
+        hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     elif local_rank is not None:
         launcher = "lightning"
         # on the first node the local rank is the global one; elsewhere only `fit` knows the sum
         rank = None if node_rank else local_rank
+    # "node[007-012,20],gpu3" begins with node007
+    first = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
+    first_host = "".join(part or "" for part in first.groups()) if first is not None else ""
     return Identity(
         rank=rank,
         world_size=world_size,
@@ -120,6 +133,9 @@ def identify(environment: Mapping[str, str]) -> Identity:
         most_restarts=read("TORCHELASTIC_MAX_RESTARTS") if launcher == "torchrun" else None,
         store_host=environment.get("MASTER_ADDR"),
         store_port=read("MASTER_PORT"),
+        agent_store=environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True",
+        told_nodes=told_nodes,
+        first_host=environment.get("MASTER_ADDR") or first_host,
         problems=tuple(problems),
     )
 

@@ -19,7 +19,7 @@ from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.checkpoints import of_lightning, tell, watch_resuming, watch_saves
 from lightning_hangcheck.hooks.zero_code.start import FAMILIES
 from lightning_hangcheck.hooks.zero_code.wrapping import guard_hooks, switch_off
-from lightning_hangcheck.recorder.announcer import describe_exception
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
@@ -44,13 +44,13 @@ STATES = {"suspect": 1, "hang": 2, "dead": 3}
 
 def lightning_packages() -> tuple[ModuleType, ...]:
     """Return the packages of Lightning that are imported, maybe both, else import one."""
-    imported = tuple(filter(None, map(sys.modules.get, FAMILIES["LIGHTNING"])))
-    if imported:
-        return imported
-    for name in FAMILIES["LIGHTNING"]:
-        if find_spec(name.partition(".")[0]) is not None:
-            return (importlib.import_module(name),)
-    raise BadUsage("Lightning is not installed", "pip install lightning")
+    names = FAMILIES["LIGHTNING"]
+    if not any(map(sys.modules.get, names)):
+        there = [name for name in names if find_spec(name.partition(".")[0]) is not None]
+        if not there:
+            raise BadUsage("Lightning is not installed", "pip install lightning")
+        importlib.import_module(there[0])
+    return tuple(filter(None, map(sys.modules.get, names)))
 
 
 @cache
@@ -241,22 +241,21 @@ class LoggedMetrics:
         self._pages = Pages(session.pages)
         self._before: dict[int, StepTimes] = {}
         self._step = 0
-        self._failed = False
+        self._works = True
 
     def log_if_due(self, trainer: Trainer) -> None:
         """Log at the Trainer's own interval; loggers that fail are said once and left alone."""
-        step = trainer.global_step
-        if self._failed or step == self._step or step % max(1, trainer.log_every_n_steps):
-            return
-        self._step = step
-        try:
+
+        def send() -> bool:
             metrics = self._since_last_time()
             for logger in trainer.loggers if metrics else ():
                 logger.log_metrics(metrics, step)
-        except Exception as error:  # noqa: BLE001 - a guest's logger may raise anything
-            self._failed = True
-            what = describe_exception(error)
-            log.once("metrics", f"log_metrics of HangCheck stops, training goes on: {what}")
+            return True
+
+        step = trainer.global_step
+        if self._works and step != self._step and not step % max(1, trainer.log_every_n_steps):
+            self._step = step
+            self._works = bool(attempt("log_metrics of HangCheck", send))
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare what the ranks timed since the last time; nothing where they timed nothing."""
@@ -286,11 +285,7 @@ class LoggedMetrics:
 
 @guard_hooks
 class HuggingFaceHangCheck:
-    """Shows where in training each rank is, and has the node watched.
-
-    The same as `HangCheck`, for ``transformers.Trainer``. It runs no collective, touches no tensor
-    and never raises: a hook that fails is switched off and said once.
-    """
+    """The same as `HangCheck`, for ``transformers.Trainer``."""
 
     asked: type[HuggingFaceHangCheck]
 
@@ -311,11 +306,9 @@ class HuggingFaceHangCheck:
 
     @staticmethod
     def _showing(phase: Phase) -> Callable[..., None]:
-        def hook(
-            guest: HuggingFaceHangCheck, _: object, state: TrainerState, *__: object, **___: object
-        ) -> None:
-            epoch, page = int(state.epoch or 0), guest._recorder.page
-            page.enter_phase(phase, epoch, state.global_step)
+        def hook(guest: Any, _: object, state: TrainerState, *__: object, **___: object) -> None:  # noqa: ANN401 - of this class
+            page = guest._recorder.page  # noqa: SLF001 - it is its hook
+            page.enter_phase(phase, int(state.epoch or 0), state.global_step)
 
         return hook
 

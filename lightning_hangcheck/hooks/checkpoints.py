@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, WatchedFunction, in_section, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, wrap
 from lightning_hangcheck.model.slugs import words_of
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.redaction import redact_text
@@ -139,6 +140,7 @@ def _written(path: str, **told: Any) -> Resumption:  # noqa: ANN401 - its fields
     return Resumption(path=redact_text(str(Path(path).absolute())), **told)
 
 
+@cache
 def watch_resuming(trainer: type) -> None:
     """Watch the method with which transformers' Trainer class goes on; again does nothing."""
 
@@ -147,9 +149,7 @@ def watch_resuming(trainer: type) -> None:
         if folder is not None:
             tell(current(), of_huggingface(str(folder)))
 
-    name = "_load_optimizer_and_scheduler"
-    if not isinstance(vars(trainer).get(name), WatchedFunction):
-        wrap(trainer, name, after=tell_of)
+    wrap(trainer, "_load_optimizer_and_scheduler", after=tell_of)
 
 
 class SavedParts:
@@ -183,6 +183,7 @@ class SavedParts:
 _saved_parts = SavedParts()
 
 
+@cache
 def watch_saves(trainer: type) -> None:
     """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
 
@@ -199,8 +200,7 @@ def watch_saves(trainer: type) -> None:
         _saved_parts.note(["history"] if alone else PARTS, remedy)
 
     for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
-        if not isinstance(vars(trainer).get(name), WatchedFunction):
-            wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=then))
+        wrap(trainer, name, in_section("saving", "Trainer.save_checkpoint", then=then))
 
 
 def instrument_saves(module: ModuleType) -> None:

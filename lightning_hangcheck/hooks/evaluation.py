@@ -65,16 +65,9 @@ class Evaluation:
         """Say what this evaluation leaves; it is looked at when the body ends.
 
         A file must be there, not be empty, and have been written since the evaluation began; a
-        folder must hold something. Where ``{step}`` stands in the path, the files of all earlier
-        steps must still be there too.
-
-        Args:
-            path: A file or folder, as ``"scores/step_{step}.csv"``.
-            rows: How many a table has, without its head; by default any number but none.
-            columns: That it has, in any order. Tables are .csv, .tsv, .jsonl and .json.
-
-        Raises:
-            BadUsage: Rows or columns are asked of what is no table.
+        folder must hold something. A table (.csv, .tsv, .jsonl, .json) must have these columns, and
+        so many rows without its head, by default any number but none. Where ``{step}`` stands in
+        the path, the files of all earlier steps must still be there too.
         """
         wanted = tuple(columns)
         if (rows is not None or wanted) and Path(path).suffix not in TABLES:
@@ -88,40 +81,40 @@ class Evaluation:
         """Say what of all that is missing or wrong, files of these earlier steps included."""
         found: list[str] = []
         for path, rows, columns in self.expected:
-            for step in dict.fromkeys((self.step, *so_far)):
-                if step != self.step and "{step}" not in path:
-                    continue
+            for step in dict.fromkeys((self.step, *so_far) if "{step}" in path else (self.step,)):
                 file = Path(path.replace("{step}", str(step)))
-                look = partial(_look_at, file, rows, columns, self._begun_at)
-                name = str(file) if step == self.step else f"{file} of step {step}"
+                earlier, name = step != self.step, str(file)
+                name = f"{file} of step {step}" if earlier else name
+                look = partial(_wrong_with, file, rows, columns, self._begun_at)
                 try:
-                    within(READ_LIMIT_S, look if step == self.step else file.stat)
-                except _NotRight as error:
-                    found.append(f"{name} {error}")
+                    wrong = within(READ_LIMIT_S, partial(_is_there, file) if earlier else look)
                 except FileNotFoundError:
-                    found.append(f"{name} is not there")
+                    wrong = "is not there"
                 except NoAnswer as error:
                     # each further file would take as long again, while the other ranks wait
                     return [*found, f"{name} is not read: {error}"]
                 except (OSError, ValueError, csv.Error) as error:
-                    found.append(f"{name} cannot be read ({error})")
+                    wrong = f"cannot be read ({error})"
+                found += [f"{name} {wrong}"] * bool(wrong)
         return found
 
 
-class _NotRight(Exception):
-    """What is wrong with a file, in words that follow its name."""
+def _is_there(path: Path) -> str:
+    path.stat()
+    return ""
 
 
-def _look_at(path: Path, rows: int | None, columns: Sequence[str], begun_at: float) -> None:
+def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: float) -> str:
+    """Say what is wrong with a file, in words that follow its name; empty where nothing is."""
     state, is_folder = path.stat(), path.is_dir()
     age = begun_at - state.st_mtime
     if age > CLOCKS_DIFFER_S and not is_folder:
-        raise _NotRight(f"was last written {seconds_in_words(age)} before this evaluation began")
+        return f"was last written {seconds_in_words(age)} before this evaluation began"
     is_empty = next(path.iterdir(), None) is None if is_folder else not state.st_size
     if is_empty and (is_folder or path.is_file()):
-        raise _NotRight("is empty")
+        return "is empty"
     if is_folder or path.suffix not in TABLES:
-        return
+        return ""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         text = StringIO(file.read(), newline="")
     # a cell may hold a long generated text; the limit is the whole process's, so that nothing waits
@@ -129,41 +122,40 @@ def _look_at(path: Path, rows: int | None, columns: Sequence[str], begun_at: flo
     number, limit = 0, csv.field_size_limit(sys.maxsize)
     try:
         for number, row in enumerate(_rows(text, path.suffix), 1):
+            if not isinstance(row, dict):
+                return f"row {number} cannot be read (it has no columns)"
+            head = [name for name in row if name is not None]
+            if path.suffix in (".csv", ".tsv"):
+                lack, more = sum(cell is None for cell in row.values()), len(row.get(None, ()))
+                if lack or more:
+                    return (
+                        f"row {number} has {len(head) - lack + more} of {len(head)} cells: it was "
+                        "not written to its end, or by two writers"
+                    )
             lacking = [column for column in columns if column not in row]
             if lacking:
                 noun = "column" if len(lacking) == 1 else "columns"
-                has = f"(it has {', '.join(row)})"
-                raise _NotRight(f"row {number} lacks {noun} {', '.join(lacking)} {has}")
+                has = f"(it has {', '.join(head)})"
+                return f"row {number} lacks {noun} {', '.join(lacking)} {has}"
     except (json.JSONDecodeError, TypeError) as error:
-        raise _NotRight(f"row {number + 1} cannot be read ({error})") from error
+        return f"row {number + 1} cannot be read ({error})"
     finally:
         csv.field_size_limit(limit)
     if not number:
-        raise _NotRight("has no rows")
-    if rows is not None and number != rows:
-        raise _NotRight(f"has {several(number, 'row')}, not {rows}")
+        return "has no rows"
+    return "" if rows in (None, number) else f"has {several(number, 'row')}, not {rows}"
 
 
-def _rows(file: TextIO, kind: str) -> Iterator[dict[str, Any]]:
-    """Read the rows of a table, each by its columns; TypeError for one that has none."""
+def _rows(file: TextIO, kind: str) -> Iterable[Any]:
+    """Read the rows of a table, each by its columns; cells too many are under None."""
     if kind in (".csv", ".tsv"):
-        table = csv.reader(file, delimiter="\t" if kind == ".tsv" else ",")
-        head = next(table, [])
-        for number, cells in enumerate(filter(None, table), 1):
-            if len(cells) != len(head):
-                raise _NotRight(
-                    f"row {number} has {len(cells)} of {len(head)} cells: it was not written "
-                    "to its end, or by two writers"
-                )
-            yield dict(zip(head, cells, strict=True))
-        return
-    read = json.load(file) if kind == ".json" else map(json.loads, filter(str.strip, file))
+        return csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ",")
+    if kind == ".jsonl":
+        return map(json.loads, filter(str.strip, file))
+    read = json.load(file)
     if isinstance(read, dict):
         raise TypeError("it holds no list of rows")
-    for row in read:
-        if not isinstance(row, dict):
-            raise TypeError("it has no columns")
-        yield row
+    return read  # type: ignore[no-any-return] # a list, else TypeError where it is gone through
 
 
 @contextmanager
@@ -179,7 +171,8 @@ def rank_zero_evaluation(
     """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
 
     Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made. The
-    steps must come in their turn: on all ranks the same one, none twice, none left out.
+    steps must come in their turn: on all ranks the same one, none twice, none left out. What goes
+    wrong is raised on every rank alike; a process without peers raises its own error unchanged.
 
     Args:
         step: 0, 1, 2... or ``"final"``, at which there always is an evaluation.
@@ -189,13 +182,6 @@ def rank_zero_evaluation(
             are looked for from there on. By default from the first step of this process on.
         name: Where a training has several kinds, that of each.
         off_gpu: Models and optimizers that rank 0 moves off its GPU meanwhile.
-
-    Raises:
-        StepOutOfTurn: On every rank alike.
-        MeetingFailed: On every rank alike: ranks are at different steps, did not come, or waited
-            too long for rank 0; or the body failed there, or what it left is not as it should be.
-            A process without peers raises its own error unchanged, `ResultsIncomplete` for results.
-        BadUsage: An argument cannot be used.
     """
     check_limit("timeout", timeout)
     _check_steps(step, every, first)
@@ -207,7 +193,22 @@ def rank_zero_evaluation(
     own = msgspec.msgpack.encode((step, _complaint(step, taken, every)))
     brought = join_rendezvous(f"begin {name}", timeout, own, peers)
     decoder = msgpack_decoder(tuple[Step, str])
-    _refuse_parted(name, {rank: decoder.decode(word) for rank, word in sorted(brought.items())})
+    arrivals = {rank: decoder.decode(word) for rank, word in sorted(brought.items())}
+    for rank, (_, complaint) in arrivals.items():
+        if complaint:
+            where = f" (on rank {rank})" if len(arrivals) > 1 else ""
+            raise StepOutOfTurn(
+                f"{name}: {complaint}{where}",
+                "call it with each step once, in order; say every=... where steps of training lie "
+                "between two evaluations, and name=... where there are two kinds of them",
+            )
+    if len({at for at, _ in arrivals.values()}) > 1:
+        where = ", ".join(f"rank {rank} at step {at}" for rank, (at, _) in arrivals.items())
+        raise MeetingFailed(
+            f"the ranks came to {name} at different steps: {where}",
+            "count steps alike on all ranks: a DataLoader that is shorter on one of them, or a "
+            "step that one of them skips, parts them",
+        )
     taken.append(step)
     so_far: list[Step] = [*taken]
     numbers = [one for one in taken if one != "final"]
@@ -267,30 +268,9 @@ def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
         return ""
     if step < last:
         return f"step {step} came after step {last}, which is later"
-    missed = range(last + every, step, every)
-    by = f" (every {every})" if every > 1 else ""
-    are = f"steps {missed[0]}-{missed[-1]}{by} are"
-    are = f"step {missed[0]} is" if len(missed) == 1 else are
+    missed, by = range(last + every, step, every), f" (every {every})" if every > 1 else ""
+    are = f"step {missed[0]} is" if len(missed) == 1 else f"steps {missed[0]}-{missed[-1]}{by} are"
     return f"step {step} came after step {last}, and {are} left out"
-
-
-def _refuse_parted(name: str, arrivals: dict[int, tuple[Step, str]]) -> None:
-    """Raise on all ranks alike where one is out of turn, or they are at different steps."""
-    for rank, (_, complaint) in arrivals.items():
-        if complaint:
-            where = f" (on rank {rank})" if len(arrivals) > 1 else ""
-            raise StepOutOfTurn(
-                f"{name}: {complaint}{where}",
-                "call it with each step once, in order; say every=... where steps of training lie "
-                "between two evaluations, and name=... where there are two kinds of them",
-            )
-    if len({step for step, _ in arrivals.values()}) > 1:
-        where = ", ".join(f"rank {rank} at step {step}" for rank, (step, _) in arrivals.items())
-        raise MeetingFailed(
-            f"the ranks came to {name} at different steps: {where}",
-            "count steps alike on all ranks: a DataLoader that is shorter on one of them, or a "
-            "step that one of them skips, parts them",
-        )
 
 
 @contextmanager
@@ -360,9 +340,8 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
 def move(tensors: Iterable[Tensor], to: device) -> int:
     """Have the data of tensors on another device, with all that they share; bytes that moved.
 
-    Each storage moves once and every tensor on it keeps its place there, so that tied weights and
-    buffers that are views of others are still that. No tensor is replaced: an optimizer, DDP and
-    the graph's hooks know the same ones.
+    Each storage moves once, so that tied weights and views stay that. No tensor is replaced: an
+    optimizer, DDP and the graph's hooks know the same ones.
     """
     import torch
 

@@ -8,7 +8,7 @@ run change them, and are said when they do.
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -66,16 +66,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     """Figures of one generation: counts of all prompts and sequences together, times in seconds.
 
-    Attributes:
-        prompt_tokens: Without padding.
-        prompt_characters: None where they were not counted, as in a pipeline.
-        max_new_tokens: Asked for; None where nothing says it.
-        truncated_prompts: How many were cut to the limit of a debug run.
-        new_tokens: Up to and with the end of each sequence.
-        response_characters: None where they were not counted, as in a pipeline.
-        max_new_tokens_cut: What ``max_new_tokens`` was before the limit of a debug run acted.
-        device: Of the first parameter.
-        memory_before: Of each GPU that the model is on; empty on the CPU.
+    None or 0 is what nothing tells, as characters in a pipeline. Padding counts in none.
     """
 
     prompts: int
@@ -124,7 +115,6 @@ class Generated(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `generate`: new texts without their prompts, and what the model returned."""
 
     texts: list[str]
-    """Several for a prompt if ``num_return_sequences`` says so."""
     output: Any
     report: GenerationReport
 
@@ -140,27 +130,23 @@ def generate(
 ) -> Generated:
     """Call ``model.generate`` for prompts, and say how each step of it goes.
 
-    The tokens are those that ``model.generate`` makes by itself from the same seed. Only ``debug``
-    changes them, and says so when it does.
+    The tokens are those that ``model.generate`` makes by itself from the same seed; errors of the
+    tokenizer and the model pass unchanged.
 
     Args:
         model: That can generate.
         tokenizer: Gets its end-of-sequence token as pad token where several prompts need one.
         prompts: One or several.
-        debug: Keep the run finite: at most 512 new tokens, prompts cut to 2048 tokens; or limits
-            of your own.
+        debug: Keep the run finite, and say so where it acts: at most 512 new tokens, prompts cut to
+            2048 tokens; or limits of your own.
         warn_after_s: Seconds after which a generation that still runs is spoken of.
         **generation: Of ``model.generate``.
-
-    Raises:
-        Exception: Whatever the tokenizer or ``model.generate`` raises, unchanged.
     """
     recorder, limits = current(), Limits.of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
     began, batched = time.perf_counter(), len(asked) > 1
-    pad_token_set = models.set_on_tokenizer(tokenizer) if batched else None
-    if pad_token_set:
-        recorder.say(pad_token_set)
+    if batched:
+        models.give_pad_token(tokenizer, recorder)
     options, cut = {}, 0
     if limits is not None:
         cut = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
@@ -176,20 +162,15 @@ def generate(
         f"generate: prompts tokenized ({times['tokenize_s']:.3f}s), moved to {device} "
         f"({times['move_s']:.3f}s)"
     )
-    named, characters = {**inputs, **generation}, sum(map(len, asked))
-    watch = WatchedGeneration(model, named, None, limits, warn_after_s, characters=characters)
-    with watch.around():
+    watch = WatchedGeneration(model, {**inputs, **generation}, limits=limits)
+    watch.figures |= {"prompt_characters": sum(map(len, asked)), "truncated_prompts": cut, **times}
+    with watch.around(warn_after_s):
         output = model.generate(**watch.named)
         began = time.perf_counter()
     texts = tokenizer.batch_decode(watch.new_tokens(output), skip_special_tokens=True)
-    report = watch.report(
-        output,
-        response_characters=sum(map(len, texts)),
-        truncated_prompts=cut,
-        decode_s=time.perf_counter() - began,
-        **times,
-    )
-    return Generated(texts=texts, output=output, report=report)
+    watch.figures["response_characters"] = sum(map(len, texts))
+    watch.figures["decode_s"] = time.perf_counter() - began
+    return Generated(texts=texts, output=output, report=watch.report(output))
 
 
 def pipeline(
@@ -202,33 +183,23 @@ def pipeline(
 ) -> Pipeline:
     """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
 
-    Returned is what that returns. A text-generation pipeline has a ``last_report``; one for another
-    task is watched only while it loads.
-
-    Args:
-        task: Of ``transformers.pipeline``.
-        model: A folder, a name of the hub, or a model.
-        debug: As in `generate`.
-        warn_after_s: Seconds after which a generation that still runs is spoken of.
-        **named: Of ``transformers.pipeline``.
-
-    Raises:
-        Exception: Whatever ``transformers.pipeline`` raises, unchanged.
+    Returned is what that returns, with a ``last_report`` if it is for text-generation; one for
+    another task is watched only while it loads. ``debug`` and ``warn_after_s`` as in `generate`.
     """
     import transformers
 
-    from lightning_hangcheck.hooks.loading import Load
+    from lightning_hangcheck.hooks.loading import watched_load
 
     recorder, limits = current(), Limits.of(debug)
-    make = partial(transformers.pipeline, task, model, **named)
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
-        made = Load(model, f"{task} pipeline", "model", arguments).watched(make)
+        with watched_load(model, f"{task} pipeline", "model", arguments):
+            made = transformers.pipeline(task, model, **named)
         attempt("a look at the model", models.look_at_model, made.model, recorder)
         if made.tokenizer is not None:
-            attempt("a look at the tokenizer", models.look_at_tokenizer, made.tokenizer, recorder)
+            attempt("a look at the tokenizer", models.give_pad_token, made.tokenizer, recorder)
     else:
-        made = make()
+        made = transformers.pipeline(task, model, **named)
     if isinstance(made, transformers.TextGenerationPipeline):
         _watch_pipeline(made, limits, warn_after_s)
     return made
@@ -250,17 +221,16 @@ def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) 
     @contextmanager
     def generating(call: Call) -> Iterator[None]:
         nonlocal cut
-        truncated, cut = cut, 0
         prepare = getattr(made, "_prepare_generate_kwargs", None)  # transformers 5
         flags = {"generation_config": getattr(made, "generation_config", None), **call.named}
         flags = dict(prepare(dict(call.named))) if prepare is not None else flags
         given = {**call.given()["model_inputs"], **flags}
-        watch = WatchedGeneration(made.model, call.named, given, limits, warn_after_s)
+        watch = WatchedGeneration(made.model, call.named, given, limits)
+        watch.figures["truncated_prompts"], cut = cut, 0
         call.named = watch.named
-        with watch.around():
+        with watch.around(warn_after_s):
             yield
-        sequences = call.result["generated_sequence"].flatten(0, 1)
-        made.last_report = watch.report(sequences, truncated_prompts=truncated)
+        made.last_report = watch.report(call.result["generated_sequence"].flatten(0, 1))
 
     replace(made, "preprocess", shorten)
     wrap(made, "_forward", generating)
@@ -272,12 +242,13 @@ class WatchedGeneration:
     With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
 
     Args:
+        model: That generates.
         named: Arguments of ``generate``. They become `named`: with limits and the beat.
         given: All that decides how it generates, those among them; by default those alone. A
             mask is read from the device: without it tokens are counted with their padding.
+        limits: Of a debug run.
         beat: Called once a token; by default the process's own beat.
         spoken: Say what there is to say, but for a run that takes long, which is said always.
-        characters: Of all prompts, where they were counted.
     """
 
     def __init__(
@@ -286,16 +257,13 @@ class WatchedGeneration:
         named: Mapping[str, Any],
         given: Mapping[str, Any] | None = None,
         limits: Limits | None = None,
-        warn_after_s: float = WARN_AFTER,
         beat: Callable[[], None] | None = None,
         *,
         spoken: bool = True,
-        characters: int | None = None,
     ) -> None:
-        self._recorder, self._model, self._warn_after_s = current(), model, warn_after_s
+        self._recorder, self._model = current(), model
         self._on = not self._recorder.settings.disable
         self._spoken = spoken and self._on
-        self._beat = beat or self._recorder.beat
         self._steps, self._began = 0, 0.0
         self._warnings: list[str] = []
         self.named, flags = dict(named), dict(named if given is None else given)
@@ -305,63 +273,64 @@ class WatchedGeneration:
         # of what is no text, as images or embeddings, nothing is counted
         prompts, width = shape if len(shape) == 2 else (0, 0)
         self._width: int = width
+        self.figures: dict[str, Any] = {
+            "prompts": prompts,
+            "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
+        }
+        self._limit(flags, config, limits)
+        defaults = config.to_diff_dict() if config is not None else {}
+        self._doubts = models.doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
+        beat = beat or self._recorder.beat
+
+        def step() -> None:
+            self._steps += 1
+            beat()
+
+        if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
+            from transformers import StoppingCriteriaList
+
+            criteria = [token_beat(step), *(named.get(CRITERIA) or ())]
+            self.named[CRITERIA] = StoppingCriteriaList(criteria)
+
+    def _limit(self, flags: dict[str, Any], config: Any, limits: Limits | None) -> None:  # noqa: ANN401 - a guest's
+        """Find out how many tokens are asked for, and cut that down to the limits, if any."""
         most = None
         for asked in (flags, {} if config is None else vars(config)):
             if most is None and asked.get("max_new_tokens") is not None:
                 most = int(asked["max_new_tokens"])
             elif most is None and asked.get("max_length") is not None:
-                most = int(asked["max_length"]) - width
-        cut_from = None
+                most = int(asked["max_length"]) - self._width
         if limits is not None and most is not None and most > limits.max_new_tokens:
             self._recorder.say(
                 f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
                 "at most (limit of a debug run: Limits(max_new_tokens=...))"
             )
-            cut_from, most = most, limits.max_new_tokens
+            self.figures["max_new_tokens_cut"], most = most, limits.max_new_tokens
             for arguments in (self.named, flags):
                 arguments.pop("max_length", None)
                 arguments["max_new_tokens"] = most
-        self._figures: dict[str, Any] = {
-            "prompts": prompts,
-            "prompt_characters": characters,
-            "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
-            "max_new_tokens": most,
-            "max_new_tokens_cut": cut_from,
-        }
-        defaults = config.to_diff_dict() if config is not None else {}
-        self._doubts = models.doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
-        if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
-            from transformers import StoppingCriteriaList
-
-            criteria = [token_beat(self._step), *(named.get(CRITERIA) or ())]
-            self.named[CRITERIA] = StoppingCriteriaList(criteria)
-
-    @property
-    def has_prompts(self) -> bool:
-        """Whether its prompts are tokens, which can be counted."""
-        return bool(self._figures["prompts"])
-
-    def _step(self) -> None:
-        self._steps += 1
-        self._beat()
+        self.figures["max_new_tokens"] = most
 
     @contextmanager
-    def around(self, *, in_section: bool = False) -> Iterator[None]:
+    def around(
+        self, warn_after_s: float = WARN_AFTER, *, in_section: bool = False
+    ) -> Iterator[None]:
         """Watch what is called within, maybe in a section of its own already."""
-        with ExitStack() as watched:
-            if self._spoken:
-                self._figures["memory_before"] = self._memory()
-                attempt("a look before generation", self._look_before)
-            if self._on:
-                if not in_section:
-                    watched.enter_context(Section(self._recorder, _title(self._model)))
-                long = "the warning of a long run"
-                watched.enter_context(later(self._warn_after_s, long, self._warn_long))
+        section = Section(self._recorder, _title(self._model))
+        if self._spoken:
+            self._look_at_memory("memory_before")
+            attempt("a look before generation", self._look_before)
+        with (
+            section if self._on and not in_section else nullcontext(),
+            later(warn_after_s, "the warning of a long run", self._warn_long)
+            if self._on
+            else nullcontext(),
+        ):
             self._began = time.perf_counter()
             yield
-            self._figures["generate_s"] = time.perf_counter() - self._began
+            self.figures["generate_s"] = time.perf_counter() - self._began
         if self._spoken:
-            self._figures["memory_after"] = self._memory()
+            self._look_at_memory("memory_after")
 
     def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
         """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
@@ -369,8 +338,8 @@ class WatchedGeneration:
         apart = getattr(self._model.config, "is_encoder_decoder", False)
         return sequences[:, 1 if apart else self._width :]
 
-    def report(self, output: Any, **figures: Any) -> GenerationReport:  # noqa: ANN401 - as above, and fields
-        """Say what came of it: what ``generate`` returned, and further fields of the report."""
+    def report(self, output: Any) -> GenerationReport:  # noqa: ANN401 - what ``generate`` returned
+        """Say what came of it."""
 
         def count() -> int:
             """Count the tokens of all sequences, up to and with the one that ends each."""
@@ -382,8 +351,7 @@ class WatchedGeneration:
             )
 
         report = GenerationReport(
-            **self._figures,
-            **figures,
+            **self.figures,
             new_tokens=attempt("counting tokens", count) or 0,
             device=str(models.devices_of(self._model)[0]),
             warnings=tuple(self._warnings),
@@ -391,26 +359,23 @@ class WatchedGeneration:
         self._recorder.say(str(report))
         return report
 
-    def _memory(self) -> tuple[models.GpuMemory, ...]:
+    def _look_at_memory(self, when: str) -> None:
         devices = models.devices_of(self._model)
-        return attempt("the memory of the GPUs", models.gpu_memory, devices) or ()
+        self.figures[when] = attempt("the memory of the GPUs", models.gpu_memory, devices) or ()
 
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
     def _look_before(self) -> None:
-        known, device = self._figures, models.devices_of(self._model)[0]
+        known, device = self.figures, models.devices_of(self._model)[0]
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
         counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
         goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
-        most = known["max_new_tokens"]
+        most, memory = known["max_new_tokens"], known["memory_before"]
         limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
-        memory = known["memory_before"]
-        self._recorder.say(
-            f"generate: {goes_in}; {limit}; first parameter on {device}; "
-            f"{models.in_one_line(memory)}"
-        )
+        where = f"first parameter on {device}; {models.in_one_line(memory)}"
+        self._recorder.say(f"generate: {goes_in}; {limit}; {where}")
         for gpu in memory:
             if gpu.used / gpu.total > FULL:
                 self._warn(
@@ -482,9 +447,7 @@ def instrument_generation(module: ModuleType) -> None:
             call.named = watch.named
         with watch.around(in_section=True):
             yield
-        if (
-            call.spoken and watch.has_prompts
-        ):  # read from the device, on which nothing runs any more
+        if call.spoken and watch.figures["prompts"]:  # read from the device, which is idle by now
             attempt("the report", watch.report, call.result)
 
     section = in_section("generate", lambda call: _title(call.instance), around=generating)

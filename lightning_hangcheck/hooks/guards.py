@@ -10,9 +10,9 @@ import os
 import socket
 import sys
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 from msgspec.structs import astuple, replace
@@ -38,7 +38,7 @@ from lightning_hangcheck.text.shown import one_line, show_command, utc_now
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.01, 0.5  # seconds between two looks for a folder
 SUFFIX = ".lock"
@@ -61,9 +61,7 @@ def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> 
         local: Only the ranks of this node.
 
     Raises:
-        MeetingFailed: On every rank that came, alike: which ranks are missing, the stack in which
-            each of them stands (or why it cannot be seen), and after how long.
-        BadUsage: The timeout is no positive number.
+        MeetingFailed: On every rank that came, alike: who is missing, where, after how long.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -83,17 +81,9 @@ def rank_zero_first(
 
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
     that Lightning starts later find that it is done. A process without peers just runs the body.
-    Over several nodes all ranks meet at their first guard.
-
-    Args:
-        name: Of the work, the same on all ranks; may be used any number of times.
-        timeout: Seconds that the others wait for rank 0; HANGCHECK_MEETING_TIMEOUT by default.
-        local: Let the first rank of each node go first, for work on a disk of the node.
-
-    Raises:
-        MeetingFailed: On every rank alike, if the body failed on rank 0 (there with its error as
-            the cause) or was late. A first process without peers raises its own error unchanged.
-        BadUsage: The timeout is no positive number.
+    ``local`` lets the first rank of each node go first, for work on a disk of the node; the rest is
+    as in `barrier`. If the body fails on rank 0 or is late, `MeetingFailed` is raised on every rank
+    alike; a first process without peers raises its own error unchanged.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -127,14 +117,9 @@ def rank_zero_first(
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
     """Make a folder on rank 0, with its parents, and return once every rank sees it.
 
-    Args:
-        path: The folder; one that exists is fine. Relative to each rank's working folder.
-        timeout: Seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
-
-    Raises:
-        MeetingFailed: On every rank alike: which rank could not make or see it, on which host, why,
-            and after how long; or which ranks did not come.
-        BadUsage: The timeout is no positive number.
+    ``timeout`` are seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
+    `MeetingFailed` on every rank alike: which rank could not make or see it, on which host, why,
+    and after how long; or which ranks did not come.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -216,22 +201,33 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         ) from error
     from filelock import FileLock, SoftFileLock, Timeout  # asyncio with it, 20 ms
 
-    lock = FileLock(file)
-
-    def acquired(patience: float) -> bool:
-        try:
-            lock.acquire(timeout=patience)
-        except Timeout:
-            return False
-        except OSError as error:
-            raise BadUsage(
-                f"the lock file {file} cannot be opened ({error.strerror})",
-                "make it writable for all who share it, or name another one",
-            ) from error
-        return True
-
-    if not acquired(0.0):
-        _wait_for(file, limit, acquired)
+    lock, deadline, patience = FileLock(file), time.monotonic() + limit, 0.0
+    with ExitStack() as waiting:
+        while True:
+            try:
+                lock.acquire(timeout=patience)
+                break
+            except Timeout:
+                left = deadline - time.monotonic()
+                if not patience:  # it is not free at once
+                    waiting.enter_context(Section(recorder, f"wait for the lock {file}"))
+                    patience = notice_after(limit)
+                    continue
+                holder = find_holder(file)
+                if left <= 0:
+                    raise LockHeld(
+                        f"the lock {file} was not free within {limit:g} s: held by {holder.words}",
+                        holder.remedy or f"look for it there; if nobody has it, delete {file}",
+                    ) from None
+                sentence = f"the lock {file} is held by {holder.words}"
+                waits = f"this process waits for it, for {limit:g} s at most"
+                log.once(sentence, f"{sentence}; {waits}")
+                patience = min(NOTICE_AFTER, left)
+            except OSError as error:
+                raise BadUsage(
+                    f"the lock file {file} cannot be opened ({error.strerror})",
+                    "make it writable for all who share it, or name another one",
+                ) from error
     try:
         earlier = read_record(file)
         if earlier is not None and earlier.machine and earlier.is_here and has_ended(earlier.pid):
@@ -252,29 +248,6 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
                 write_record(file, None)
     finally:
         lock.release()
-
-
-def _wait_for(file: Path, limit: float, acquired: Callable[[float], bool]) -> None:
-    deadline, patience = time.monotonic() + limit, notice_after(limit)
-    with Section(current(), f"wait for the lock {file}"):
-        while not acquired(patience):
-            holder, left = find_holder(file), deadline - time.monotonic()
-            if left <= 0:
-                remedy = f"look for it there; if nobody has it any more, delete {file}"
-                if holder.gone:
-                    remedy = f"its holder is gone: delete {file}"
-                elif holder.pid is not None:
-                    remedy = (
-                        f"see where it stands: py-spy dump --pid {holder.pid}; if it is only slow, "
-                        "allow more time: timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
-                    )
-                raise LockHeld(
-                    f"the lock {file} was not free within {limit:g} s: held by {holder.words}",
-                    remedy,
-                )
-            sentence = f"the lock {file} is held by {holder.words}"
-            log.once(sentence, f"{sentence}; this process waits for it, for {limit:g} s at most")
-            patience = min(NOTICE_AFTER, left)
 
 
 class Record(Struct, frozen=True):
@@ -313,14 +286,6 @@ class Record(Struct, frozen=True):
         return self.host == socket.gethostname()
 
 
-class Holder(Struct, frozen=True):
-    """Who holds a lock, in words; its process on this machine, and whether that has ended."""
-
-    words: str
-    pid: int | None = None
-    gone: bool = False
-
-
 def write_record(file: Path, record: Record | None) -> None:
     """Write who holds the lock, or that nobody does. A courtesy: where it fails, it is left out.
 
@@ -349,8 +314,18 @@ def read_record(file: Path) -> Record | None:
     return replace(record, command=one_line(redact_text(record.command)))
 
 
+class Holder(NamedTuple):
+    """Who holds a lock, in words, and what can be done about that, if it is known."""
+
+    words: str
+    remedy: str = ""
+
+
 def find_holder(file: Path) -> Holder:
-    """Find who holds a lock file now, within about three seconds. Never raises."""
+    """Find who holds a lock file now, within about three seconds: the kernel goes before the file.
+
+    Never raises.
+    """
     record = read_record(file)
     try:
         pids = holders_of(within(READ_LIMIT, file.stat), file_locks())
@@ -364,19 +339,23 @@ def find_holder(file: Path) -> Holder:
         return Holder(
             "nobody that is seen from here: a process on another host, or in another container"
         )
-    words = f"{record.who}{f', since {record.since}' if record.since else ''}"
+    pid, words = record.pid, f"{record.who}{f', since {record.since}' if record.since else ''}"
     if not pids and not record.is_here:
         elsewhere = "host" if record.host != socket.gethostname() else "container"
         return Holder(f"{words}, which cannot be seen from this {elsewhere}")
-    if not pids and not record.machine and has_ended(record.pid):
+    gone, signs = has_ended(pid), vitals(pid)
+    if gone and pids:  # the kernel names who took it
+        return Holder(f"{words}, which has ended; a child of it has the lock still")
+    if gone and not record.machine:
         unseen = "which has ended, or is of another container that has this host's name"
         return Holder(f"{words}, {unseen}")
-    if record.pid == os.getpid():
-        return Holder("this process itself", record.pid)
-    if has_ended(record.pid):
-        if pids:  # the kernel names who took it
-            return Holder(f"{words}, which has ended; a child of it has the lock still")
-        return Holder(f"{words}, which has ended", record.pid, gone=True)
-    signs = vitals(record.pid)
+    if gone:
+        return Holder(f"{words}, which has ended", f"its holder is gone: delete {file}")
+    look = (
+        f"see where it stands: py-spy dump --pid {pid}; if it is only slow, allow more time: "
+        "timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
+    )
+    if pid == os.getpid():
+        return Holder("this process itself", look)
     stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
-    return Holder(f"{words}{stopped}", record.pid)
+    return Holder(words + stopped, look)

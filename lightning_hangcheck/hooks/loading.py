@@ -14,7 +14,7 @@ from collections import Counter
 from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.hooks.models import Model
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
-Loaded = TypeVar("Loaded")
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
 SAMPLES = 4
 SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
@@ -45,6 +44,7 @@ MARKS = ("config.json", "tokenizer_config.json")  # one is in the cache if anyth
 WITHOUT_WEIGHTS = ("Tokenizer", "Processor", "Config", "FeatureExtractor")
 GENERATING = ("LM", "Generation", "generation")  # in the name of each class whose models generate
 SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
+_following = threading.local()  # its load: the one that goes on in a thread
 
 
 def load_pretrained(
@@ -80,11 +80,11 @@ def load_pretrained(
         )
     recorder, title = current(), loader.__name__
     without = any(word in title for word in WITHOUT_WEIGHTS)
-    load = Load(str(name_or_path), title, "tokenizer" if without else "model", dict(named))
-    result = load.watched(partial(loader.from_pretrained, name_or_path, **named))
+    with watched_load(name_or_path, title, "tokenizer" if without else "model", named):
+        result = loader.from_pretrained(name_or_path, **named)
     loaded = result[0] if isinstance(result, tuple) else result
     if not hasattr(loaded, "named_parameters"):
-        attempt("a look at the tokenizer", models.look_at_tokenizer, loaded, recorder)
+        attempt("a look at the tokenizer", models.give_pad_token, loaded, recorder)
         return result
     attempt("a look at the model", models.look_at_model, loaded, recorder)
     if not recorder.settings.disable:
@@ -119,16 +119,13 @@ def try_generation(model: Model, recorder: Recorder) -> None:
         return
     shared = models.are_shared_out(model.parameters())
     if shared or models.without_data(model):
-        why = (
-            "its parameters are shared out over the ranks" if shared else "parameters have no data"
-        )
-        recorder.say(f"test generation: left out, because {why}")
+        why = "are shared out over the ranks" if shared else "have no data"
+        recorder.say(f"test generation: left out, because its parameters {why}")
         return
     device = models.input_device(model)
     gpus = [device.index or 0] if device.type == "cuda" else []
     # transformers warns of a last token that means padding
     token = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1
-    plain = {"do_sample": False, "num_beams": 1, "num_return_sequences": 1}
     with (
         Section(recorder, f"test generation of {TRIAL_TOKENS} tokens on {device}"),
         inside("generate"),
@@ -142,7 +139,9 @@ def try_generation(model: Model, recorder: Recorder) -> None:
             min_new_tokens=TRIAL_TOKENS,
             max_new_tokens=TRIAL_TOKENS,
             stopping_criteria=[token_beat(partial(models.sign_of_life, recorder))],
-            **plain,
+            do_sample=False,
+            num_beams=1,
+            num_return_sequences=1,
         )
 
 
@@ -181,166 +180,188 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
             return Source("hub", offline)
         root = Path(cached).parent
     folder, variant = root / (named.get("subfolder") or ""), named.get("variant")
+    middle = f".{variant}" if variant else ""
     files: list[Path] = []
     held: dict[str, str] = {}
     # in the order of preference of transformers' from_pretrained
     for stem, ending in (("model", "safetensors"), ("pytorch_model", "bin")):
-        middle = f".{variant}" if variant else ""
         single = folder / f"{stem}{middle}.{ending}"
         index = folder / f"{stem}.{ending}.index{middle}.json"
-        if single.exists():
+        if not files and single.exists():
             files = [single]
-        elif index.exists():
+        elif not files and index.exists():
             held = msgspec.json.decode(index.read_bytes())["weight_map"]
             files = [folder / file for file in sorted({*held.values()})]
-        if files:
-            break
     sizes = {file: file.stat().st_size for file in files}
     configured = (folder / "generation_config.json").exists()
     return Source("cache" if cached else "folder", offline, folder, sizes, held, configured)
 
 
-def reading_rate(files: Mapping[Path, int]) -> float:
-    """Read a few places of the files: bytes a second."""
-    readable = [(file, size) for file, size in files.items() if size >= SAMPLE_SIZE]
-    started, read = time.perf_counter(), 0
-    for number in range(SAMPLES):
-        file, size = readable[number * len(readable) // SAMPLES]
-        with file.open("rb", buffering=0) as opened:
-            opened.seek(int((size - SAMPLE_SIZE) * (number + 0.5) / SAMPLES))
-            read += len(opened.read(SAMPLE_SIZE))
-    return read / (time.perf_counter() - started)
-
-
-class Load:
-    """One load that is watched: what is called with which arguments, and how far it is."""
-
-    def __init__(
-        self,
-        name: str,
-        loader: str,
-        what: Literal["model", "tokenizer", "model config"],
-        named: dict[str, Any],
-    ) -> None:
-        self.name, self.loader, self.what, self.named = name, loader, what, named
-        self.device_map = named.get("device_map")
-        self.source = Source()
-        self._recorder = current()
-        self.ranks: int = self._recorder.identity.world_size or 1
-        self._loaded: set[str] = set()
-        self._loaded_at = 0.0
-        self._weights_left: Counter[str] = Counter()
-
-    def watched(self, work: Callable[[], Loaded]) -> Loaded:
-        """Announce it, do it in a section of its own, and tell how far it is."""
-        if self._recorder.settings.disable:
-            return work()
-        attempt("looking at the files", self.announce)
-        if self.what == "model":
-            attempt("an estimate of the time", self._estimate)
-        title = f"{self.what} from_pretrained ({self.loader})"
-        with Section(self._recorder, title), self.followed():
-            return work()
-
-    def announce(self) -> None:
-        """Say what will be loaded and which traps its arguments walk into, in about 2 seconds."""
-        recorder, named = self._recorder, self.named
-        try:
-            found = self.source = within(LOOK_LIMIT, partial(find_source, self.name, named))
-        except NoAnswer:
-            slow = f"the storage of {self.name} did not answer within {LOOK_LIMIT:g} s"
-            recorder.say(f"WARNING: {slow}")
-            return
-        where = {
-            "folder": f"the local folder {self.name}",
-            "cache": f"{self.name} from the cache of the hub ({found.folder})",
-            "hub": f"{self.name} from the hub (no folder here has this name, and the cache has it "
-            "not)",
-        }
-        parts = [f"{self.loader}.from_pretrained will read {where[found.kind]}"]
-        if self.what == "model":
-            if found.weight_files:
-                files = several(len(found.weight_files), "weight file")
-                parts.append(f"{files}, {bytes_in_words(sum(found.weight_files.values()))}")
-            dtype = named.get("dtype", named.get("torch_dtype"))
-            parts.append(f"device_map={self.device_map!r}")
-            parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
-        parts.append("offline: the hub is not asked" if found.offline else "online")
-        recorder.say("; ".join(parts))
-        for trap in self.traps() if self.what != "tokenizer" else ():
-            recorder.say(f"WARNING: {trap}")
-
-    def traps(self) -> list[str]:
-        """Name each trap that it walks into, and the way round it."""
-        return [words.format(load=self) for is_met, words in TRAPS if is_met(self)]
-
-    def offloads_to_disk(self) -> bool:
-        """Whether a device map may put parts on disk."""
-        places = self.device_map.values() if isinstance(self.device_map, dict) else ()
-        asked = self.named.get("offload_folder") is not None or "disk" in places
-        return self.device_map is not None and asked
-
-    def lacks_generation_config(self) -> bool:
-        """Whether what needs one does not find it; what the cache lacks, the hub may have."""
-        found = self.source
-        if self.loader == "GenerationConfig":
-            concerned = found.kind == "folder" or (found.kind == "cache" and found.offline)
-        else:
-            concerned = bool(found.weight_files) and any(word in self.loader for word in GENERATING)
-        return concerned and not found.has_generation_config
-
-    def _estimate(self) -> None:
-        """Say how long reading may take, by a sample of what the storage delivers."""
-        files, folder = self.source.weight_files, self.source.folder
-        size = sum(files.values())
-        if size < SMALLEST_MODEL:
-            return
-        try:
-            rate = within(LOOK_LIMIT, partial(reading_rate, files))
-        except NoAnswer:
-            slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
-            self._recorder.say(f"WARNING: {folder} is slow: {slow}")
-            return
-        self._recorder.say(
-            f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
-            f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+def traps(
+    name: str, loader: str, named: Mapping[str, Any], source: Source, ranks: int
+) -> Iterator[str]:
+    """Name each trap that a load walks into, and the way round it."""
+    device_map = named.get("device_map")
+    places = device_map.values() if isinstance(device_map, dict) else ()
+    if named.get("offload_state_dict"):
+        yield (
+            "offload_state_dict=True (ignored from transformers 4.57 on) writes all weights to a "
+            "temporary folder and reads them back at the end: on slow storage loading seems never "
+            "to end, and parameters can stay on the meta device; leave it out, and limit memory "
+            "with max_memory={0: '20GiB', 'cpu': '60GiB'}"
+        )
+    if device_map is not None and (named.get("offload_folder") is not None or "disk" in places):
+        yield (
+            "with a device map and offload_folder, what does not fit goes to disk: its parameters "
+            "stay on the meta device, each forward pass reads them again, and DDP, FSDP or "
+            "model.to() fail on them or never end; leave offload_folder out, and load in 8 bits, "
+            "on more GPUs, or with a max_memory map that holds the whole model"
+        )
+    if ranks > 1 and str(device_map) in SPREADING:
+        yield (
+            f"device_map={device_map!r} in each of {ranks} ranks spreads every rank's model over "
+            "all GPUs of its node; give each rank its own: "
+            "device_map={'': int(os.environ['LOCAL_RANK'])}"
+        )
+    if source.kind == "cache" and not source.offline:
+        yield (
+            "all is in the cache, yet from_pretrained asks the hub about it, and so does "
+            "GenerationConfig.from_pretrained: a hub that does not answer holds both up; pass "
+            "local_files_only=True to both, or set HF_HUB_OFFLINE=1 before Python starts"
+        )
+    if source.kind == "hub" and (source.offline or name.startswith(("/", ".", "~"))):
+        yield (
+            f"there is no folder {name}, so it is taken for a hub's name; give the path of a "
+            "folder that exists, or the full name of the hub (owner/model)"
+        )
+    needs_config = bool(source.weight_files) and any(word in loader for word in GENERATING)
+    if loader == "GenerationConfig":  # what the cache lacks, the hub may have
+        needs_config = source.kind == "folder" or (source.kind == "cache" and source.offline)
+    if needs_config and not source.has_generation_config:
+        yield (
+            "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and "
+            "asks the network first where the model is given by its hub name; use "
+            "GenerationConfig.from_model_config(model.config)"
         )
 
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        """Tell of what transformers loads in this thread; a load within a load is the outer one's.
 
-        transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x)
-        or weight (5.x); a version that does not is loaded all the same.
-        """
-        if getattr(_following, "load", None) is not None:
-            yield
-            return
-        attempt("the progress of loading", _watch_bars)
-        self._weights_left.update(self.source.file_of_weight.values())
-        self._loaded_at = time.monotonic()
-        _following.load = self
-        try:
-            yield
-        finally:
-            _following.load = None
+def look_ahead(
+    name: str, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool
+) -> Source:
+    """Say what will be loaded and which traps that walks into, in about 2 seconds."""
+    recorder = current()
+    try:
+        source = within(LOOK_LIMIT, partial(find_source, name, named))
+    except NoAnswer:
+        slow = f"the storage of {name} did not answer within {LOOK_LIMIT:g} s"
+        recorder.say(f"WARNING: {slow}")
+        return Source()
+    where = {
+        "folder": f"the local folder {name}",
+        "cache": f"{name} from the cache of the hub ({source.folder})",
+        "hub": f"{name} from the hub (no folder here has this name, and the cache has it not)",
+    }
+    parts = [f"{loader}.from_pretrained will read {where[source.kind]}"]
+    files, size = source.weight_files, sum(source.weight_files.values())
+    if what == "model":
+        if files:
+            parts.append(f"{several(len(files), 'weight file')}, {bytes_in_words(size)}")
+        dtype = named.get("dtype", named.get("torch_dtype"))
+        parts.append(f"device_map={named.get('device_map')!r}")
+        parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
+    parts.append("offline: the hub is not asked" if source.offline else "online")
+    recorder.say("; ".join(parts))
+    ranks = recorder.identity.world_size or 1
+    for trap in traps(name, loader, named, source, ranks) if what != "tokenizer" else ():
+        recorder.say(f"WARNING: {trap}")
+    if estimate and what == "model" and size >= SMALLEST_MODEL:
+        attempt("an estimate of the time", _estimate, source, size)
+    return source
+
+
+def _estimate(source: Source, size: int) -> None:
+    """Say how long reading may take, by a sample of what the storage delivers."""
+    readable = [file for file in source.weight_files.items() if file[1] >= SAMPLE_SIZE]
+
+    def bytes_a_second() -> float:
+        started, read = time.perf_counter(), 0
+        for number in range(SAMPLES):
+            file, whole = readable[number * len(readable) // SAMPLES]
+            with file.open("rb", buffering=0) as opened:
+                opened.seek(int((whole - SAMPLE_SIZE) * (number + 0.5) / SAMPLES))
+                read += len(opened.read(SAMPLE_SIZE))
+        return read / (time.perf_counter() - started)
+
+    try:
+        rate = within(LOOK_LIMIT, bytes_a_second)
+    except NoAnswer:
+        slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
+        current().say(f"WARNING: {source.folder} is slow: {slow}")
+        return
+    current().say(
+        f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
+        f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+    )
+
+
+@contextmanager
+def watched_load(
+    name: str | os.PathLike[str], loader: str, what: str, named: Mapping[str, Any]
+) -> Iterator[None]:
+    """Go around a load of ours: announce it, make it a section, and tell how far it is."""
+    recorder = current()
+    if recorder.settings.disable:
+        yield
+        return
+    look = partial(look_ahead, str(name), loader, what, named, estimate=True)
+    source = attempt("looking at the files", look) or Source()
+    with Section(recorder, f"{what} from_pretrained ({loader})"), followed(source):
+        yield
+
+
+@contextmanager
+def followed(source: Source) -> Iterator[None]:
+    """Tell of what transformers loads in this thread; a load within a load is the outer one's.
+
+    transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or
+    weight (5.x); a version that does not is loaded all the same.
+    """
+    if getattr(_following, "load", None) is not None:
+        yield
+        return
+    attempt("the progress of loading", _watch_bars)
+    _following.load = Progress(source)
+    try:
+        yield
+    finally:
+        _following.load = None
+
+
+class Progress:
+    """How far a load is: each weight is a sign of life, each file of weights a line."""
+
+    def __init__(self, source: Source) -> None:
+        self._sizes = {file.name: size for file, size in source.weight_files.items()}
+        self._file_of_weight = source.file_of_weight
+        self._weights_left = Counter(source.file_of_weight.values())
+        self._unsaid, self._since = {*self._sizes}, time.monotonic()
 
     def each(self, items: Iterable[object]) -> Iterator[object]:
         """Yield the items of a bar, each told once the one after it is asked for."""
         for item in items:
             yield item
             attempt("telling of a weight", self._tell, item)
-        for file in self.source.weight_files:  # files with weights that the model does not have
-            attempt("telling of a weight", self._tell_file, file.name)
+        for file in self._sizes:  # files with weights that the model does not have
+            attempt("telling of a weight", self._tell_file, file)
 
     def _tell(self, item: object) -> None:
         """An item of a bar is done: a weight of transformers 5 (name, mapping), else a file."""
-        models.sign_of_life(self._recorder)
+        models.sign_of_life(current())
         match item:
             case (str() as name, mapping) if not isinstance(mapping, str):
                 targets = getattr(mapping, "layer_targets", None) or {"": [name]}
                 for weight in {key for keys in targets.values() for key in keys}:
-                    file = self.source.file_of_weight.get(weight, "")
+                    file = self._file_of_weight.get(weight, "")
                     self._weights_left[file] -= 1
                     if not self._weights_left[file]:
                         self._tell_file(file)
@@ -348,60 +369,13 @@ class Load:
                 self._tell_file(Path(path).name)
 
     def _tell_file(self, name: str) -> None:
-        sizes = {file.name: size for file, size in self.source.weight_files.items()}
-        if name not in sizes or name in self._loaded:
-            return
-        self._loaded.add(name)
-        number, now = list(sizes).index(name) + 1, time.monotonic()
-        size, took = bytes_in_words(sizes[name]), now - self._loaded_at
-        self._recorder.say(f"loaded weight file {number}/{len(sizes)} {name} ({size}, {took:.3f}s)")
-        self._loaded_at = now
-
-
-TRAPS: tuple[tuple[Callable[[Load], object], str], ...] = (
-    (
-        lambda load: load.named.get("offload_state_dict"),
-        "offload_state_dict=True (ignored from transformers 4.57 on) writes all weights to a "
-        "temporary folder and reads them back at the end: on slow storage loading seems never to "
-        "end, and parameters can stay on the meta device; leave it out, and limit memory with "
-        "max_memory={{0: '20GiB', 'cpu': '60GiB'}}",
-    ),
-    (
-        lambda load: load.offloads_to_disk(),
-        "with a device map and offload_folder, what does not fit goes to disk: its parameters "
-        "stay on the meta device, each forward pass reads them again, and DDP, FSDP or "
-        "model.to() fail on them or never end; leave offload_folder out, and load in 8 bits, "
-        "on more GPUs, or with a max_memory map that holds the whole model",
-    ),
-    (
-        lambda load: load.ranks > 1 and str(load.device_map) in SPREADING,
-        "device_map={load.device_map!r} in each of {load.ranks} ranks spreads every rank's model "
-        "over all GPUs of its node; give each rank its own: "
-        "device_map={{'': int(os.environ['LOCAL_RANK'])}}",
-    ),
-    (
-        lambda load: load.source.kind == "cache" and not load.source.offline,
-        "all is in the cache, yet from_pretrained asks the hub about it, and so does "
-        "GenerationConfig.from_pretrained: a hub that does not answer holds both up; pass "
-        "local_files_only=True to both, or set HF_HUB_OFFLINE=1 before Python starts",
-    ),
-    (
-        lambda load: (
-            load.source.kind == "hub"
-            and (load.source.offline or load.name.startswith(("/", ".", "~")))
-        ),
-        "there is no folder {load.name}, so it is taken for a hub's name; give the path of a "
-        "folder that exists, or the full name of the hub (owner/model)",
-    ),
-    (
-        lambda load: load.lacks_generation_config(),
-        "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and "
-        "asks the network first where the model is given by its hub name; use "
-        "GenerationConfig.from_model_config(model.config)",
-    ),
-)
-"""What a load walks into: when, and in words with the way round it."""
-_following = threading.local()
+        if name in self._unsaid:
+            self._unsaid.discard(name)
+            number, before = [*self._sizes].index(name) + 1, self._since
+            self._since = time.monotonic()
+            size, took = bytes_in_words(self._sizes[name]), self._since - before
+            of = f"{number}/{len(self._sizes)}"
+            current().say(f"loaded weight file {of} {name} ({size}, {took:.3f}s)")
 
 
 @cache
@@ -411,18 +385,15 @@ def _watch_bars() -> None:
     @contextmanager
     def progress_bar(call: Call) -> Iterator[None]:
         """Follow a bar's items; one that is moved by hand, as where threads load, by updates."""
-        load: Load | None = getattr(_following, "load", None)
-        if load is None or not str(call.named.get("desc")).startswith("Loading"):
-            yield
-            return
-        if call.arguments:
+        load: Progress | None = getattr(_following, "load", None)
+        followed = load is not None and str(call.named.get("desc")).startswith("Loading")
+        if followed and call.arguments:
             items, *rest = call.arguments
             total = len(items) if hasattr(items, "__len__") else None
             call.named = {"total": total, **call.named}
-            call.arguments = (load.each(items), *rest)
-            yield
-        else:
-            yield
+            call.arguments = (load.each(items), *rest)  # type: ignore[union-attr] # followed says so
+        yield
+        if followed and not call.arguments:
             wrap(call.result, "update", after=lambda _: models.sign_of_life(current()))
 
     wrap(type(logging.tqdm), "__call__", progress_bar)
@@ -436,8 +407,7 @@ def instrument_loading(module: ModuleType) -> None:
 
     @contextmanager
     def loading(call: Call) -> Iterator[None]:
-        load = _announced(call, "model")
-        with load.followed():
+        with followed(_announced(call, "model")):
             yield
         # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
         model = call.result[0] if isinstance(call.result, tuple) else call.result
@@ -473,11 +443,11 @@ def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
     return lambda call: f"{what} from_{source} ({call.instance.__name__})"
 
 
-def _announced(call: Call, what: Literal["model", "model config"]) -> Load:
+def _announced(call: Call, what: str) -> Source:
     """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name
-    load = Load(str(name), call.instance.__name__, what, dict(call.named))
-    if isinstance(name, (str, os.PathLike)):
-        attempt("looking at the files", load.announce)
-    return load
+    if not isinstance(name, (str, os.PathLike)):
+        return Source()
+    look = partial(look_ahead, str(name), call.instance.__name__, what, call.named, estimate=False)
+    return attempt("looking at the files", look) or Source()

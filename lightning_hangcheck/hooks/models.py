@@ -1,7 +1,7 @@
 """What can be seen of a loaded model of transformers: where it is, what is wrong with its settings.
 
-A missing pad token is set from the end-of-sequence token, and that is said. What of a model is kept
-outside its GPU goes into the journal, for the ledger, and to the phases of this process.
+What of a model is kept outside its GPU goes into the journal, for the ledger, and to the phases of
+this process.
 """
 
 from __future__ import annotations
@@ -14,47 +14,21 @@ import msgspec
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from torch import Tensor, device
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Model: TypeAlias = Any  # of transformers, which is not imported here
-Flags: TypeAlias = "defaultdict[str, Any]"
-WITHOUT_SAMPLING = "do_sample=True; add that, or leave it out"
-WITHOUT_BEAMS = "num_beams > 1; leave it out"
-IDLE = {  # flags, the value at which each does nothing (GenerationConfig.validate), what they need
-    "temperature": (1.0, WITHOUT_SAMPLING), "top_p": (1.0, WITHOUT_SAMPLING),
-    "top_k": (50, WITHOUT_SAMPLING), "typical_p": (1.0, WITHOUT_SAMPLING),
-    "min_p": (None, WITHOUT_SAMPLING), "top_h": (None, WITHOUT_SAMPLING),
-    "epsilon_cutoff": (0.0, WITHOUT_SAMPLING), "eta_cutoff": (0.0, WITHOUT_SAMPLING),
-    "early_stopping": (False, WITHOUT_BEAMS), "length_penalty": (1.0, WITHOUT_BEAMS),
+IDLE: dict[str, dict[str, Any]] = {
+    "do_sample=True; add that, or leave it out": {
+        "temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0, "min_p": None,
+        "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
+    },
+    "num_beams > 1; leave it out": {"early_stopping": False, "length_penalty": 1.0},
 }  # fmt: skip
-CONTRADICTIONS: tuple[tuple[Callable[[Flags], bool], str], ...] = (
-    (
-        lambda flag: flag["do_sample"] is True and flag["temperature"] == 0,
-        "temperature=0 with do_sample=True is refused; write do_sample=False",
-    ),
-    (
-        lambda flag: None not in (flag["max_new_tokens"], flag["max_length"]),
-        "max_length is ignored beside max_new_tokens; leave one of them out",
-    ),
-    (
-        lambda flag: (flag["min_new_tokens"] or 0) > (flag["max_new_tokens"] or float("inf")),
-        "min_new_tokens={min_new_tokens} is above max_new_tokens={max_new_tokens}; raise the "
-        "latter",
-    ),
-    (
-        lambda flag: (
-            flag["num_return_sequences"] > flag["num_beams"]
-            and not (flag["do_sample"] is True and flag["num_beams"] == 1)
-        ),
-        "num_return_sequences={num_return_sequences} is refused with num_beams={num_beams}; raise "
-        "num_beams, or set do_sample=True and no beams",
-    ),
-)
-"""Flags that do not go together, with the way out."""
+"""Flags with the values at which they do nothing (GenerationConfig.validate), by what they need."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
 offloaded_so_far: dict[str, None] = {}
@@ -126,11 +100,9 @@ def without_data(model: Model) -> list[str]:
         hook = getattr(module, "_hf_hook", None)
         if any(getattr(one, "offload", False) for one in getattr(hook, "hooks", (hook,))):
             filled.append(f"{name}." if name else "")
-    return [
-        name
-        for name, parameter in model.named_parameters()
-        if parameter.device.type == "meta" and not name.startswith(tuple(filled))
-    ]
+    parameters = model.named_parameters()
+    bare = [name for name, parameter in parameters if parameter.device.type == "meta"]
+    return [name for name in bare if not name.startswith(tuple(filled))]
 
 
 def device_map_of(model: Model) -> dict[str, Any]:
@@ -177,68 +149,73 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
     held = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in sizes.items())
     recorder.say(f"parameters: {held}")
     recorder.say(in_one_line(gpu_memory(devices_of(model))))
+    _give_pad_id(model, recorder)
     names, config = without_data(model), getattr(model, "generation_config", None)
-    doubts = [] if config is None else doubtful_flags(config.to_diff_dict())
-    doubts = [f"generation_config.json: {doubt}" for doubt in doubts]
+    for doubt in [] if config is None else doubtful_flags(config.to_diff_dict()):
+        recorder.say(f"WARNING: generation_config.json: {doubt}")
     if names:
-        doubts.append(
-            f"{several(len(names), 'parameter')} still on the meta device without data "
+        recorder.say(
+            f"WARNING: {several(len(names), 'parameter')} still on the meta device without data "
             f"({some(names, 3)}): using or moving them fails or never ends; "
             "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
             "whether the weight files hold these names"
         )
     elif sizes["meta"]:
-        doubts.append(
-            f"{bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
+        recorder.say(
+            f"WARNING: {bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
             "the meta device: each forward pass brings them again, and training, DDP, FSDP or "
             "model.to() fail on them; give a max_memory map that holds the whole model, or load "
             "in 8 bits"
         )
-    changed = set_on_model(model)
-    for line in [*filter(None, [changed]), *(f"WARNING: {doubt}" for doubt in doubts)]:
-        recorder.say(line)
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
     """Name what is wrong with a set of generation flags; of idle ones only those that are given."""
     told = {name: value for name, value in flags.items() if value is not None}
-    known: Flags = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **told})
-    met = {WITHOUT_SAMPLING: known["do_sample"] is True, WITHOUT_BEAMS: known["num_beams"] != 1}
-    idle = [
+    known = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **told})
+    samples, beams, copies = (
+        known[name] for name in ("do_sample", "num_beams", "num_return_sequences")
+    )
+    least, most = known["min_new_tokens"], known["max_new_tokens"]
+    met = samples is True, beams != 1
+    found = [
         f"{name}={told[name]} is ignored without {needs}"
-        for name, (value, needs) in IDLE.items()
-        if not met[needs] and told.get(name) not in (None, value)
-        if given is None or name in given
+        for has_it, (needs, idle) in zip(met, IDLE.items(), strict=True)
+        for name, value in idle.items()
+        if not has_it and told.get(name) not in (None, value) and (given is None or name in given)
     ]
-    return idle + [words.format_map(known) for is_so, words in CONTRADICTIONS if is_so(known)]
+    if samples is True and known["temperature"] == 0:
+        found.append("temperature=0 with do_sample=True is refused; write do_sample=False")
+    if None not in (most, known["max_length"]):
+        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
+    if None not in (least, most) and least > most:
+        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
+    if copies > beams and not (samples is True and beams == 1):
+        found.append(
+            f"num_return_sequences={copies} is refused with num_beams={beams}; raise num_beams, or "
+            "set do_sample=True and no beams"
+        )
+    return found
 
 
-def set_on_tokenizer(tokenizer: Any) -> str | None:  # noqa: ANN401 - a guest's
-    """Give a tokenizer its end-of-sequence token as pad token; say so, None if it has one."""
+def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
+    """Give a tokenizer, or that of a processor, its end-of-sequence token as pad token."""
+    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     if getattr(tokenizer, "pad_token", "unknown") is not None:
-        return None
+        return
     if tokenizer.eos_token is None:
-        return (
+        recorder.say(
             "WARNING: there is neither a pad token nor an end-of-sequence token, so prompts cannot "
             "be batched; tokenizer.add_special_tokens({'pad_token': '<pad>'}), then "
             "model.resize_token_embeddings(len(tokenizer))"
         )
+        return
     tokenizer.pad_token = tokenizer.eos_token
-    return (
-        f"the tokenizer had no pad token; it is now its end-of-sequence token "
-        f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
-    )
+    is_now = f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
+    recorder.say(f"the tokenizer had no pad token; it is now its end-of-sequence token {is_now}")
 
 
-def look_at_tokenizer(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
-    """Give a tokenizer, or that of a processor, the pad token that it lacks."""
-    line = set_on_tokenizer(getattr(tokenizer, "tokenizer", tokenizer))
-    if line:
-        recorder.say(line)
-
-
-def set_on_model(model: Model) -> str | None:
-    """Give a model's configs the end-of-sequence id as pad id; say so, None if they have one."""
+def _give_pad_id(model: Model, recorder: Recorder) -> None:
     changed = {}
     for where in ("config", "generation_config"):
         config = getattr(model, where, None)
@@ -246,10 +223,8 @@ def set_on_model(model: Model) -> str | None:
         end = end[0] if isinstance(end, (list, tuple)) and end else end
         if getattr(config, "pad_token_id", 0) is None and isinstance(end, int):
             config.pad_token_id = changed[where] = end  # type: ignore[union-attr]
-    if not changed:
-        return None
-    end = next(iter(changed.values()))
-    return f"no pad_token_id on {' and '.join(changed)}; it is now the end-of-sequence id {end}"
+    for where, end in changed.items():
+        recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
 
 
 def sign_of_life(recorder: Recorder) -> None:

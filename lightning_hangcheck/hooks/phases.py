@@ -78,17 +78,12 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         metric: Name of the metric that says whether it went well, a share that is better when it is
             larger; by default the only one.
         if_done: What to do where it is done already: ``rerun`` it, ``reuse`` what it made if inputs
-            and outputs are as they were, ``error``, or ``ask``: reuse where the metric is good, run
-            where it is poor, else ask. With any but ``rerun`` the ranks meet, and rank 0 decides.
-            With ``ask`` a person is also asked before a phase runs again that this one rests on.
+            and outputs are as they were, ``error`` (`PhaseDone`), or ``ask``: reuse where the
+            metric is good, run where it is poor, else ask. With any but ``rerun`` the ranks meet,
+            and rank 0 decides. With ``ask`` a person is also asked before a phase runs again that
+            this one rests on; where none is at a terminal, it ends with code 3.
         good: From here on the metric is good.
         poor: Below this it is poor.
-
-    Raises:
-        BadUsage: ``if_done`` is another word, or the thresholds are the wrong way round.
-        PhaseDone: It is done, and ``if_done`` is ``error``.
-        MeetingFailed: Ranks did not come to the same phase in time.
-        SystemExit: Code 3: a person must be asked, and none is at a terminal.
     """
 
     def __init__(
@@ -137,12 +132,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         return dict(self._metrics)
 
     def metric(self, name: str, value: float) -> None:
-        """Keep a metric, at once: a phase that is killed has it. Never raises.
-
-        Args:
-            name: For example ``"val_acc"``.
-            value: A finite number, or what `float` makes one of.
-        """
+        """Keep a finite number, at once: a phase that is killed has it. Never raises."""
         try:
             number = float(value)
         except Exception:  # noqa: BLE001 - what a user hands in may refuse in any way
@@ -153,9 +143,10 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         told = {str(name): number}
         self._metrics |= told
         if self._needed:
-            after_s = self._seconds()
             self._write(
-                ledger_file.Measured(id=self._id, at=utc_now(), after_s=after_s, metrics=told)
+                ledger_file.Measured(
+                    id=self._id, at=utc_now(), after_s=self._seconds(), metrics=told
+                )
             )
 
     def __enter__(self) -> phase:
@@ -247,29 +238,16 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     def _weigh(self) -> Decision:
         if self._writes:
-            try:
-                history = within(WRITE_LIMIT_S, self._history)
-            except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
-                log.once("ledger read", f"what was done before is not known: {error}")
-                history = PhaseHistory()
+            read = attempt("reading the ledger", within, WRITE_LIMIT_S, self._history)
+            history = read or PhaseHistory()
             self._inputs = tuple(map(_look, self._input_paths))
-            self._decision = phase_history.decide(
-                history,
-                self._name,
-                self._if_done,
-                self._inputs,
-                self._output_paths,
-                self._thresholds,
-                _look,
-            )
+            told = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
+            self._decision = phase_history.decide(history, *told, _look)
         return self._decision
 
     def _history(self) -> PhaseHistory:
-        return (
-            phase_history.tell(ledger_file.read(self._file))
-            if self._file.exists()
-            else PhaseHistory()
-        )
+        lines = ledger_file.read(self._file) if self._file.exists() else ledger_file.Pages()
+        return phase_history.tell(lines)
 
     def _begin(self) -> None:
         if self._writes and self._needed:
@@ -322,7 +300,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             return
         try:
             within(WRITE_LIMIT_S, work)
-        except Exception as error:  # noqa: BLE001 - as above
+        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
             # storage that gave no answer once is not tried again
             self._writes = not isinstance(error, NoAnswer)
             log.once(

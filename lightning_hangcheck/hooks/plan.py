@@ -150,7 +150,7 @@ def plan_memory(
 
     Weights are counted on the model's own class without its data where transformers and accelerate
     are installed and know it, else by formulas. Nothing is downloaded but config.json, and that
-    only for a hub name.
+    only for a hub name. `BadUsage` where that cannot be had, read or understood.
 
     Args:
         model: A model's folder, its config.json, or its name on the hub.
@@ -160,9 +160,6 @@ def plan_memory(
         batch: Sequences at a time.
         extras: Modules kept beside it.
         phases: In which context, batch or extras differ.
-
-    Raises:
-        BadUsage: The configuration cannot be had, read or understood.
     """
     path = find_config(model) or fetch_config(model)
     config = read_config(path)

@@ -93,38 +93,26 @@ NoteKind = Literal[
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank is told; its notes go to ``folder``, and ``batches`` are most of a pass.
-
-    Attributes:
-        uneven: Keys of loaders of which nothing makes sure that all ranks get as many batches.
-        by_output: No loss function is known, so outputs of modules are made non-finite.
-        names_cuda: The program's source names cuda, so what it puts there must stay on the CPU.
-    """
+    """What a rank is told; its notes go to ``folder``, and ``batches`` are most of a pass."""
 
     scene: SceneName
     folder: str
     ranks: int
     batches: int
-    uneven: tuple[str, ...] = ()
-    by_output: bool = False
-    names_cuda: bool = False
+    uneven: tuple[str, ...] = ()  # keys of loaders that may give ranks unequally many batches
+    by_output: bool = False  # no loss function is known: outputs of modules are made non-finite
+    names_cuda: bool = False  # the program's source does: what it puts there stays on the CPU
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a rank's notes.
-
-    Attributes:
-        key: Which loader; of what was raised, the program's line.
-        shared: The loader gives every rank as many batches, by its sampler.
-        mark: Stands for the loader's data; empty where nothing tells.
-    """
+    """A line of a rank's notes."""
 
     kind: NoteKind
     rank: int
     text: str = ""
-    key: str = ""
-    shared: bool = False
-    mark: str = ""
+    key: str = ""  # which loader; of what was raised, the program's line
+    shared: bool = False  # the loader gives every rank as many batches, by its sampler
+    mark: str = ""  # stands for the loader's data; empty where nothing tells
 
 
 class Rehearsal:
@@ -157,11 +145,25 @@ class Rehearsal:
         """Whether one of these is on."""
         return self.part.scene in scenes
 
-    def comes_to(self, what: str) -> bool:
-        """Whether this call of a kind is the one at which a scene begins."""
-        with self._lock:
-            self.calls[what] += 1
-            return self.calls[what] == AT_CALL
+    def provokes(self, scene: SceneName, what: str = "", rank: int = -1) -> bool:
+        """Whether the scene takes place here and now, which is noted then.
+
+        It is one of the last rank (or rank 0), and begins at a call of some kind if one is named.
+        """
+        if not self.plays(scene) or self.rank != rank % self.part.ranks:
+            return False
+        if what:
+            with self._lock:
+                self.calls[what] += 1
+                if self.calls[what] != AT_CALL:
+                    return False
+        self.note("provoked")
+        return True
+
+    def offers(self, kind: NoteKind, text: str = "") -> None:
+        """Note what a scene could make use of, where nothing is provoked."""
+        if self.plays("as-it-is"):
+            self.note(kind, text)
 
     def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
         """Write a note, each once a process."""
@@ -350,12 +352,9 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
     from torch.overrides import TorchFunctionMode
 
     def on_cpu(value: Foreign) -> Foreign:
-        is_device = isinstance(value, (str, module.device))
-        return "cpu" if is_device and str(value).startswith("cuda") else value
-
-    def numbered(value: Foreign) -> Foreign:
         """A number is a GPU's, too."""
-        return "cpu" if type(value) is int else on_cpu(value)
+        is_device = isinstance(value, (str, module.device)) and str(value).startswith("cuda")
+        return "cpu" if is_device or type(value) is int else value
 
     class OnCpu(TorchFunctionMode):  # type: ignore[misc] # torch is unknown to the type checker
         def __torch_function__(
@@ -369,9 +368,9 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
             if name == "cuda":
                 return args[0]
             if "device" in named:
-                named["device"] = numbered(named["device"])
+                named["device"] = on_cpu(named["device"])
             if name == "to":
-                args = (*args[:1], *map(numbered, args[1:]))
+                args = (*args[:1], *map(on_cpu, args[1:]))
             return func(*args, **named)
 
     OnCpu().__enter__()
@@ -419,12 +418,11 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         return 0 if rehearsal.plays("no-samples") else limit
 
     def cut_short(instance: Foreign, sampler: Foreign) -> Few:
-        limit, smaller = most_batches(instance, sampler), False
-        if rehearsal.is_odd_one and _key(instance.dataset, instance.sampler) in part.uneven:
-            smaller = rehearsal.plays("smaller-last-batch") and not instance.drop_last
-            if smaller or rehearsal.plays("fewer-samples", "no-samples"):
-                rehearsal.note("provoked")
-        return Few(sampler, limit, smaller=smaller)
+        smaller = False
+        if _key(instance.dataset, instance.sampler) in part.uneven:
+            smaller = not instance.drop_last and rehearsal.provokes("smaller-last-batch")
+            _ = rehearsal.provokes("fewer-samples") or rehearsal.provokes("no-samples")
+        return Few(sampler, most_batches(instance, sampler), smaller=smaller)
 
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
@@ -564,16 +562,13 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
         return nothing
 
     def collated(collate: Callable[[Foreign], Foreign], data: Foreign) -> Foreign:
-        batch = collate(data)
+        batch, rest = collate(data), nothing
         if rehearsal.plays("as-it-is"):
             if of_nothing(collate, data) is not nothing:
                 rehearsal.note("collate")
-        elif rehearsal.is_odd_one and rehearsal.comes_to("batch"):
+        elif rehearsal.provokes("unusable-batch", "batch"):
             rest = of_nothing(collate, data)
-            if rest is not nothing:
-                rehearsal.note("provoked")
-                return rest
-        return batch
+        return batch if rest is nothing else rest
 
     def fetcher(call: Call) -> None:
         call.go()
@@ -611,16 +606,12 @@ def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
 
 def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
     trains = bool(getattr(result, "requires_grad", False))
-    if rehearsal.plays("as-it-is") and trains:
-        rehearsal.note(kind)
-    if not rehearsal.is_odd_one:
-        return result
-    if rehearsal.plays("non-finite-loss") and trains and rehearsal.comes_to(kind):
-        rehearsal.note("provoked")
-        return result * float("nan")
-    if rehearsal.plays("early-stop"):
-        rehearsal.note("provoked")
-        rehearsal.comes_to("train" if trains else "eval")
+    if trains:
+        rehearsal.offers(kind)
+        if rehearsal.provokes("non-finite-loss", kind):
+            return result * float("nan")
+    if rehearsal.provokes("early-stop"):
+        rehearsal.calls["train" if trains else "eval"] += 1
         if not trains:  # as if it got worse with each evaluation
             return result * 10.0 * rehearsal.calls["eval"]
         # as if it had learnt all there is
@@ -631,10 +622,7 @@ def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
 def stop(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
     result = call.go()
-    if rehearsal.plays("early-stop") and rehearsal.is_odd_one:
-        rehearsal.note("provoked")
-        return True, "rehearsed"
-    return result
+    return (True, "rehearsed") if rehearsal.provokes("early-stop") else result
 
 
 def save(rehearsal: Rehearsal, call: Call) -> Foreign:
@@ -642,15 +630,12 @@ def save(rehearsal: Rehearsal, call: Call) -> Foreign:
     first = next(iter(call.arguments), None)
     what = call.named.get("obj", call.named.get("tensors")) if first is None else first
     if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
-        if rehearsal.plays("as-it-is"):
-            rehearsal.note("save")
-        if rehearsal.rank == 0 and rehearsal.plays("save-fails", "save-slow"):
-            rehearsal.note("provoked")
-            rehearsal.calls["save"] += 1
-            if rehearsal.plays("save-fails"):
-                raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
-            if rehearsal.calls["save"] == 1:
-                time.sleep(SLOW_SAVE_S)
+        rehearsal.offers("save")
+        if rehearsal.provokes("save-fails", rank=0):
+            raise OSError(errno.ENOSPC, f"{os.strerror(errno.ENOSPC)} (rehearsed)")
+        rehearsal.calls["save"] += 1
+        if rehearsal.provokes("save-slow", rank=0) and rehearsal.calls["save"] == 1:
+            time.sleep(SLOW_SAVE_S)
     return call.go()
 
 
@@ -670,10 +655,8 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
         return "Lightning" if foreign else ""
 
     def after(*_: Foreign) -> None:
-        if rehearsal.plays("as-it-is"):
-            rehearsal.note("step", who_answers())
-        if rehearsal.plays("sigterm") and rehearsal.comes_to("step") and rehearsal.is_odd_one:
-            rehearsal.note("provoked")
+        rehearsal.offers("step", who_answers())
+        if rehearsal.provokes("sigterm", "step"):
             os.kill(os.getpid(), signal.SIGTERM)
 
     module.register_optimizer_step_post_hook(after)

@@ -35,7 +35,7 @@ from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
-from lightning_hangcheck.session.whose import key_of_nodes, start_key, step_nodes
+from lightning_hangcheck.session.whose import key_of_nodes, start_key
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
@@ -62,9 +62,8 @@ _of_starts: dict[tuple[int, str], Start] = {}
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
     """The ranks that meet at one place; ``index`` is that of this process, and 0 goes first.
 
-    ``peers_exist`` where a launcher has started them all, so that the first may wait for the
-    others. Under Lightning's own launchers it runs alone until ``fit``, and must not wait.
-    ``start`` where the place may hold words of another start of the job.
+    Until all exist (``peers_exist``), as under Lightning's own launchers before ``fit``, the first
+    must not wait. ``start`` where the place may hold words of another start of the job.
     """
 
     place: DecidingPlace
@@ -105,13 +104,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
 
     It follows from how this process was launched, and from torch's default process group where the
     launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
-    ``ddp_spawn`` and torch.multiprocessing from one process.
-
-    Returns:
-        None where there is nobody to meet, or this process cannot know which rank it is.
-
-    Raises:
-        MeetingFailed: The ranks are spread over nodes that share no place.
+    ``ddp_spawn`` and torch.multiprocessing from one process. None where there is nobody to meet, or
+    this process cannot know which rank it is; `MeetingFailed` where nodes share no place.
     """
     if recorder.settings.disable:
         return None
@@ -120,7 +114,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     if of_group is not None and local and identity.local_rank is None:
         log.once("peers-local", "no local rank is known here: a local guard takes in all ranks")
         local = False
-    nodes = step_nodes(os.environ) if identity.launcher == "slurm" else identity.nodes
+    nodes = identity.nodes
     index, size = identity.rank, identity.world_size
     if local:
         index = identity.local_rank or 0
@@ -143,9 +137,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
             session = read_session(Path(os.environ[SESSION_VARIABLE]))
         except UnreadableRun as error:
             log.once("session", str(error))
-    address, port = (os.environ.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    agent_serves = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    agent = agent_serves and address and port.isdecimal()
+    address, port = identity.store_host, identity.store_port
+    agent = address if identity.agent_store and port else None
     over_nodes = nodes > 1 and of_group is None and not local
     store = group.store if group is not None and not local else None
     place: DecidingPlace
@@ -159,7 +152,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         known = (os.getpid(), f"{where} {key}")
         if known not in _of_starts:
             if agent:
-                place = StorePlace.of_agent(address, int(port), f"hangcheck/{key}")
+                place = StorePlace.of_agent(agent, port or 0, f"hangcheck/{key}")
             elif where:
                 place = FolderPlace(Path(where).absolute() / "meet" / quote(key, safe=""))
             else:
@@ -366,9 +359,6 @@ def join_rendezvous(
 
     Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
     and the others read what it left. Without anybody to meet, only this rank's own, as rank 0.
-
-    Raises:
-        MeetingFailed: Ranks did not come in time: which, where they stand, and after how long.
     """
     peers = peers or find_peer_group(current())
     if peers is None:

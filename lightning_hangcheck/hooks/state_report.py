@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.recorder.lifecycle import current
@@ -30,13 +30,10 @@ _told: dict[str, str] = {}
 def report_state(label: str = "") -> None:
     """Say what decides how this rank behaves: versions, CUDA, backends, process group, environment.
 
-    One line on the console of every rank that speaks, and in its journal. The first call leaves
-    what training reads of the environment in the journal alone (secrets are hidden); a later one
-    says what has changed since, of all that. Never raises; takes milliseconds, and at most two
-    seconds where a driver does not answer.
-
-    Args:
-        label: Which moment it is, for the line's beginning.
+    One line on the console of every rank that speaks, beginning with the ``label``, and in its
+    journal. The first call leaves what training reads of the environment in the journal alone
+    (secrets are hidden); a later one says what has changed since, of all that. Never raises; takes
+    milliseconds, and at most two seconds where a driver does not answer.
     """
     recorder = current()
     if recorder.settings.disable:
@@ -45,9 +42,9 @@ def report_state(label: str = "") -> None:
     # what only our own processes set is left out; options are the user's, who may have set them
     ours = {name for name in shown if name.startswith(PREFIX) and name not in VARIABLES}
     now = {name: f"{name}={value}" for name, value in shown.items() if name not in ours}
-    known = [name for name in _told if name not in _SUBJECTS]
+    known = [name for name in _told if name not in SUBJECTS]
     now |= {name: f"{name} is not set" for name in (*EXPECTED, *known) if name not in now}
-    answers = {name: f"{name}: {answer}" for name, answer in _asked(_SUBJECTS).items()}
+    answers = {name: f"{name}: {answer}" for name, answer in _asked(touching=True).items()}
     changed = [line for name, line in {**answers, **now}.items() if _told.get(name) != line]
     if not _told:
         recorder.note("environment", variables=list(now.values()))
@@ -66,24 +63,26 @@ def tell_start() -> None:
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":
         return
-    facts = {**redact_values(published_environment(os.environ)), **_asked(_UNTOUCHED)}
+    facts = {**redact_values(published_environment(os.environ)), **_asked(touching=False)}
     recorder.note("state", facts=facts)
 
 
-def _asked(subjects: dict[str, Callable[[], str]]) -> dict[str, str]:
+def _asked(*, touching: bool) -> dict[str, str]:
+    """Without ``touching`` what can be told in passing: no device is counted, no driver asked."""
     answers = {}
-    for subject, ask in subjects.items():
+    for subject, ask in SUBJECTS.items():
         try:
-            answers[subject] = ask()
+            if touching or ask is not _gpus:
+                answers[subject] = ask(touching)
         except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
             answers[subject] = f"unknown ({error!r})"
     return answers
 
 
-def _cuda(*, asks: bool = True) -> str:
+def _cuda(asks: bool) -> str:
     """What torch has of CUDA; asking more of one that is not initialized would make a context.
 
-    Without ``asks`` devices are not counted: that is slow, and would spoil a fork.
+    Counting devices is slow, and would spoil a fork.
     """
     torch = sys.modules.get("torch")
     if torch is None:
@@ -104,7 +103,7 @@ def _cuda(*, asks: bool = True) -> str:
     return f"{devices}, current device {index}, {allocated} allocated, {reserved} reserved"
 
 
-def _gpus() -> str:
+def _gpus(_: bool) -> str:
     from lightning_hangcheck.look.gpu import gpus_here  # 10 ms that only `report_state` needs
 
     states, gaps = gpus_here(DRIVER_LIMIT_S)
@@ -116,7 +115,7 @@ def _gpus() -> str:
     return "; ".join(named + [gap.why for gap in gaps]) or "none that NVIDIA's driver knows"
 
 
-def _backends() -> str:
+def _backends(_: bool) -> str:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return "not known yet, torch.distributed is not there"
@@ -124,7 +123,7 @@ def _backends() -> str:
     return ", ".join(there) or "none"
 
 
-def _group(*, with_rank: bool = True) -> str:
+def _group(with_rank: bool) -> str:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return "not initialized"
@@ -133,17 +132,10 @@ def _group(*, with_rank: bool = True) -> str:
     return f"{distributed.get_backend()}, {ranks}"
 
 
-_SUBJECTS: dict[str, Callable[[], str]] = {
-    "versions": lambda: ", ".join(f"{name} {version}" for name, version in versions().items()),
+SUBJECTS: dict[str, Callable[[bool], str]] = {
+    "versions": lambda _: ", ".join(f"{name} {version}" for name, version in versions().items()),
     "CUDA": _cuda,
     "GPUs": _gpus,
     "backends": _backends,
     "process group": _group,
 }
-_UNTOUCHED: dict[str, Callable[[], str]] = {
-    "versions": _SUBJECTS["versions"],
-    "CUDA": partial(_cuda, asks=False),
-    "backends": _backends,
-    "process group": partial(_group, with_rank=False),
-}
-"""What can be told in passing, of a process that has imported torch: no device is asked."""

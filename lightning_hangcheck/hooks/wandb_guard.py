@@ -63,27 +63,20 @@ def guarded_wandb_logger(
     All ranks meet before, within the limit, and learn within it how that went ("wandb run").
     Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
     and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run is bounded too,
-    and raises nothing for being late.
+    and raises nothing for being late. Where an option is not given, its setting counts.
 
     Args:
-        *arguments: WandbLogger's own.
-        init_timeout: Seconds that creating the run may take, and that ranks wait for each other;
-            HANGCHECK_LOGGER_INIT_TIMEOUT by default, 60.
-        finish_timeout: Seconds for finishing the run, upload included;
-            HANGCHECK_LOGGER_FINISH_TIMEOUT by default, 30.
-        on_failure: ``raise`` the same error on every rank, go on with a run that stays
-            ``offline``, or with ``none``: a logger that drops what it is given;
-            HANGCHECK_LOGGER_ON_FAILURE by default, ``raise``.
+        *arguments: WandbLogger's own, as ``named``.
+        init_timeout: Seconds that creating the run may take, and that ranks wait for each other; 60
+            by default.
+        finish_timeout: Seconds for finishing the run, upload included; 30 by default.
+        on_failure: ``raise`` the same `MeetingFailed` on every rank, as by default, go on with a
+            run that stays ``offline``, or with ``none``: a logger that drops what it is given.
         **named: WandbLogger's own.
 
     Returns:
         A WandbLogger of the Lightning package that is imported (``lightning`` if both are). On
         all ranks it has rank 0's name, version and save_dir.
-
-    Raises:
-        MeetingFailed: On every rank alike: who failed, why, after how long, and the way out.
-        BadUsage: An option cannot be used, or Lightning is not installed.
-        TypeError: WandbLogger does not take these arguments.
     """
     check_limit("init_timeout", init_timeout)
     check_limit("finish_timeout", finish_timeout)
@@ -110,7 +103,7 @@ def guarded_wandb_logger(
         sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
         log.once(sentence, sentence)
 
-    all_came = True
+    all_came, told, logger = True, {}, None
     try:
         join_rendezvous("wandb run", init_limit, peers=peers)
     except MeetingFailed as error:  # the run is made without them, if at all
@@ -119,22 +112,31 @@ def guarded_wandb_logger(
     patience = init_limit + (0.0 if on_failure == "raise" else SUBSTITUTE_LIMIT) + GRACE
     point = RendezvousPoint.next(peers, "wandb run creation", patience)
     if peers.index:
-        told: dict[str, str] = {}
         point.arrive(b"")
         try:
             told = msgspec.json.decode(point.await_outcome("did not finish").unwrap()[0])
         except MeetingFailed as error:
             go_on(error)
-        follower: WandbLogger = kind(**{**given, **told})
-        return follower
-    logger = None
+        return kind(**{**given, **told})
+    server = os.environ.get("WANDB_BASE_URL", "")
+    of = f" (server {server})" if server else ""
+    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
+    goes_on = None if on_failure == "raise" else init_limit
+    section = Section(recorder, "wandb run creation", goes_on_after_s=goes_on)
     try:
         if all_came:
             try:
-                logger = _make(kind, given, init_limit, finish_limit, on_failure)
+                with section, later(notice_after(init_limit), WAITING, log.once, waiting, waiting):
+                    logger = _create(kind, given, init_limit, finish_limit)
             except MeetingFailed as error:
                 go_on(error)
-        logger = logger or _substitute(kind, given, finish_limit, offline=on_failure == "offline")
+        if logger is None:
+            offline = on_failure == "offline"
+            wanted = given.get("version") or given.get("id")
+            run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
+            given |= {"mode": "offline" if offline else "disabled", "version": run_id}
+            given |= {"offline": offline, "log_model": False}
+            logger = _create(kind, given, SUBSTITUTE_LIMIT, finish_limit)
     except MeetingFailed as error:
         point.decide(Outcome(failure=str(error.args[0]), remedy=error.remedy))
         raise
@@ -144,14 +146,10 @@ def guarded_wandb_logger(
     return logger
 
 
-def _make(
-    kind: type[Any],
-    given: dict[str, Any],
-    init_limit: float,
-    finish_limit: float,
-    on_failure: LoggerFailure,
+def _create(
+    kind: type[Any], given: dict[str, Any], limit_s: float, finish_limit_s: float
 ) -> WandbLogger:
-    """Make rank 0's logger and its run, in the time that it has."""
+    """Make rank 0's logger and its run in time, and have the run finish in time."""
 
     def work() -> WandbLogger:
         """Blocks as long as wandb does."""
@@ -160,49 +158,19 @@ def _make(
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
-        limits = {"init_timeout": init_limit, "finish_timeout": finish_limit}
+        limits = {"init_timeout": limit_s, "finish_timeout": finish_limit_s}
         unsaid = {  # wandb should give up before we do
             name: max(limit - GIVES_UP_EARLIER, limit / 2)
             for name, limit in limits.items()
             if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
         }
-        return _with_run(kind, {"settings": wandb.Settings(**unsaid), **given})
+        made: WandbLogger = kind(**{"settings": wandb.Settings(**unsaid), **given})
+        _ = made.experiment  # the run is created when it is first asked for
+        return made
 
-    server = os.environ.get("WANDB_BASE_URL", "")
-    of = f" (server {server})" if server else ""
-    waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
-    goes_on = None if on_failure == "raise" else init_limit
-    section = Section(current(), "wandb run creation", goes_on_after_s=goes_on)
-    with section, later(notice_after(init_limit), WAITING, log.once, waiting, waiting):
-        logger = _creating(init_limit, work)
-    _bound_finish(logger.experiment, finish_limit)
-    return logger
-
-
-def _substitute(
-    kind: type[Any], given: dict[str, Any], finish_limit: float, *, offline: bool
-) -> WandbLogger:
-    """Make a run that stays on this disk, or a logger that drops what it is given."""
-    wanted = given.get("version") or given.get("id")
-    run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
-    mode = "offline" if offline else "disabled"
-    changes = {"mode": mode, "offline": offline, "log_model": False, "version": run_id}
-    logger = _creating(SUBSTITUTE_LIMIT, partial(_with_run, kind, {**given, **changes}))
-    if offline:
-        _bound_finish(logger.experiment, finish_limit)
-    return logger
-
-
-def _with_run(kind: type[Any], given: dict[str, Any]) -> WandbLogger:
-    made: WandbLogger = kind(**given)
-    _ = made.experiment  # the run is created when it is first asked for
-    return made
-
-
-def _creating(limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
     started = time.monotonic()
     try:
-        return bounded(limit, work)
+        logger = bounded(limit_s, work)
     except Exception as error:
         after = time.monotonic() - started
         attempt("closing wandb", _forget_service)
@@ -214,6 +182,9 @@ def _creating(limit: float, work: Callable[[], WandbLogger]) -> WandbLogger:
             "or go without it: WANDB_MODE=offline, or guarded_wandb_logger(..., "
             "on_failure='offline')",
         ) from error
+    if given.get("mode") != "disabled":
+        _bound_finish(logger.experiment, finish_limit_s)
+    return logger
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:

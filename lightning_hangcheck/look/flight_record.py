@@ -28,12 +28,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     Message,
 )
-from lightning_hangcheck.session.collective_notes import (
-    noted_calls,
-    noted_groups,
-    noted_messages,
-    noted_sites,
-)
+from lightning_hangcheck.session.collective_notes import noted
 from lightning_hangcheck.session.session import why_withheld
 from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
@@ -174,11 +169,13 @@ def flight_record(
             for name, counter in counters.items()
             if counter.active_count > 0
         }
-        groups = _groups(traces, noted_groups(path))
+        notes = noted(path)
+        groups = _groups(traces, notes.groups)
         record = FlightRecord(
-            taken_ns=taken_ns, groups=groups, waits=waits, messages=noted_messages(path)
+            taken_ns=taken_ns, groups=groups, waits=waits, messages=notes.messages
         )
-        return with_sites(record, noted_calls(path), noted_sites(path))
+        sites = {number: site.called for number, site in notes.sites.items()}
+        return with_sites(record, notes.calls, sites)
 
     return guarded("flight_record", FLIGHT_RECORD, rank, look)
 
@@ -245,7 +242,7 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
         for group, status in counts.pg_status.items():
             numbers = (status.last_enqueued_collective, status.last_completed_collective)
             found[f"{handler} {group}"] = numbers
-    posted = noted_messages(path)
+    posted = noted(path).messages
     if posted is not None:
         found["messages"] = (sum(posted.sent.values()), sum(posted.received.values()))
     return found

@@ -38,11 +38,11 @@ class Times(Struct):
     total_s: float = 0.0
     longest_s: float = 0.0
 
-    def add(self, total_s: float, longest_s: float | None = None, count: int = 1) -> None:
-        """Take one more, or so many that took these seconds together."""
-        self.count += count
-        self.total_s += total_s
-        self.longest_s = max(self.longest_s, total_s if longest_s is None else longest_s)
+    def join(self, other: Times) -> None:
+        """Take all of another's."""
+        self.count += other.count
+        self.total_s += other.total_s
+        self.longest_s = max(self.longest_s, other.longest_s)
 
     def __str__(self) -> str:
         total = seconds_in_words(self.total_s)
@@ -54,16 +54,11 @@ class Times(Struct):
 class StepTimes(dict[str, Times]):
     """Durations by the name of the step, in the order in which they first came."""
 
-    def of(self, name: str) -> Times:
-        """The times of this step, begun if it is new."""
-        if name not in self and len(self) >= MOST_NAMES:
-            name = OTHERS
-        return self.setdefault(name, Times())
-
-    def join(self, other: StepTimes) -> None:
-        """Take all of another's."""
+    def join(self, other: Mapping[str, Times]) -> None:
+        """Take all of another's; what is one name too many is among the others."""
         for name, times in other.items():
-            self.of(name).add(times.total_s, times.longest_s, times.count)
+            room = name in self or len(self) < MOST_NAMES
+            self.setdefault(name if room else OTHERS, Times()).join(times)
 
     def __str__(self) -> str:
         """The steps that took most, for example ``; get observation 41x, ...``."""
@@ -73,14 +68,10 @@ class StepTimes(dict[str, Times]):
 
 
 class Scope:
-    """What a step lies in: a loop, a step around it, or the thread.
+    """What a step lies in: one passage through a tracked loop, a step around it, or the thread.
 
-    Attributes:
-        times: Where the durations go.
-        number: Of a step in here: that of the loop's item or of the step around. The thread itself
-            counts its steps.
-        plain: The step begun in here without ``with``, which the next one ends.
-        is_loop: It is one passage through a tracked loop.
+    ``number`` is that of the loop's item or of the step around; the thread itself counts its steps.
+    ``plain`` is the step begun in here without ``with``, which the next one ends.
     """
 
     def __init__(self, times: StepTimes, number: int = 0, *, is_loop: bool = False) -> None:
@@ -129,9 +120,13 @@ class Step(Scope):
         if around is self._stack[0]:  # in no loop, where the thread counts its steps
             around.number += 1
         super().__init__(around.times, around.number)
-        if self._says:
-            self._recorder.say(f"step {self.number}: calling {self._in_words()}")
+        self._say("calling {}")
         self._goes_on, self._began = True, perf_counter()
+
+    def _say(self, said: str) -> None:
+        if self._says:
+            values = (f", {name}={text_of(value)}" for name, value in self._values.items())
+            self._recorder.say(f"step {self.number}: {said.format(self._name + ''.join(values))}")
 
     def add(self, **values: object) -> None:
         """Say these, too, when it ends: what is known only later."""
@@ -160,15 +155,8 @@ class Step(Scope):
             self._recorder.close_section(self._opened, None)
         self._recorder.beat()
         seconds = perf_counter() - self._began
-        self.times.of(self._name).add(seconds)
-        if self._says:
-            took = seconds_in_words(seconds)
-            self._recorder.say(f"step {self.number}: {self._in_words()} returned ({took})")
-
-    def _in_words(self) -> str:
-        return self._name + "".join(
-            f", {name}={text_of(value)}" for name, value in self._values.items()
-        )
+        self.times.join({self._name: Times(1, seconds, seconds)})
+        self._say(f"{{}} returned ({seconds_in_words(seconds)})")
 
 
 Bar = Literal["rich", "tqdm", "off"]
@@ -188,12 +176,11 @@ class Track(Generic[Item]):
         say: bool = False,
     ) -> None:
         self._recorder, self._iterable, self._name, self._bar = recorder, iterable, name, bar
-        self._says = say or recorder.settings.steps
+        self._says, self._total = say or recorder.settings.steps, total
         if total is None:
             # a user's __len__ may raise anything, and the loop needs it not
             with suppress(Exception):
-                total = len(iterable)  # type: ignore[arg-type] # whether it has one is the question
-        self._total = total
+                self._total = len(iterable)  # type: ignore[arg-type] # whether it has one is the question
 
     def __len__(self) -> int:
         """Raises TypeError where the length is not known, as the iterable itself would."""
@@ -208,7 +195,7 @@ class Track(Generic[Item]):
             return
         stack, loop = _scopes.stack, Scope(StepTimes(), is_loop=True)
         is_outermost = not any(scope.is_loop for scope in stack)
-        draws = is_outermost and recorder.identity.rank in (None, 0)
+        draws = is_outermost and recorder.identity.rank in (None, 0) and sys.stderr.isatty()
         bar = _ProgressBar(self._bar if draws else "off", name, self._total)
         items, steps, whole = Times(), StepTimes(), False
         recorder.leave_startup()
@@ -219,16 +206,16 @@ class Track(Generic[Item]):
         def end_item() -> None:
             nonlocal item_began
             loop.end_plain()
-            now = perf_counter()
-            if loop.number:
-                items.add(now - item_began)
-                bar.advance(now)
-                if self._says:  # with what took most of it; then its steps are the whole loop's
-                    took = seconds_in_words(now - item_began)
-                    recorder.say(f"{name} {loop.number}: {took}{loop.times}")
-                    steps.join(loop.times)
-                    loop.times = StepTimes()
-            item_began = now
+            before, item_began = item_began, perf_counter()
+            if not loop.number:
+                return
+            seconds = item_began - before
+            items.join(Times(1, seconds, seconds))
+            bar.show(items.count, item_began)
+            if self._says:  # with what took most of it; then its steps are the whole loop's
+                recorder.say(f"{name} {loop.number}: {seconds_in_words(seconds)}{loop.times}")
+                steps.join(loop.times)
+                loop.times = StepTimes()
 
         try:
             for item in self._iterable:
@@ -245,7 +232,7 @@ class Track(Generic[Item]):
                 stack.remove(loop)
             if opened is not None:
                 recorder.close_section(opened, None)
-            bar.close()
+            bar.show(items.count, item_began, last=True)
             seconds = perf_counter() - began
             steps.join(loop.times)
             if is_outermost:
@@ -262,8 +249,7 @@ class Track(Generic[Item]):
                     steps={one: asdict(times) for one, times in steps.items()},
                 )
             else:
-                stack[-1].times.of(name).add(seconds)
-                stack[-1].times.join(steps)
+                stack[-1].times.join({name: Times(1, seconds, seconds), **steps})
 
 
 PAUSE_S = 0.1
@@ -271,41 +257,35 @@ PAUSE_S = 0.1
 
 
 class _ProgressBar:
-    """A bar of rich or tqdm on a terminal; a failure of theirs only ends the drawing."""
+    """A bar of rich or tqdm; a failure of theirs only ends the drawing."""
 
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
-        self._done, self._drawn_s = 0, 0.0
-        # what shows how many items are done, and what takes the bar away
-        self._drawing: tuple[Callable[[int], bool], Callable[[], object]] | None = None
-        if kind != "off" and sys.stderr.isatty():
-            self._drawing = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
+        self._drawn_s = 0.0
+        # shows how many items are done, and takes the bar away with the last
+        self._draw: Callable[[int, bool], bool] | None = None
+        if kind != "off":
+            self._draw = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
 
-    def advance(self, now_s: float) -> None:
-        self._done += 1
-        if self._drawing is not None and now_s - self._drawn_s >= PAUSE_S:
+    def show(self, done: int, now_s: float, *, last: bool = False) -> None:
+        if self._draw is not None and (last or now_s - self._drawn_s >= PAUSE_S):
             self._drawn_s = now_s
-            if attempt("the progress bar", self._drawing[0], self._done) is None:
-                self._drawing = None
-
-    def close(self) -> None:
-        if self._drawing is not None:
-            attempt("the progress bar", self._drawing[0], self._done)
-            attempt("the progress bar", self._drawing[1])
+            if not attempt("the progress bar", self._draw, done, last):
+                self._draw = None
 
 
-def _open_bar(
-    kind: Bar, name: str, total: int | None
-) -> tuple[Callable[[int], bool], Callable[[], object]]:
+def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[[int, bool], bool]:
     if kind == "tqdm":
         from tqdm import tqdm
 
         drawn = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
 
-        def count(done: int) -> bool:
+        def count(done: int, last: bool) -> bool:
             drawn.update(done - drawn.n)
+            if last:
+                drawn.close()
             return True
 
-        return count, drawn.close
+        return count
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -316,21 +296,20 @@ def _open_bar(
     task = bar.add_task(escape(name), total=total)
     bar.start()
 
-    def show(done: int) -> bool:
+    def show(done: int, last: bool) -> bool:
         bar.update(task, completed=done, refresh=True)
+        if last:
+            bar.stop()
         return True
 
-    return show, bar.stop
+    return show
 
 
 def checkpoint(name: str, number: int | None = None) -> None:
     """Say that this rank has passed a named point: on the console, in the journal, to the sidecar.
 
-    Under 10 microseconds. Never raises and never waits.
-
-    Args:
-        name: For people; one line, secrets are hidden, 200 characters are shown.
-        number: From 0 to 2**53; None for one more than the last one.
+    Of the name 200 characters are shown, with secrets hidden; the number is from 0 to 2**53, by
+    default one more than the last one. Under 10 microseconds. Never raises and never waits.
     """
     current().checkpoint(name, _usable("checkpoint(number=...)", number))
 
@@ -338,11 +317,8 @@ def checkpoint(name: str, number: int | None = None) -> None:
 def section(name: str) -> Section:
     """Mark code that may hang: a line before, one after, and the sidecar knows where the rank is.
 
-    Args:
-        name: What is called, for example ``"WandbLogger constructor"``.
-
-    Returns:
-        A context manager. An exception that leaves it is shown and goes on.
+    A context manager, named by what is called: ``"WandbLogger constructor"``. An exception that
+    leaves it is shown and goes on.
     """
     return Section(current(), name)
 
@@ -352,14 +328,11 @@ def step(name: str, /, *, say: bool = False, **values: object) -> Step:
 
     ``with step("get observation"):`` ends with its block. A plain ``step("get observation")`` ends
     where the next step begins, or with the item of the tracked loop around it. Nests; a few
-    microseconds; never raises of its own.
+    microseconds; never raises of its own. Durations are kept by name.
 
-    Args:
-        name: The same one each time; durations are kept by name.
-        say: Print one line when it ends, with its number, values and time. ``HANGCHECK_STEPS=1``
-            does so for every step and every item of a tracked loop.
-        values: Of this step, for that line: ``step("tool", tool="check_storage", say=True)``. Those
-            known only later: ``with step("generate", say=True) as one: one.add(tokens=128)``.
+    ``say`` prints one line when it ends, with its number, values and time; ``HANGCHECK_STEPS=1``
+    does so for every step and every item of a tracked loop. Values known only later:
+    ``with step("generate", say=True) as one: one.add(tokens=128)``.
     """
     return Step(current(), text_of(name), values, say=say)
 

@@ -95,18 +95,9 @@ class Recorder:
 
     A process that multiprocessing started, a forked child, and a helper that a rank started do not
     record, unless `learn_identity` says that they are ranks. Nothing here raises or waits; any
-    thread may call it.
-
-    Attributes:
-        page: What the sidecar reads.
-        settings: Options, defaults where the environment names none that can be used.
-        identity: Who this process is, as far as known.
-        session: Where the ranks of this node meet; None while there is none.
-        in_training_thread: Whether the thread that calls it is the one that trains.
-        beat: Says "I advanced", and starts the recorder if nobody has; see `BeatWriter`.
-        on_sidecar_lost: Called in the pulse thread when the sidecar was killed.
-        on_pulse: Called in the pulse thread twice a second.
-        meets_ranks: A process group is being made, or was made.
+    thread may call it. ``on_pulse`` is called in the pulse thread twice a second, and
+    ``on_sidecar_lost`` there when the sidecar was killed. ``meets_ranks``: a process group is being
+    made, or was made.
     """
 
     page: PageWriter
@@ -157,7 +148,7 @@ class Recorder:
         for problem in self.identity.problems:
             say(problem)
         if not is_multiprocessing_child():
-            self._record_unless_helper()
+            self._record(unless_helper=True)
 
     @harmless
     def learn_identity(
@@ -179,7 +170,6 @@ class Recorder:
                 store_port=known.store_port if store_port is None else store_port,
             )
             if not records:
-                self._join()
                 self._record()
             elif self.identity != known:
                 self._console.identify(self.identity)
@@ -201,7 +191,7 @@ class Recorder:
             known = identity.rank is not None and identity.world_size is not None
             if known and self._state == "quiet" and not self.settings.disable:
                 self.identity = identity
-                self._record_unless_helper()
+                self._record(unless_helper=True)
 
     @harmless
     def announce(self, number: int) -> None:
@@ -217,24 +207,20 @@ class Recorder:
             self._speak_through(page, Console("off", self.identity), None)
             self._report_ends()
 
-    def _join(self) -> None:
-        if self.session is not None:
-            return
-        try:
-            self.session = join_session(self._environment, self.identity, self.settings.run_dir)
-        except (OSError, UnreadableRun) as error:
-            log.once("session", f"this rank is seen on the console only: {error}")
-        else:
-            self._environment[SESSION_VARIABLE] = str(self.session.path)
+    def _join(self) -> Session | None:
+        if self.session is None:
+            try:
+                self.session = join_session(self._environment, self.identity, self.settings.run_dir)
+                self._environment[SESSION_VARIABLE] = str(self.session.path)
+            except (OSError, UnreadableRun) as error:
+                log.once("session", f"this rank is seen on the console only: {error}")
+        return self.session
 
-    def _record_unless_helper(self) -> None:
-        self._join()
-        if self.session is None or not is_helper(self.session.pages, self.identity):
-            self._record()
-
-    def _record(self) -> None:
+    def _record(self, *, unless_helper: bool = False) -> None:
         """Open page, console and journal, and begin to speak."""
-        session, identity = self.session, self.identity
+        session, identity = self._join(), self.identity
+        if unless_helper and session is not None and is_helper(session.pages, identity):
+            return
         journal = None
         if session is not None:
 

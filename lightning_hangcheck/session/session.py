@@ -319,18 +319,17 @@ def sessions_folder(user_id: int | None = None) -> Path:
         import tempfile  # 2 ms, and hardly ever needed
 
         top = Path(tempfile.gettempdir())
-    first = top / f"hangcheck-{owner}"
-    names = [first, *(Path(f"{first}-{number}") for number in range(1, MOST_NAMES))]
-    free = None
+    numbers = ("", *(f"-{number}" for number in range(1, MOST_NAMES)))
+    names, free = [top / f"hangcheck-{owner}{number}" for number in numbers], None
     for folder in names:
         try:
             found = folder.lstat()
         except FileNotFoundError:
             free = free or folder
-            continue
-        if stat.S_ISDIR(found.st_mode) and found.st_uid == owner:
-            return folder
-    return free or first
+        else:
+            if stat.S_ISDIR(found.st_mode) and found.st_uid == owner:
+                return folder
+    return free or names[0]
 
 
 def session_folder(key: str) -> Path:

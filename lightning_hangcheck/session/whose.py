@@ -6,7 +6,6 @@ Launchers tell it in the environment of each rank.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -47,8 +46,8 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
     run = environment.get("TORCHELASTIC_RUN_ID", UNNAMED_RUN)
     if run != UNNAMED_RUN:
         return f"torchrun-{run}"
-    parts = (environment.get(name, "0") for name in ("MASTER_ADDR", "MASTER_PORT"))
-    return "-".join(("plain" if started_by_hand else identity.launcher, *parts))
+    launcher = "plain" if started_by_hand else identity.launcher
+    return f"{launcher}-{identity.store_host or 0}-{identity.store_port or 0}"
 
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:
@@ -148,26 +147,18 @@ def _named_for_ever(pid: int) -> str:
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
     """Read which node a rank is on; None where nothing says which of how many this is."""
     who = identify(environment)
-    number, nnodes, host = who.node_rank, who.nodes, ""
-    if who.launcher == "torchrun":
-        number = _number(environment, "GROUP_RANK")
-        nnodes = _number(environment, "GROUP_WORLD_SIZE") or 0
-        if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
-            host = environment.get("MASTER_ADDR", "")
-    elif who.launcher == "slurm":
-        nnodes = step_nodes(environment)
-    elif nnodes < 2:  # nothing says that there are others
-        return None
-    if number is None or number >= nnodes:
+    number, nnodes, served = who.node_rank, who.nodes, who.agent_store
+    by_launcher = who.launcher in ("torchrun", "slurm") or nnodes > 1
+    if not by_launcher or number is None or number >= nnodes:
         return None
     return NodePlace(
         number=number,
         nnodes=nnodes,
-        host=host,
-        port=(who.store_port or 0) if host else 0,
+        host=who.store_host or "" if served else "",
+        port=who.store_port or 0 if served else 0,
         ranks=who.local_world_size or 0,
         job=job_key(environment, who),
-        first=who.store_host or first_host(environment),
+        first=who.first_host,
     )
 
 
@@ -178,28 +169,13 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
     step, and for what is no task.
     """
     who = identify(environment)
-    tasks, nodes = who.world_size or 1, step_nodes(environment)
+    tasks, nodes = who.world_size or 1, who.nodes
     if who.launcher != "slurm" or who.rank is None or tasks == 1:
         return None
     if tasks <= nodes:
         return place_in(environment)
-    job = job_key(environment, who)
-    first = who.store_host or first_host(environment)
+    job, first = job_key(environment, who), who.first_host
     return NodePlace(number=who.rank, nnodes=tasks, ranks=1, job=job, machines=nodes, first=first)
-
-
-def step_nodes(environment: Mapping[str, str]) -> int:
-    """Return how many nodes a SLURM step has, at least 1."""
-    names = ("SLURM_STEP_NUM_NODES", "SLURM_NNODES")
-    return next(filter(None, (_number(environment, name) for name in names)), 1)
-
-
-def first_host(environment: Mapping[str, str]) -> str:
-    """Return the first host of a SLURM step: ``node[007-012,20],gpu3`` begins with ``node007``."""
-    names = ("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST")
-    hosts = next((environment[name] for name in names if name in environment), "")
-    found = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
-    return "".join(part or "" for part in found.groups()) if found is not None else ""
 
 
 def place_of(session: Session) -> NodePlace | None:
@@ -226,8 +202,3 @@ def tell_place(session: Session, place: NodePlace) -> None:
         write_atomically(session.place_file, encode(place))
     except OSError as error:
         log.once("place", f"this node's sidecar is not told which node it is on: {error}")
-
-
-def _number(environment: Mapping[str, str], name: str) -> int | None:
-    text = environment.get(name, "")
-    return int(text) if text.isdecimal() else None

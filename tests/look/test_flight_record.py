@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import inspect
 import json
 import socket
 import socketserver
@@ -29,7 +30,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     MessageCounts,
 )
-from lightning_hangcheck.session.collective_notes import MessageCounter, NotedCall, note_group
+from lightning_hangcheck.session.collective_notes import CallNoter, NotedCall, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -296,11 +297,11 @@ def test_the_installed_torch_answers_as_we_read_it(program: StartProgram, tmp_pa
 
 def test_messages_that_a_rank_posts_count_as_they_are_posted(tmp_path: Path) -> None:
     server = tmp_path / "torch" / "4711"
-    counter = MessageCounter(server)
+    noter, here = CallNoter(server), inspect.currentframe()
     assert collective_numbers(server, 1.0) == {"messages": (0, 0)}
-    counter.post_send(1)
-    counter.post_send(3)
-    counter.post_receive(1)
+    noter.note(here, reduction="SUM")
+    for message in (2, 4, -2):  # to rank 1, to rank 3, from rank 1
+        noter.note(None, message=message)
     assert collective_numbers(server, 1.0) == {"messages": (2, 1)}
 
 

@@ -162,30 +162,24 @@ def fill():
 """
 
 NOTE_WHEN_FULL = f"""{FILL}
-from lightning_hangcheck.session.collective_notes import CALLS_KEPT, CallNoter
-from lightning_hangcheck.session.collective_notes import (
-    MOST_PEERS, POSTED_KEPT, MessageCounter,
-)
+from lightning_hangcheck.session.collective_notes import CALLS_KEPT, MOST_SITES, CallNoter
 calls = CallNoter(room / "torch" / "7")
-messages = MessageCounter(room / "torch" / "7")
 fill()
-for _ in range(max(CALLS_KEPT, POSTED_KEPT)):
+for _ in range(CALLS_KEPT):
     calls.note(sys._getframe())
-for peer in range(MOST_PEERS + 1):
-    messages.post_send(peer)
+for peer in range(MOST_SITES + 1):
+    calls.note(None, message=peer + 1)
 """
 
 BEGIN_WHEN_FULL = f"""{FILL}
-from lightning_hangcheck.session.collective_notes import (
-    MessageCounter, note_group, noted_messages,
-)
+from lightning_hangcheck.session.collective_notes import CallNoter, note_group, noted
 server = room / "torch" / "7"
 note_group(server, "0", [0, 1])
 fill()
 try:
-    MessageCounter(server)
+    CallNoter(server)
 except OSError:
-    assert noted_messages(server) is None
+    assert noted(server).messages is None
 else:
     raise SystemExit("it found room where there is none")
 """

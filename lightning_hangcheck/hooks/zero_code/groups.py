@@ -14,7 +14,7 @@ import sys
 from contextlib import contextmanager
 from functools import lru_cache
 from multiprocessing.process import BaseProcess
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck import log
@@ -24,7 +24,7 @@ from lightning_hangcheck.hooks.zero_code.start import watch_ranks
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.collective_notes import CallNoter, MessageCounter, note_group
+from lightning_hangcheck.session.collective_notes import CallNoter, note_group
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     Told = tuple[int | None, int | None, int | None]
     """Rank, world size and the store's port; None where nothing says it."""
 
-Notes = TypeVar("Notes")
 PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
 """Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
@@ -187,26 +186,43 @@ def number_of(process: BaseProcess) -> int | None:
 
 
 def instrument_calls(module: ModuleType) -> None:
-    """Note the caller of each collective before it is entered, with root, reduction and group."""
+    """Note the caller of each collective before it is entered, with root, reduction and group.
 
-    def noting(name: str) -> Before:
+    Messages likewise, with the other end, but only where nobody can hold the unwatched functions
+    yet: torch compares what it is given with ``isend`` by identity (batch_isend_irecv). ``send``
+    and ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
+    """
+
+    def noting(name: str, sign: int = 0) -> Before:
         find, parameters = _finder(module, name)
         end = next((one for one in ("src", "dst") if one in parameters), None)
 
         def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-            noter = _notes(os.getpid(), CallNoter, "calls of collectives are not noted")
-            if noter is not None:
-                number = None if end is None else _rank_at(module, find, end, given)
-                kind = find("op", *given)
-                root = "" if number is None else f"root {number}"
-                within = getattr(find("group", *given), "group_name", "")
-                noter.note(caller, root, getattr(kind, "name", ""), within)
+            noter = _noter(os.getpid())
+            if noter is None:
+                return
+            number = None if end is None else _rank_at(module, find, end, given)
+            if sign:
+                job = sys.modules[PACKAGE].get_world_size() == current().identity.world_size
+                if job and number is not None and number >= 0:  # else the message may come from any
+                    noter.note(None, message=sign * (number + 1))
+                return
+            kind = find("op", *given)
+            root = "" if number is None else f"root {number}"
+            within = getattr(find("group", *given), "group_name", "")
+            noter.note(caller, root, getattr(kind, "name", ""), within)
 
         return note
 
     for name in COLLECTIVES:
         if hasattr(module, name):
             wrap(module, name, before=noting(name))
+    if hasattr(sys.modules.get(PACKAGE), "isend"):
+        return
+    for blocking, sign in (("send", 1), ("recv", -1)):
+        wrap(module, f"i{blocking}", before=noting(f"i{blocking}", sign))
+        if f"i{blocking}" not in inspect.unwrap(getattr(module, blocking)).__code__.co_names:
+            wrap(module, blocking, before=noting(blocking, sign))
 
 
 def _finder(module: ModuleType, function: str) -> tuple[Callable[..., Any], Collection[str]]:
@@ -244,50 +260,21 @@ def _rank_at(
     return int(member if world else module.get_global_rank(group, member))
 
 
-def instrument_notes(module: ModuleType) -> None:
-    """Note the members of each group before it is made, and each message before it is posted.
-
-    Messages only where nobody can hold the unwatched functions yet: torch compares what it is given
-    with ``isend`` by identity (batch_isend_irecv). ``send`` and ``recv`` call ``isend`` and
-    ``irecv``, but not in torch 2.5.
-    """
+def instrument_groups(module: ModuleType) -> None:
+    """Note the members of each group before it is made."""
     maker = "_new_process_group_helper"
-    if hasattr(module, maker):
-        function = getattr(module, maker)
+    function = getattr(module, maker, None)
 
-        def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-            """Only a group whose members are numbered as the job's ranks are."""
-            given = Call(None, arguments, named, function).given()
-            server, job = _server(), current().identity.world_size
-            members = given.get("global_ranks_in_group") or ()
-            size = module.get_world_size() if members else given.get("group_size")
-            if server is not None and job is not None and size == job:
-                note_group(server, str(given["group_name"]), members or range(job))
+    def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Only a group whose members are numbered as the job's ranks are."""
+        given = Call(None, arguments, named, function).given()
+        server, job = _server(), current().identity.world_size
+        members = given.get("global_ranks_in_group") or ()
+        size = module.get_world_size() if members else given.get("group_size")
+        if server is not None and job is not None and size == job:
+            note_group(server, str(given["group_name"]), members or range(job))
 
-        wrap(module, maker, before=note)
-    if hasattr(sys.modules.get(PACKAGE), "isend"):
-        return
-
-    def count(name: str, end: str, post: Callable[[MessageCounter, int], None]) -> None:
-        find, _ = _finder(module, name)
-
-        def note_message(_: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-            counter = _notes(os.getpid(), _counter_of, "messages between ranks are not counted")
-            if counter is not None:
-                peer = _rank_at(module, find, end, given)
-                if peer is not None and peer >= 0:  # else the message may come from any
-                    post(counter, peer)
-
-        wrap(module, name, before=note_message)
-
-    for blocking, end, post in (
-        ("send", "dst", MessageCounter.post_send),
-        ("recv", "src", MessageCounter.post_receive),
-    ):
-        calls = inspect.unwrap(getattr(module, blocking)).__code__.co_names
-        count(f"i{blocking}", end, post)
-        if f"i{blocking}" not in calls:
-            count(blocking, end, post)
+    wrap(module, maker, before=note)
 
 
 def _server() -> Path | None:
@@ -295,18 +282,13 @@ def _server() -> Path | None:
     return None if session is None else session.torch_servers / str(os.getpid())
 
 
-def _counter_of(server: Path) -> MessageCounter | None:
-    """One of messages; None if ranks have not the job's numbers."""
-    size = sys.modules[PACKAGE].get_world_size()
-    return MessageCounter(server) if size == current().identity.world_size else None
-
-
-@lru_cache(maxsize=2)
-def _notes(_pid: int, make: Callable[[Path], Notes], lacks: str) -> Notes | None:
+@lru_cache(maxsize=1)
+def _noter(_pid: int) -> CallNoter | None:
     """Open notes in shared memory; None where this process has no session, or no room there."""
     server = _server()
     try:
-        return None if server is None else make(server)
+        return None if server is None else CallNoter(server)
     except OSError as error:
+        lacks = "calls of collectives are not noted"
         log.once(lacks, f"{lacks} ({error})")
         return None

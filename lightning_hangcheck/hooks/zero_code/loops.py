@@ -1,19 +1,17 @@
 """What loops and Trainers of any kind do: steps, data, saves, stages, experiment records.
 
 A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose own hooks tell
-each step: their ranks have a step, a phase and a pace without a changed line. Where a callback or
-the script itself tells its steps, theirs count and ours add none. Learning-rate schedulers and the
-gradient scaler, which passes over the step of an optimizer whose gradients overflowed, only say
-that the loop goes on. Construction, stages, barriers and saves of Lightning's Trainer, Fabric,
-Hugging Face's Trainer and accelerate's Accelerator become sections. Lightning's Trainer calls the
-hooks of a callback of ours, too, which is not in its list; that of Hugging Face gets one.
+each step. Where a callback or the script itself tells its steps, theirs count and ours add none.
+Learning-rate schedulers and the gradient scaler, which passes over the step of an optimizer whose
+gradients overflowed, only say that the loop goes on. Lightning's Trainer calls the hooks of a
+callback of ours, too, which is not in its list; that of Hugging Face gets one.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -25,8 +23,6 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
-    switched_off,
-    unwrap,
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
@@ -37,7 +33,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.start import Number
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Before
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around
     from lightning_hangcheck.model.slugs import Phase
 
 
@@ -132,9 +128,15 @@ def _passing(number: Number) -> Callable[[Call], None]:
 def instrument_first_batch(module: ModuleType) -> None:
     """Watch the first batch of a DataLoader."""
     iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
-    # a step must not pay for what only its first batch can tell, so the watcher goes with that
-    first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
-    wrap(iterator, "__next__", first)
+    plain = iterator.__next__
+
+    def stop_watching(_: Call) -> None:
+        """A step must not pay for what only its first batch can tell."""
+        if iterator.__next__ is ours:  # else somebody has patched it since, and ours stays below
+            iterator.__next__ = plain
+
+    wrap(iterator, "__next__", in_section("first batch of a DataLoader", then=stop_watching))
+    ours = iterator.__next__
 
 
 def instrument_sharding(module: ModuleType) -> None:
@@ -198,43 +200,32 @@ def instrument_hooks(module: ModuleType) -> None:
 
     Their list stays as the user made it: scripts read it, count it, and compare it.
     """
-    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
 
-    # half a microsecond where we have no such hook; `wrap` would take two
-    @wraps(call_theirs)
-    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
-        nonlocal works
-        try:
-            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
-            # Lightning calls hooks of an epoch's end twice: the second time for what saves
-            if ours is not None and not named.get("monitoring_callbacks"):
-                rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
-                ours(trainer, trainer.lightning_module, *given, **rest)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
-            works = False
-            switched_off("Lightning's hooks is no longer watched", error, "; the program goes on")
-        call_theirs(trainer, hook_name, *given, **named)
+    def call_ours(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        trainer, hook = arguments[:2]
+        ours = getattr(_ours_of(trainer, hook), hook, None)
+        # Lightning calls hooks of an epoch's end twice: the second time for what saves
+        if ours is not None and not named.get("monitoring_callbacks"):
+            rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+            ours(trainer, trainer.lightning_module, *arguments[2:], **rest)
 
-    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
-
-    def calling_ours(hook: str) -> Before:
-        def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
-            trainer, *given = arguments
-            ours = _ours_of(trainer, hook)
-            if ours is not None:
-                getattr(ours, hook)(trainer, trainer.lightning_module, *given)
-
-        return call_ours
-
+    wrap(module, "_call_callback_hooks", before=call_ours)
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-        wrap(module, f"_call_callbacks_{hook}", before=calling_ours(hook))
+
+        def call_ours_of(
+            frame: FrameType, arguments: tuple[Any, ...], _: Mapping[str, Any], hook: str = hook
+        ) -> None:
+            call_ours(frame, (arguments[0], hook, *arguments[1:]), {})
+
+        wrap(module, f"_call_callbacks_{hook}", before=call_ours_of)
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
-    if hook == "setup" or trainer not in _guests:
+    ours: Any = _guests.get(trainer, False)
+    if hook == "setup" or ours is False:
         theirs = any(isinstance(callback, HangCheck) for callback in trainer.callbacks)
-        _guests[trainer] = None if theirs else _guests.get(trainer) or HangCheck()
-    return _guests[trainer]
+        ours = _guests[trainer] = None if theirs else ours or HangCheck()
+    return ours  # type: ignore[no-any-return] # one of both
 
 
 def instrument_fabric(module: ModuleType) -> None:

@@ -1,8 +1,8 @@
 """Records scripts that never heard of this package, when `hangcheck run` starts them.
 
 Python imports ``sitecustomize`` from `inject` before the script, in every process; that file
-decides whether it is in a rank, and only then comes here. What wraps frameworks (wrapt, 60 ms) is
-imported with the first of them: a rank that needs none does not pay for it.
+decides whether it is in a rank, and only then comes here. What wraps frameworks is imported with
+the first of them: a rank that needs none does not pay for it.
 """
 
 from __future__ import annotations
@@ -10,17 +10,19 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 REHEARSAL = "HANGCHECK_REHEARSAL"
@@ -50,7 +52,7 @@ FAMILIES = {
 """Packages that are one under two names; below, a module's name may begin with either word."""
 JOINING = (
     (_C10D, "zero_code.groups.instrument_joining"),
-    (_C10D, "zero_code.groups.instrument_notes"),
+    (_C10D, "zero_code.groups.instrument_groups"),
     (_C10D, "zero_code.groups.instrument_calls"),
     ("torch.distributed.rpc", "zero_code.groups.instrument_rpc"),
 )
@@ -149,6 +151,10 @@ def watch_ranks() -> None:
         on_import(module, "zero_code.loops.instrument_sections")
 
 
+_awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
+"""What is to be called with a module once that is imported."""
+
+
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
     """Call a function of ours with a module when that is imported, or now if it is there.
 
@@ -161,10 +167,44 @@ def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
 
         attempt(f"watching {module.__name__}", act)  # else the framework's import would fail
 
-    import wrapt
-
+    if not any(isinstance(finder, _Importing) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Importing())
     for name in modules_of(named):
-        wrapt.register_post_import_hook(instrument, name)
+        if name in sys.modules:
+            instrument(sys.modules[name])
+        else:
+            _awaited.setdefault(name, []).append(instrument)
+
+
+class _Importing:
+    """Has the loader that others find for an awaited module tell when it has executed that."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        others = [one for one in sys.meta_path if one is not self] if name in _awaited else ()
+        for other in others:
+            find = getattr(other, "find_spec", None)  # an old one has none: Python skips it, too
+            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
+            if spec is not None:
+                if spec.loader is not None:
+                    attempt(f"awaiting {name}", _tell_when_executed, spec.loader, name)
+                return spec
+        return None
+
+
+def _tell_when_executed(loader: Any, name: str) -> None:  # noqa: ANN401 - of any kind
+    execute = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        execute(module)
+        if module.__name__ == name:  # a loader may be that of several modules
+            with suppress(AttributeError):
+                del loader.exec_module
+            for instrument in _awaited.pop(name, ()):
+                instrument(module)
+
+    loader.exec_module = exec_module
 
 
 def modules_of(named: str) -> list[str]:

@@ -8,22 +8,11 @@ from typing import Any
 
 import pytest
 
-from lightning_hangcheck.hooks.loading import (
-    Load,
-    Source,
-    find_source,
-)
+from lightning_hangcheck.hooks.loading import Source, find_source, traps
 
 HERE = Source(offline=False, weight_files={Path("/m/model.safetensors"): 2_000_000})
 CACHED = Source("cache", offline=False, has_generation_config=True)
 NOWHERE = Source("hub", offline=False)
-
-
-def traps(source: Source, given: dict[str, Any]) -> str:
-    named = {"loader": "LlamaForCausalLM", "ranks": 1, **given}
-    load = Load("./modles/llama", named.pop("loader"), "model", named)
-    load.source, load.ranks = source, named.pop("ranks")
-    return "\n".join(load.traps())
 
 
 OF_CONFIG = {"loader": "GenerationConfig"}
@@ -48,7 +37,10 @@ OF_CONFIG = {"loader": "GenerationConfig"}
 def test_a_trap_is_named_and_what_is_none_is_not(
     source: Source, given: dict[str, Any], trap: str, named: bool
 ) -> None:
-    assert (trap in traps(source, given)) == named
+    arguments = {"loader": "LlamaForCausalLM", "ranks": 1, **given}
+    loader, ranks = arguments.pop("loader"), arguments.pop("ranks")
+    found = traps("./modles/llama", loader, arguments, source, ranks)
+    assert (trap in "\n".join(found)) == named
 
 
 def test_weights_are_found_as_transformers_finds_them(tmp_path: Path) -> None:

@@ -17,12 +17,7 @@ from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.session.collective_notes import (
-    noted_calls,
-    noted_groups,
-    noted_messages,
-    noted_sites,
-)
+from lightning_hangcheck.session.collective_notes import noted
 from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 if TYPE_CHECKING:
@@ -183,12 +178,12 @@ def test_groups_messages_and_collectives_are_noted(session: Session, program: St
     first = {**_watched(session), "RANK": "0", "LOCAL_RANK": "0"}
     running = program("calling_collectives.py", **first)
     server = session.torch_servers / str(running.pid)
-    assert noted_groups(server) == {"0": (0, 1), "1": (0, 1)}
+    notes = noted(server)
+    assert notes.groups == {"0": (0, 1), "1": (0, 1)}
     received, sent = -2, 2  # each rank plus one
     order = ((received, sent) * 4,)
-    assert noted_messages(server) == MessageCounts(sent={1: 4}, received={1: 4}, newest=order)
-    sites = noted_sites(server)
-    called = [sites[call.site] for call in noted_calls(server)]
+    assert notes.messages == MessageCounts(sent={1: 4}, received={1: 4}, newest=order)
+    called = [notes.sites[call.site].called for call in notes.calls]
     told = [(one.frames[-1].function, one.root, one.reduction) for one in called]
     assert told == [
         ("step", "", "SUM"),
@@ -197,5 +192,5 @@ def test_groups_messages_and_collectives_are_noted(session: Session, program: St
         ("finish", "root 1", "MAX"),
         ("finish", "", ""),
     ]
-    assert len(sites) == 4
+    assert len(notes.sites) == 4
     assert [frame.function for frame in called[0].frames] == ["<module>", "step"]
