@@ -90,9 +90,9 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
     def size_and_time(path: Path) -> tuple[int, float]:
         """Bytes, and when it was changed; of a folder the newest that lies in it counts."""
         if path.is_dir():
-            inside = [one.stat() for one in path.iterdir()]
-            newest = max((one.st_mtime for one in inside), default=path.stat().st_mtime)
-            return sum(one.st_size for one in inside), newest
+            inside = [file.stat() for file in path.iterdir()]
+            newest = max((status.st_mtime for status in inside), default=path.stat().st_mtime)
+            return sum(status.st_size for status in inside), newest
         with path.open("rb") as file:
             file.read(FIRST_BYTES)
         state = path.stat()
@@ -127,7 +127,9 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
 )
 def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     """What the ledger tells of the phases that made what --needs names, and from what."""
-    phases = [one for one in tell(subject.ledger()).phases if one.counts] if subject.needs else []
+    phases = (
+        [phase for phase in tell(subject.ledger()).phases if phase.counts] if subject.needs else []
+    )
     made: dict[str, PastPhase] = {}
     for path in subject.needs:
         whole = str(Path(path).absolute())
@@ -140,10 +142,10 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
         found = apart(FINGERPRINTS_LIMIT_S, lambda: list(_of_other_versions(made)))
     except (OSError, NoAnswerFromStorage) as error:
         return (warning(f"they cannot be compared: {error}", "ls -l"),)
-    told = ", ".join(f"{path} by phase {phase.name}" for path, phase in made.items())
+    shown = ", ".join(f"{path} by phase {phase.name}" for path, phase in made.items())
     return tuple(
         warning(problem, f"hangcheck ledger check {quote(phase)}") for problem, phase in found
-    ) or (ok(f"as they were made: {told}"),)
+    ) or (ok(f"as they were made: {shown}"),)
 
 
 def _of_other_versions(made: Mapping[str, PastPhase]) -> Iterator[tuple[str, str]]:
@@ -247,8 +249,8 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
     # checkpoints that are loaded together, and by their names are of other steps
     steps = {name: found[-1] for name in subject.loads if (found := STEP.findall(name))}
     if len(set(steps.values())) > 1:
-        told = ", ".join(f"{name} (step {step})" for name, step in steps.items())
-        sentence = f"checkpoints of several steps are loaded together: {told}"
+        shown = ", ".join(f"{name} (step {step})" for name, step in steps.items())
+        sentence = f"checkpoints of several steps are loaded together: {shown}"
         yield warning(sentence, advice="name those of one step: --loads step_N/...")
     backbone = read.get(subject.backbone or "")
     if backbone is not None:
@@ -349,7 +351,7 @@ def find_model(name: str, environment: Mapping[str, str]) -> Path:
     if path.exists() or name.startswith(("/", ".", "~")):
         return path
     kept = cache_folder(environment) / f"models--{name.replace('/', '--')}" / "snapshots"
-    return max(kept.glob("*"), key=lambda one: one.stat().st_mtime, default=path)
+    return max(kept.glob("*"), key=lambda folder: folder.stat().st_mtime, default=path)
 
 
 def _read_model(name: str, path: Path) -> ModelFiles:
@@ -357,9 +359,9 @@ def _read_model(name: str, path: Path) -> ModelFiles:
     index: dict[str, str] = {}
     config, files, safe = path / CONFIG_NAME, [path], []
     if path.is_dir():
-        files = sorted(one for one in path.iterdir() if one.suffix in (SAFE, *OF_TORCH))
+        files = sorted(file for file in path.iterdir() if file.suffix in (SAFE, *OF_TORCH))
         # as from_pretrained takes them: safetensors where there are any
-        safe = [one for one in files if one.suffix == SAFE]
+        safe = [file for file in files if file.suffix == SAFE]
         files = safe or files
         for file in path.glob(f"*{SAFE}.index.json" if safe else "*.index.json"):
             index |= _object(_json(file).get("weight_map"))
@@ -385,7 +387,9 @@ def _read_model(name: str, path: Path) -> ModelFiles:
     if isinstance(vocabulary, list):
         vocabulary = {pair[0]: number for number, pair in enumerate(vocabulary)}
     tokens = {str(token): int(number) for token, number in _object(vocabulary).items()}
-    tokens |= {str(one["content"]): int(one["id"]) for one in tokenizer.get("added_tokens") or ()}
+    tokens |= {
+        str(token["content"]): int(token["id"]) for token in tokenizer.get("added_tokens") or ()
+    }
     fields = None
     with suppress(BadUsage):  # no model of text, which is nobody's fault
         fields = read_fields(read_config(config)) if config.exists() else None
@@ -498,5 +502,5 @@ def _tensors(
         yield ".".join(within), content
     elif isinstance(content, dict | list) and id(content) not in seen and len(within) < DEEPEST:
         seen.add(id(content))
-        for name, one in content.items() if isinstance(content, dict) else enumerate(content):
-            yield from _tensors(one, (*within, str(name)), seen)
+        for name, item in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from _tensors(item, (*within, str(name)), seen)

@@ -331,8 +331,10 @@ def nccl_variables(subject: Subject) -> Iterator[Finding]:
     """Variables of NCCL under the names that torch had for them before 2.2."""
     for old in (f"NCCL_{name}" for name in RENAMED):
         if old in subject.environment:
-            told = f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
-            yield warning(told, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
+            sentence = (
+                f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
+            )
+            yield warning(sentence, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
 
 
 @check(
@@ -372,7 +374,10 @@ ABORT = "ncclCommAbort may never return (https://github.com/pytorch/pytorch/pull
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 KNOWN_HANGS = (
     ("linux", (0,), (5, 5), "", OLD_KERNEL, "boot a kernel of 5.5 or newer"),
-    *((one, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{one}>=2.29.3'") for one in NCCL),
+    *(
+        (name, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{name}>=2.29.3'")
+        for name in NCCL
+    ),
     (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
 )
 """What hangs, from the first version before the first that does not, on which machine; with who

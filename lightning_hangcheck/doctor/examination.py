@@ -131,9 +131,11 @@ def render(examination: Examination) -> str:
         )
     statuses = [answer.status for answer in answers]
     failures, warnings = statuses.count("failed"), statuses.count("warning")
-    told = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(warnings)
+    counts = [f"{failures} failed"] * bool(failures) + [several(warnings, "warning")] * bool(
+        warnings
+    )
     checks = f"{several(len(answers), 'check')} in {examination.seconds:.1f} s"
-    lines = [f"{', '.join(told) or 'all is well'}: {checks}"]
+    lines = [f"{', '.join(counts) or 'all is well'}: {checks}"]
 
     def add(label: str, texts: Sequence[str], status: str = "") -> None:
         first, *others = texts or [""]

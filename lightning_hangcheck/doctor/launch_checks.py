@@ -152,7 +152,7 @@ def master_address(subject: Subject) -> Finding | None:
         sentence = f"{point.source} {point.host!r} does not resolve ({error.strerror})"
         return failed(sentence, "export MASTER_ADDR=$(hostname -i)")
     nodes = subject.launch.nodes
-    if nodes > 1 and all(ipaddress.ip_address(one).is_loopback for one in found):
+    if nodes > 1 and all(ipaddress.ip_address(address).is_loopback for address in found):
         sentence = (
             f"{point.source} {point.host} is {found[0]}, which each of the {nodes} nodes takes for "
             "itself: every node waits alone"
@@ -180,8 +180,15 @@ def master_port(subject: Subject) -> Finding | None:
         return None  # the address is what fails
     if here:
         known = psutil.net_connections("tcp")  # by /proc/net: nobody is disturbed
-        listening = (one for one in known if one.status == psutil.CONN_LISTEN)
-        taken = next((one for one in listening if one.laddr and one.laddr.port == port), None)
+        listening = (connection for connection in known if connection.status == psutil.CONN_LISTEN)
+        taken = next(
+            (
+                connection
+                for connection in listening
+                if connection.laddr and connection.laddr.port == port
+            ),
+            None,
+        )
         if taken is None:
             return ok(f"port {port} is free here")
         holder = "a process that may not be seen"
@@ -233,7 +240,7 @@ def meeting_point(subject: Subject) -> MeetingPoint | None:
 
 def _addresses(host: str) -> list[str]:
     known = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
-    return list(dict.fromkeys(str(one[4][0]).partition("%")[0] for one in known))
+    return list(dict.fromkeys(str(row[4][0]).partition("%")[0] for row in known))
 
 
 @check(
@@ -250,7 +257,7 @@ def network_interface(subject: Subject) -> Finding:
         chosen = subject.environment.get(variable, "")
         # NCCL takes beginnings of names; = goes before exact ones, ^ before those left out
         names, exact = tuple(chosen.lstrip("^=").split(",")), chosen.lstrip("^").startswith("=")
-        fits = [one in names if exact else one.startswith(names) for one in up]
+        fits = [pattern in names if exact else pattern.startswith(names) for pattern in up]
         well = not all(fits) if chosen.startswith("^") else any(fits)
         if variable == "GLOO_SOCKET_IFNAME":
             well = set(chosen.split(",")) <= set(up)
@@ -263,7 +270,7 @@ def network_interface(subject: Subject) -> Finding:
         with suppress(OSError):
             host = socket.gethostname()
             known = socket.getaddrinfo(host, None, socket.AF_INET)
-            if all(ipaddress.ip_address(one[4][0]).is_loopback for one in known):
+            if all(ipaddress.ip_address(row[4][0]).is_loopback for row in known):
                 sentence = (
                     f"{host} resolves to a loopback address, and gloo takes the interface that the "
                     "host's own name resolves to: other nodes cannot reach it"

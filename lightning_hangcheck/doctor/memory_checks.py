@@ -61,19 +61,19 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
     use, _ = settle_use(config, fields, extras=subject.extras)
     plan = make_plan(Model(name, fields, count_weights(fields)), machine, use)
     size = f"{bytes_in_words(plan.weights)} in {plan.use.dtype}"
-    beside = sum(plan.extras.values())
-    more = f", {bytes_in_words(beside)} beside it" if beside else ""
-    told = f"{plan.model}: {size}{more}, context {plan.use.context}: {plan.reason}"
+    extra = sum(plan.extras.values())
+    more = f", {bytes_in_words(extra)} beside it" if extra else ""
+    facts = f"{plan.model}: {size}{more}, context {plan.use.context}: {plan.reason}"
     if not machine.gpus:  # often not the machine that the run will have
-        sentence = f"no GPU was found here; {told}"
+        sentence = f"no GPU was found here; {facts}"
         what_job = "say what the job will have:"
         return ok(sentence) if plan.fits else warning(sentence, for_a_job, advice=what_job)
     if plan.speed in ("fast", "good"):
         answer = seconds_in_words(float(f"{plan.seconds_per_token * ANSWER:.2g}"))
-        return ok("; ".join((told, f"about {answer} for {ANSWER} tokens", *plan.unused)))
+        return ok("; ".join((facts, f"about {answer} for {ANSWER} tokens", *plan.unused)))
     helps = [f"{way.change} ({way.speed})" for way in plan.ways_out if way.fits][:MOST_WAYS]
     found = failed if plan.speed == "too slow" else warning
-    return found(f"{told}; {plan.speed}", f"hangcheck plan {plan.model}", advice="\n".join(helps))
+    return found(f"{facts}; {plan.speed}", f"hangcheck plan {plan.model}", advice="\n".join(helps))
 
 
 def find_machine(

@@ -187,9 +187,11 @@ def try_ranks(
                     break
                 *lines, unread = (unread + data).split(b"\n")
                 # what comes after a failure and a restart is no news of the failure
-                heard = [note for line in lines if (note := read_note(line)) and not note.restarts]
-                trial.notes += heard
-                news = time.monotonic() if heard else news
+                new_notes = [
+                    note for line in lines if (note := read_note(line)) and not note.restarts
+                ]
+                trial.notes += new_notes
+                news = time.monotonic() if new_notes else news
             trial.exit_code = launcher.poll()
             # before they are ended, of which they complain too; pread, because the place in the
             # file is that of the writers
@@ -236,11 +238,11 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
     yield ok(found, START)
     begun = [note for note in notes if note.did == "begin"]
     for name, step in dict.fromkeys((note.name, note.step) for note in begun):
-        done = {one.rank: one for one in notes if one.did == "done" and one.name == name}
+        done = {note.rank: note for note in notes if note.did == "done" and note.name == name}
         pair = step.removeprefix("pair ").split("-") if step.startswith("pair ") else ()
         needed = set(map(int, pair)) or set(times)
         if needed - set(done):  # who has not come to the step keeps the others waiting in it
-            inside = {one.rank for one in begun if one.name == name}
+            inside = {note.rank for note in begun if note.name == name}
             waiting, absent = inside - set(done), needed - inside
             hangs = trial.silent_s is not None and not COMPLAINT.search(trial.last_words)
             who = f"rank {format_ranks(waiting)}" if waiting else "nobody"
@@ -254,7 +256,7 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
             right = float(len(times) * (len(times) + 1) // 2)
             wrong = [note for note in done.values() if note.sums != (right, right)]
             if wrong:
-                who = f"rank {format_ranks(one.rank for one in wrong)}"
+                who = f"rank {format_ranks(note.rank for note in wrong)}"
                 test = "have that host's memory and GPUs tested"
                 got = f"{who} got {wrong[0].sums}, not {right:g}"
                 yield failed(got, "dcgmi diag -r 3", advice=test, check=name)

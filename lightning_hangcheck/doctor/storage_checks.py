@@ -155,7 +155,7 @@ def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
         return None
     listed = system.find(root, maxdepth=depth, detail=True)
     start = len(str(root).rstrip("/")) + 1
-    files = {path[start:]: int(one.get("size") or 0) for path, one in listed.items()}
+    files = {path[start:]: int(entry.get("size") or 0) for path, entry in listed.items()}
     return files, shutil.disk_usage(root).free if "file" in system.protocol else None
 
 
@@ -248,10 +248,12 @@ def rclone_remotes(subject: Subject) -> Iterator[Finding]:
         number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
         for sentence, corrections, sure in _problems(values, environment, home):
             problems += 1
-            told = f"{file}:{number}: [{name}] {sentence}"
+            sentence_with_place = f"{file}:{number}: [{name}] {sentence}"
             lines_there = [f"{key} = {value}" for key, value in corrections.items()]
             block = "\n".join([f"[{name}]", *lines_there])
-            yield (worst if sure else warning)(told, block, advice="have these lines there:")
+            yield (worst if sure else warning)(
+                sentence_with_place, block, advice="have these lines there:"
+            )
     if remotes and not problems:
         yield ok(f"complete in {file}: {', '.join(remotes)}")
 
@@ -271,8 +273,8 @@ def _asked_of_rclone(
                 check=True,
                 env=dict(environment),
             )
-            told: dict[str, dict[str, str]] = json.loads(ran.stdout)
-            return told
+            remotes: dict[str, dict[str, str]] = json.loads(ran.stdout)
+            return remotes
     return None
 
 

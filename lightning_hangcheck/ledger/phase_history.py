@@ -89,7 +89,9 @@ class PastPhase(Struct, frozen=True, kw_only=True):
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
         """Whether it made just these files, with this content, as far as that is known."""
-        mine, others = ({one.path: one.digest for one in some} for some in (self.outputs, outputs))
+        mine, others = (
+            {file.path: file.digest for file in some} for some in (self.outputs, outputs)
+        )
         return bool(mine) and all(mine.values()) and mine == others
 
 
@@ -103,8 +105,10 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
 
     def last_done(self, name: str, outputs: Collection[str] | None = None) -> PastPhase | None:
         """Return the newest phase of this name that counts, and made just these files if named."""
-        named = (one for one in reversed(self.phases) if one.name == name and one.counts)
-        return next((one for one in named if outputs is None or one.made == set(outputs)), None)
+        named = (phase for phase in reversed(self.phases) if phase.name == name and phase.counts)
+        return next(
+            (phase for phase in named if outputs is None or phase.made == set(outputs)), None
+        )
 
     def resting_on(self, phase: PastPhase) -> tuple[PastPhase, ...]:
         """Return what was made from this one's files, directly or not, and is not stale yet."""
@@ -113,18 +117,18 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
         # an earlier run of it may have made the same: what rests on that rests on this one
         same = (
             at
-            for at, one in enumerate(self.phases)
-            if one.id == phase.id or (one.name == phase.name and one.made_same(phase.outputs))
+            for at, other in enumerate(self.phases)
+            if other.id == phase.id or (other.name == phase.name and other.made_same(phase.outputs))
         )
         for later in self.phases[next(same, -1) + 1 :]:
             if later.id == phase.id or not later.counts:
                 continue
             # an input is a file that was made, lies in a folder that was, or holds one
-            pairs = ((one.path, path) for one in later.inputs for path in made)
+            pairs = ((file.path, path) for file in later.inputs for path in made)
             if any(a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/") for a, b in pairs):
                 found.append(later)
                 made |= later.made
-        return tuple(one for one in found if not one.stale)
+        return tuple(phase for phase in found if not phase.stale)
 
 
 def process_alive(place: Place) -> bool | None:
@@ -152,9 +156,9 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) ->
             phase = phases[line.id]
             if isinstance(line, Measured):
                 metrics = {**phase.metrics, **line.metrics}
-                told = replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
+                changed = replace(phase, metrics=metrics, duration_s=max(0.0, line.after_s))
             elif isinstance(line, Ended):
-                told = replace(
+                changed = replace(
                     phase,
                     status="failed" if line.error else "done",
                     duration_s=max(0.0, line.duration_s),
@@ -165,15 +169,15 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) ->
                     offloaded=line.offloaded,
                 )
             elif isinstance(line, Reused):
-                told = replace(phase, reused=phase.reused + 1)
+                changed = replace(phase, reused=phase.reused + 1)
             else:
                 # run again, its files were replaced; where another phase was, they are only stale
                 by = phases.get(line.by)
                 if by is None or (by.name == phase.name and by.made == phase.made):
-                    told = replace(phase, discarded=line.why)
+                    changed = replace(phase, discarded=line.why)
                 else:
-                    told = replace(phase, stale=phase.stale or line.why)
-            phases[line.id] = told
+                    changed = replace(phase, stale=phase.stale or line.why)
+            phases[line.id] = changed
     for id_, phase in phases.items():
         if phase.status == "running":
             there = alive(phase.place)
@@ -230,9 +234,9 @@ def decide(
     earlier = history.last_done(name, outputs)
     if earlier is None:
         return Decision(act="run", why="it is not done yet")
-    now = inputs if inputs is not None else tuple(look(one.path) for one in earlier.inputs)
-    known, found = ({one.path: one for one in some} for some in (earlier.inputs, now))
-    pairs = [(one, found[path]) for path, one in known.items() if path in found]
+    now = inputs if inputs is not None else tuple(look(file.path) for file in earlier.inputs)
+    known, found = ({file.path: file for file in some} for some in (earlier.inputs, now))
+    pairs = [(file, found[path]) for path, file in known.items() if path in found]
     pairs += [(output, look(output.path)) for output in earlier.outputs]
     changes = [f"{path} is a new input" for path in found if path not in known]
     changes += [f"{path} is not an input any more" for path in known if path not in found]
@@ -306,8 +310,8 @@ def stale_in_words(decision: Decision) -> str:
 
 
 def _metrics(phase: PastPhase) -> str:
-    told = ", ".join(f"{name} {value:g}" for name, value in phase.metrics.items())
-    return told or "no metrics"
+    shown = ", ".join(f"{name} {value:g}" for name, value in phase.metrics.items())
+    return shown or "no metrics"
 
 
 def _price(phase: PastPhase, prices: Prices) -> str:

@@ -143,19 +143,19 @@ class Stalls:
         return tuple(self._over)
 
     def _close(self, seconds: float) -> None:
-        standing, self._standing = self._standing, None
-        if standing is None:
+        raised, self._standing = self._standing, None
+        if raised is None:
             return
-        cause = standing.cause or ""
+        cause = raised.cause or ""
         self._over.append(
             Stall(
-                verdict=standing.verdict,
+                verdict=raised.verdict,
                 cause=cause,
-                phase=standing.phase or "",
+                phase=raised.phase or "",
                 seconds=round(seconds, 3),
-                rank_hours=round(rank_hours(standing.world_size, seconds), 6),
+                rank_hours=round(rank_hours(raised.world_size, seconds), 6),
                 explained=cause not in ("", "unknown"),
-                summary=standing.summary,
+                summary=raised.summary,
             )
         )
 

@@ -133,8 +133,8 @@ class RunNow(Struct, frozen=True, kw_only=True):
     @property
     def verdict_key(self) -> Hashable:
         """What tells a verdict from the one before; its seconds do not."""
-        told = self.verdict
-        return told and (told.verdict, told.cause, told.culprits)
+        verdict = self.verdict
+        return verdict and (verdict.verdict, verdict.cause, verdict.culprits)
 
     @property
     def change_key(self) -> Hashable:
@@ -163,7 +163,7 @@ def ranks_now(
     rank without a page has ended.
     """
     # ranks that this machine's sidecar saw: one of them without a page has ended
-    seen = {one.rank for one in record.ranks} if record is not None and here else set()
+    seen = {place.rank for place in record.ranks} if record is not None and here else set()
     found: dict[int, RankNow] = {}
     for rank in sorted(seen.union(range(record.world_size))) if record is not None else ():
         ended = over or rank in seen
@@ -183,20 +183,20 @@ def ranks_now(
         # what a verdict in force says of a rank that is stuck or waits outlives its process
         ended = (over or row.rank in seen) and row.standing in ("runs", "unseen")
         found[row.rank] = replace(row, standing="ended") if ended else row
-    saved = any(one.beat.save is not None for one in running)
+    saved = any(rank.beat.save is not None for rank in running)
     for page in running:
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
         # a verdict in force says how a rank stands that runs, its page all else
-        beat, standing = page.beat, known.standing
+        beat, state = page.beat, known.standing
         kept, kept_at = _kept(beat, saved=saved)
-        if standing not in ("gone", "stuck", "stopped", "waits"):
+        if state not in ("gone", "stuck", "stopped", "waits"):
             # when its sidecar looks, too; before its pace is known, loading a model takes its time
             quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
-            standing = "silent" if page.silent_s >= quiet_s else "runs"
+            state = "silent" if page.silent_s >= quiet_s else "runs"
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
         found[page.rank] = replace(
             known,
-            standing=standing,
+            standing=state,
             silent_s=page.silent_s,
             phase=beat.phase or known.phase,
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
@@ -476,8 +476,8 @@ def _mark(folder: RunFolder) -> tuple[list[tuple[int, int]], float]:
     Returns:
         They, and when the newest of them changed.
     """
-    folders = [one.journals for one in folders_of_job(folder) if one.journals.is_dir()]
-    journals = [path for one in folders for path in sorted(one.iterdir())]
+    folders = [session.journals for session in folders_of_job(folder) if session.journals.is_dir()]
+    journals = [path for session in folders for path in sorted(session.iterdir())]
     files = [folder.verdict_file, folder.run_file, *journals]
     found = [(file.stat().st_mtime_ns, file.stat().st_size) for file in files if file.exists()]
     newest = max((changed_ns for changed_ns, _ in found), default=0)

@@ -197,7 +197,7 @@ def read_fields(config: Mapping[str, object]) -> Fields:
     text = _text_part(config)
     sizes: dict[str, int] = {}
     for field, names in NAMES.items():
-        name = next((one for one in names if text.get(one) is not None), None)
+        name = next((key for key in names if text.get(key) is not None), None)
         value, most = text.get(name or ""), LARGEST_SIZES.get(field, LARGEST_SIZE)
         whole = isinstance(value, int) and not isinstance(value, bool)
         if name is not None and not (whole and 0 <= int(str(value)) <= most):

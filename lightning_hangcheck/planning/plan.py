@@ -283,13 +283,13 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
 
     # the nearest buffers, none of 0 samples, and the micro batches on both sides that fit this one
     below = buffer - buffer % at_once
-    buffers = sorted(filter(None, (below, below + at_once)), key=lambda one: abs(one - buffer))
-    ways = [f"buffer={one} ({several(one // at_once, 'step')})" for one in buffers]
+    buffers = sorted(filter(None, (below, below + at_once)), key=lambda size: abs(size - buffer))
+    ways = [f"buffer={size} ({several(size // at_once, 'step')})" for size in buffers]
     share, left = divmod(buffer, world_size)
     sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
-    firsts = (next((one for one in side if share % one == 0), 0) for side in sides)
+    firsts = (next((size for size in side if share % size == 0), 0) for side in sides)
     fitting = sorted(filter(None, firsts), key=lambda first: abs(first - micro_batch))
-    ways += [f"micro_batch={one} ({several(share // one, 'step')})" for one in fitting]
+    ways += [f"micro_batch={size} ({several(share // size, 'step')})" for size in fitting]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
         f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",

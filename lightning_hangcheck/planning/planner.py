@@ -341,8 +341,8 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
     def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
         made = outline(model, machine, replace(plan.use, **changed))
         better = SPEEDS.index(made.speed) < SPEEDS.index(plan.speed)
-        told = "fits" if made.fits else "better" if better else "not enough"
-        outcome = f"{told}: {made.reason}"
+        result = "fits" if made.fits else "better" if better else "not enough"
+        outcome = f"{result}: {made.reason}"
         return WayOut(change=change, outcome=outcome, fits=made.fits, speed=made.speed)
 
     # other formats, with what is gained only where it is
@@ -403,9 +403,9 @@ def make_plan(
     # the slower class first, then what is carried, then what is left
     plan = max(
         plans.values() or [outline(model, machine, use)],
-        key=lambda one: (SPEEDS.index(one.speed), one.seconds_per_pass, -one.least_left),
+        key=lambda plan: (SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left),
     )
-    hardest = next((name for name, one in plans.items() if one is plan), "")
+    hardest = next((name for name, made in plans.items() if made is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     ways = [] if plan.speed in ("fast", "good") else list(ways_out(model, plan))
     if plan.fits:  # in main memory: only what would be faster helps
@@ -421,7 +421,7 @@ def make_plan(
         plan,
         unused=(unused,) if least is not None else (),
         notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
-        phases=tuple(replace(one, name=name) for name, one in plans.items()),
+        phases=tuple(replace(made, name=name) for name, made in plans.items()),
         ways_out=tuple(sorted(ways, key=lambda way: not way.fits)),
     )
 
