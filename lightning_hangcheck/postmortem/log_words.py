@@ -484,6 +484,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r"Saving (?:[\w.']+ ){0,3}(?:checkpoint|model|state|weights|optimizer)")),
     ("Retrieving full model state dict", "saving", _any),
     ("Training finished", "finished", _any),
+    ("Training completed", "finished", _any),
     ("Trainer.fit` stopped:", "finished", _any),
 )
 # fmt: on

@@ -244,6 +244,16 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["`Trainer.fit` stopped: `max_epochs=3` reached."],
         {"verdict": "healthy"},
     ),
+    "a job that ended well after what it survived, and as its connections closed": (
+        [raised(None, "OSError: no cache"), "`Trainer.fit` stopped: `max_epochs=3` reached.",
+         "x [4] NCCL WARN Net : Connection closed by remote peer 10.0.0.7<54862>"],
+        {"verdict": "healthy"},
+    ),
+    "what is raised after the training is no success": (
+        ["`Trainer.fit` stopped: `max_epochs=3` reached.", raised(2, "OSError: disk full"),
+         "[rank0]: done"],
+        {"verdict": "crashed", "culprits": (2,)},
+    ),
     "logs without any trouble": (["[rank0]: epoch 3 loss 0.1"], {"verdict": "healthy"}),
     "of a job that was restarted the last round counts": (
         [raised(1, "KeyError: 'label'"),
