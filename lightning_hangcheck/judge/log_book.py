@@ -45,6 +45,9 @@ ASPECTS: dict[Cause, str] = {
 }
 """Which remedies of a cause help against what logs tell."""
 
+CLOSED_AT_THE_END = ("peer_lost", "network")
+SURVIVED = ("exception", "own_error", "memory", "gave_up", "unreachable")
+"""Kinds of facts that tell of no end where the rank went on to its own."""
 ALL_PRINT = 16
 """In larger jobs only rank 0 and ranks in trouble write lines."""
 TRAINING_FINISHED = 12
@@ -131,7 +134,7 @@ class LogBook:
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups([fact for reading in readings for fact in reading.facts]):
+        for fact in _with_groups([fact for one in readings for fact in _not_survived(one.facts)]):
             self.by_kind[fact.kind].append(fact)
         waits = self.of("timeout", "status", "call")
         self.waiting = set(known(wait.rank for wait in waits))
@@ -299,6 +302,18 @@ def _without_numbers(text: str) -> str:
 def overslept(fact: LogFact) -> bool:
     """Whether a time-out came so late that its process, or the machine, must have stood still."""
     return bool(fact.ran_ms and fact.limit_ms and fact.ran_ms > 1.5 * fact.limit_ms + 60_000)
+
+
+def _not_survived(facts: Sequence[LogFact]) -> Iterator[LogFact]:
+    """Leave out what a rank wrote before it finished well, and connections that its end closed."""
+    last = {fact.rank: fact.line for fact in facts if fact.kind == "finished"}
+    anybody = max(last.values(), default=0)
+    for fact in facts:
+        whose = max(last.get(fact.rank, 0), last.get(None, 0))
+        until = anybody if fact.rank is None else whose
+        early = fact.kind in SURVIVED and fact.line < until
+        if not early and not (until and fact.kind in CLOSED_AT_THE_END):
+            yield fact
 
 
 def _of_default(fact: LogFact) -> LogFact:

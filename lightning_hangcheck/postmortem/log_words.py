@@ -84,8 +84,11 @@ _RAISED = re.compile(r"^(?:[A-Za-z_][\w.]*\.)?[A-Z_]\w*(?:$|: |:$)")
 _PYTHON_CALL = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), in (?P<function>.+)')
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _CHAIN = ("During handling of the above", "The above exception was the direct", "Original Trace")
+_CONTAINED = ("Exception ignored", "--- Logging error ---", "exception was never retrieved")
+"""What Python writes before a traceback that it goes on from."""
 _OF_NETWORK = re.compile(
-    r"NET/|[Tt]imed? ?out|Connection|Got completion|remote peer|[Ss]ocket|Broken pipe|RemoteError"
+    r"[Tt]imed? ?out|Connection|Got completion|completed with error|remote peer|Broken pipe"
+    r"|[Ss]ocket.* fail|truncated|Call to ibv_|RemoteError"
 )
 _OF_NODE = re.compile(r"No space left on device|shared memory segment|Cuda failure.*out of memory")
 _OF_USE = "Duplicate GPU"
@@ -288,6 +291,9 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _exception(fact: LogFact, _: str, around: Around) -> Facts:
+    before = around.above.rstrip().rpartition("\n")[2]
+    if any(word in before for word in _CONTAINED):
+        return []
     for most in (80, 400):
         lines = around.below(most)[1:]
         end = next((n for n, line in enumerate(lines) if line[:1].strip(" \t+|")), len(lines))
@@ -484,6 +490,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r"Saving (?:[\w.']+ ){0,3}(?:checkpoint|model|state|weights|optimizer)")),
     ("Retrieving full model state dict", "saving", _any),
     ("Training finished", "finished", _any),
+    ("Training completed", "finished", _any),
     ("Trainer.fit` stopped:", "finished", _any),
 )
 # fmt: on

@@ -244,7 +244,28 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["`Trainer.fit` stopped: `max_epochs=3` reached."],
         {"verdict": "healthy"},
     ),
-    "logs without any trouble": (["[rank0]: epoch 3 loss 0.1"], {"verdict": "healthy"}),
+    "a job that ended well after what it survived, and as its connections closed": (
+        [raised(None, "OSError: no cache"), "`Trainer.fit` stopped: `max_epochs=3` reached.",
+         "x [4] NCCL WARN Net : Connection closed by remote peer 10.0.0.7<54862>"],
+        {"verdict": "healthy"},
+    ),
+    "what Python itself goes on from": (
+        ["[rank1]: Exception ignored in: <function X.__del__ at 0x7f>",
+         raised(1, "AttributeError: 'X' object has no attribute 'fd'"), "[rank0]: step 3"],
+        {"verdict": "healthy"},
+    ),
+    "what is raised after the training is no success": (
+        ["`Trainer.fit` stopped: `max_epochs=3` reached.", raised(2, "OSError: disk full"),
+         "[rank0]: done"],
+        {"verdict": "crashed", "culprits": (2,)},
+    ),
+    "logs without any trouble": (
+        ["[rank0]: epoch 3 loss 0.1",
+         "x:1:2 [0] NCCL WARN NET/Plugin: Failed to find ncclNetPlugin_v6 symbol.",
+         "x:1:2 [0] NCCL WARN NET/OFI Only EFA provider is supported",
+         "x:1:2 [0] misc/ibvwrap.cu:63 NCCL WARN Failed to open libibverbs.so[.1]"],
+        {"verdict": "healthy"},
+    ),
     "of a job that was restarted the last round counts": (
         [raised(1, "KeyError: 'label'"),
          "[default] Worker group FAILED. 3/3 attempts left; will restart worker group",
