@@ -52,7 +52,7 @@ def read_link(path: str) -> str:
 
 def process_ids() -> list[int]:
     """List all processes that are seen from here."""
-    return [int(one) for one in os.listdir("/proc") if one.isdecimal()]  # noqa: PTH208 - hot
+    return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - hot
 
 
 def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:

@@ -126,9 +126,9 @@ def read_option(name: str, text: str, said: str = "") -> object:
     if name in MAY_BE_OFF and text.lower() in OFF:
         return 0.0
     plain = {"1": "true", "0": "false", "yes": "true", "no": "false"}.get(text.lower(), text)
-    told = {name: plain if isinstance(default, bool) else text}
+    given = {name: plain if isinstance(default, bool) else text}
     try:
-        value: object = getattr(msgspec.convert(told, Settings, strict=False), name)
+        value: object = getattr(msgspec.convert(given, Settings, strict=False), name)
     except msgspec.ValidationError as error:
         why = str(error).partition(" - at")[0]
         kind = next(one.type for one in msgspec.structs.fields(Settings) if one.name == name)

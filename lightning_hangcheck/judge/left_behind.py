@@ -125,13 +125,13 @@ class Board:
                 if record.entries or record.messages:
                     number = max(self.last_number[record.group], record.last_enqueued)
                     self.last_number[record.group] = number
-            for record, one in reversed(still_open(flight)):
-                if isinstance(one, Message):
-                    peer = rank + one.away
-                    op = f"send to rank {peer}" if one.sends else f"recv from rank {peer}"
-                    self.heads[rank] = Head(record.group, one.seq, op, one)
-                elif one.seq > self.through[rank, record.group]:
-                    self.heads[rank] = Head(record.group, one.seq, one.op)
+            for record, operation in reversed(still_open(flight)):
+                if isinstance(operation, Message):
+                    peer = rank + operation.away
+                    op = f"send to rank {peer}" if operation.sends else f"recv from rank {peer}"
+                    self.heads[rank] = Head(record.group, operation.seq, op, operation)
+                elif operation.seq > self.through[rank, record.group]:
+                    self.heads[rank] = Head(record.group, operation.seq, operation.op)
         for group, ranks in knows.items():  # where no record names its members, who knows it
             self.members.setdefault(group, tuple(sorted(ranks)))
 
@@ -181,7 +181,10 @@ class Board:
         if record is None:
             return "unknown"
         wanted = rank - peer, not message.sends
-        if any((one.away, one.sends) == wanted and not one.retired for one in record.messages):
+        if any(
+            (message.away, message.sends) == wanted and not message.retired
+            for message in record.messages
+        ):
             return "open"
         if record.entries or record.messages or len(self.members[head.group]) != 2:
             return "unknown"
@@ -261,7 +264,7 @@ class _Search:
             self._count_absent(head, waiting, idle)
         for rank in stands["unknown"]:
             if rank not in board.heads:
-                self.doubtful[rank] += [(one, head) for one in waiting]
+                self.doubtful[rank] += [(waiter, head) for waiter in waiting]
         self.unknown.update(dict.fromkeys(untold, head))
         if not due and not untold and not stands["ended"]:
             self.stuck_together.append((head, waiting))
@@ -305,9 +308,9 @@ class _Search:
         """Name the culprits, or say what is proven without any."""
         # where few are absent they are late; where most are, those that came may be ahead
         absent: dict[bool, list[Absent]] = {True: [], False: []}
-        for one in self.absent.values():
-            few = 2 * len(one.ranks) <= len(self.board.members[one.head.group])
-            absent[few].append(one)
+        for missing in self.absent.values():
+            few = 2 * len(missing.ranks) <= len(self.board.members[missing.head.group])
+            absent[few].append(missing)
         found = self._mismatch()
         if found is None and (absent[True] or self.ended):
             found = self._of_culprits(absent[True])
@@ -341,7 +344,7 @@ class _Search:
         culprits = tuple(rank for rank in every if rank not in largest) if majority else ()
         each = ", ".join(
             f"{name_ranks(ranks)} {verb(ranks, 'is', 'are')} in {way}"
-            for way, ranks in sorted(ways.items(), key=lambda one: len(one[1]))
+            for way, ranks in sorted(ways.items(), key=lambda item: len(item[1]))
         )
         where = f"#{head.seq} of {board.name(head.group)}"
         who = "" if majority else "; which of them is wrong is not told by their records"
@@ -360,12 +363,12 @@ class _Search:
         )
 
     def _of_culprits(self, late: list[Absent]) -> LeftFinding:
-        board, sentences, told = self.board, [], set[int]()
+        board, sentences, blamed = self.board, [], set[int]()
         # each rank once, by the operation for which most wait
         for absent in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
-            if not (ranks := absent.ranks - told):
+            if not (ranks := absent.ranks - blamed):
                 continue
-            told |= ranks
+            blamed |= ranks
             have, place = verb(ranks, "has", "have"), board.last_call(min(ranks))
             after = f" after its last call at {short_place(place)}" if place is not None else ""
             own = verb(ranks, "it is in its own code", "they are in their own code")
@@ -384,7 +387,7 @@ class _Search:
                 f"{board.of(head) if len(ended) == 1 else head.short} is still open on {who} "
                 f"and has ended on {on}: the GPU, driver or link of {who} did not finish it"
             )
-        culprits = tuple(sorted({*told, *(rank for rank, _, _ in self.ended)}))
+        culprits = tuple(sorted({*blamed, *(rank for rank, _, _ in self.ended)}))
         return LeftFinding(
             cause="rank_stalled",
             aspect="not_entered" if late else "device",
@@ -396,7 +399,7 @@ class _Search:
         )
 
     def _of_transport(self) -> LeftFinding:
-        head, ranks = max(self.stuck_together, key=lambda one: len(one[1]))
+        head, ranks = max(self.stuck_together, key=lambda item: len(item[1]))
         why = "the transport between them (network, NVLink, a GPU) does not move"
         first = all(record.last_completed <= 0 for record in self.board.columns.values())
         if first:
@@ -413,7 +416,7 @@ class _Search:
         missing = sorted(rank for rank in self.unknown if rank not in self.board.flights)
         if missing:
             head = self.unknown[missing[0]]
-            waits = [one for one, enders in self.enders.items() if set(enders) & set(missing)]
+            waits = [waiter for waiter, enders in self.enders.items() if set(enders) & set(missing)]
             return self._nobody(
                 "unknown",
                 "no_dump",
@@ -434,19 +437,22 @@ class _Search:
                 "nothing else open: who is at fault is not proven",
                 EvidenceItem("guess", None, guess),
             )
-        told = {**self.unknown, **{rank: one[0][1] for rank, one in self.doubtful.items()}}
-        rank, head = min(told.items())
+        unclear = {
+            **self.unknown,
+            **{rank: waiting[0][1] for rank, waiting in self.doubtful.items()},
+        }
+        rank, head = min(unclear.items())
         return self._nobody(
             "unknown",
             "no_dump",
             0.3,
-            f"ranks wait for {name_ranks(told)} in {self.board.of(head)}; their records do not "
+            f"ranks wait for {name_ranks(unclear)} in {self.board.of(head)}; their records do not "
             "tell whether it has ended there",
-            EvidenceItem("guess", rank, f"a guess: {name_ranks(told)} did not come"),
+            EvidenceItem("guess", rank, f"a guess: {name_ranks(unclear)} did not come"),
         )
 
     def _of_circle(self) -> LeftFinding:
-        told = "; ".join(
+        circle = "; ".join(
             f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {self.board.of(head)}"
             for head, ranks in self.by_head[:4]
         )
@@ -454,7 +460,7 @@ class _Search:
             "collective_mismatch",
             "order",
             0.6,
-            f"ranks wait for each other in several groups: {told}; which of them left the common "
+            f"ranks wait for each other in several groups: {circle}; which of them left the common "
             "order is not told by their records",
         )
 
@@ -534,13 +540,19 @@ def judge_left(case: Case) -> LeftFinding | None:
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
     board = Board(flights)
     found = [_Search(board, case.run.world_size).finding()] if board.heads else []
-    if case.left and (told := find_in_logs(LogBook(case.left.logs))) is not None:
+    if case.left and (from_logs := find_in_logs(LogBook(case.left.logs))) is not None:
         if flights:  # logs say that they hold no records; those are here
-            gaps = tuple(gap for gap in told.gaps if gap.kind != "flight_record")
-            told = replace(told, gaps=gaps)
-        found.append(told)
+            gaps = tuple(gap for gap in from_logs.gaps if gap.kind != "flight_record")
+            from_logs = replace(from_logs, gaps=gaps)
+        found.append(from_logs)
     order = {"hang": 1, "suspect": 2}
-    found.sort(key=lambda one: (not one.culprits, order.get(one.kind, 0), one.cause == "unknown"))
+    found.sort(
+        key=lambda finding: (
+            not finding.culprits,
+            order.get(finding.kind, 0),
+            finding.cause == "unknown",
+        )
+    )
     if len(found) < 2:
         return found[0] if found else None
     first, other = found

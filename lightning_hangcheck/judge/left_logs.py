@@ -109,12 +109,12 @@ def _failed(book: LogBook) -> VerdictKind:
 
 def killed(book: LogBook) -> LeftFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
-    exits = [one for one in book.of("exit") if one.code is not None]
-    exits = [one for one in exits if one.rank is not None] or exits  # the rest says it again
+    exits = [fact for fact in book.of("exit") if fact.code is not None]
+    exits = [fact for fact in exits if fact.rank is not None] or exits  # the rest says it again
     for fact in book.of("task"):
         reason, before = fact.error.lower(), book.before_timeouts(fact)
         memory = "out of memory" in reason
-        if not any(one in reason for one in DEADLY) or before is False:
+        if not any(word in reason for word in DEADLY) or before is False:
             continue
         if not memory and (before is None or ("killed" in reason and book.of("exception"))):
             continue  # srun kills all tasks when one has failed
@@ -126,27 +126,29 @@ def killed(book: LogBook) -> LeftFinding | None:
         who = fact.ranks if is_rank else ()
         return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
-        pids = {one.pid for one in kernel if one.pid}
-        who = known(one.rank for one in exits if one.pid in pids)
-        who = who or known(one.rank for one in exits if one.code == -9)
+        pids = {fact.pid for fact in kernel if fact.pid}
+        who = known(fact.rank for fact in exits if fact.pid in pids)
+        who = who or known(fact.rank for fact in exits if fact.code == -9)
         who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
         text = f"the kernel killed {name_ranks(who) if who else 'a process'} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
         return book.finding(_failed(book), "memory_pressure", text, facts, who)
-    first = [one for one in exits if one.code in KILLED and book.before_timeouts(one) is not False]
-    began = min((one.when for one in exits if one.when), default="")
-    first = [one for one in first if one.when in ("", began) and one.rank not in book.waiting]
-    ranks = known(one.rank for one in first)
+    first = [
+        fact for fact in exits if fact.code in KILLED and book.before_timeouts(fact) is not False
+    ]
+    began = min((fact.when for fact in exits if fact.when), default="")
+    first = [fact for fact in first if fact.when in ("", began) and fact.rank not in book.waiting]
+    ranks = known(fact.rank for fact in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
     # on its node; the other nodes' ranks are not told apart by it
-    local = () if ranks else known(one.group_rank for one in first)
-    signals = " and ".join(sorted({KILLED[one.code or 0] for one in first}))
+    local = () if ranks else known(fact.group_rank for fact in first)
+    signals = " and ".join(sorted({KILLED[fact.code or 0] for fact in first}))
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
     subject = f"the process of local {name_ranks(local)}" if local else subject
     text = f"{subject} {'were' if len(ranks or local) > 1 else 'was'} ended by {signals}."
     text += " The log does not say who sent it." if "SIGKILL" in signals else ""
-    sure = all(book.before_timeouts(one) for one in first)
+    sure = all(book.before_timeouts(fact) for fact in first)
     who, guessed = (ranks, local) if sure else ((), ranks)
     return book.finding(_failed(book), "process_dead", text, first, who, guessed=guessed,
                         aspect=KILLED_SO.get(signals, "native"))  # fmt: skip
@@ -166,9 +168,9 @@ def own_failures(book: LogBook) -> list[LogFact]:
         )
 
     failed = [fact for fact in book.of("exception") if is_own(fact)]
-    told = " ".join(fact.error for fact in failed)
+    said = " ".join(fact.error for fact in failed)
     more = (replace(fact, error=fact.error or fact.text) for fact in book.of("memory", "own_error"))
-    failed += [fact for fact in more if fact.error[:60] not in told and is_own(fact)]
+    failed += [fact for fact in more if fact.error[:60] not in said and is_own(fact)]
     return failed + [fact for fact in book.of("exit") if is_own(fact)]
 
 
@@ -194,9 +196,9 @@ def raised(book: LogBook) -> LeftFinding | None:
     same = set(known(fact.rank for fact in early if fact.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
     ends = book.of("exit")
-    heard = bool(book.heard - ranks) or bool(ends)
+    others_wait = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
-    alone = ranks == same and not everybody and (heard or own) and not in_vain
+    alone = ranks == same and not everybody and (others_wait or own) and not in_vain
     native = "Fatal Python error" in early[0].error  # others' time-outs may end in one, too
     alone &= not native or book.before_timeouts(early[0]) is True
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
@@ -280,15 +282,15 @@ def _apart(
     each = list(each)
     counts = Counter(contents.values()).most_common()
     clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
-    clear = clear and not _nearly(one.sizes for one in each)
+    clear = clear and not _nearly(fact.sizes for fact in each)
     odd = sorted(rank for rank, content in contents.items() if clear and content != counts[0][0])
-    told = (
-        f"{name_ranks(rank for rank, one in contents.items() if one == content)} in {content}"
+    parts = (
+        f"{name_ranks(rank for rank, own in contents.items() if own == content)} in {content}"
         for content, _ in counts[::-1][:4]
     )
-    text = f": {'; '.join(told)}." if contents else "."
+    text = f": {'; '.join(parts)}." if contents else "."
     text += "" if odd else " The log does not say which of them is wrong."
-    other_ops = odd and len({one.op for one in each}) > 1
+    other_ops = odd and len({fact.op for fact in each}) > 1
     return odd, "rank_diverged" if other_ops else "collective_mismatch", text
 
 
@@ -326,7 +328,7 @@ def did_not_reach_barrier(book: LogBook) -> LeftFinding | None:
     facts = book.of("barrier")
     if not facts:
         return None
-    fact = max(facts, key=lambda one: len(one.ranks))
+    fact = max(facts, key=lambda each: len(each.ranks))
     alone = len(fact.ranks) >= book.world - 1 > 1
     limit_s = (fact.limit_ms or 0) / 1000
     text = f"{name_ranks(fact.ranks)} did not reach the monitored barrier"
@@ -339,7 +341,7 @@ def did_not_reach_barrier(book: LogBook) -> LeftFinding | None:
 
 def lagging(book: LogBook) -> LeftFinding | None:
     """Torch's desync report: who finished the last common operation and did not join the next."""
-    reports = [one for one in book.of("desync") if one.ranks]
+    reports = [fact for fact in book.of("desync") if fact.ranks]
     if not reports or book.other_groups:
         return None  # without a group its numbers are nobody's
     fact = reports[-1]
@@ -461,8 +463,8 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
         [word.when for word in book.said_by(state.rank for state in states) if word.when]
         for states in (inside, late)
     )
-    told = bool(book.clocks_agree and in_it and not_in_it)
-    return told and max(not_in_it) < min(in_it)
+    known = bool(book.clocks_agree and in_it and not_in_it)
+    return known and max(not_in_it) < min(in_it)
 
 
 def all_inside(book: LogBook) -> LeftFinding | None:
@@ -482,7 +484,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             "name. Nothing tells for whom they waited."
         )
         return book.finding("hang", "unknown", text + slept, facts) if facts else None
-    name, states = max(waits.items(), key=lambda one: len(one[1]))
+    name, states = max(waits.items(), key=lambda item: len(item[1]))
     seq = min(state.seq or 0 for state in states)
     inside = [state for state in states if state.seq == seq]
     others = [state for state in states if state.seq != seq]
@@ -532,7 +534,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
 
 def never_came(book: LogBook) -> LeftFinding | None:
     """Processes waited at the meeting point for others that did not come."""
-    if stores := [one for one in book.of("store") if one.ranks]:
+    if stores := [fact for fact in book.of("store") if fact.ranks]:
         lost = all(any(word in store.error for word in LOST) for store in stores)
         roots = {rank for store in stores for rank in store.ranks}
         whole = (
@@ -549,8 +551,8 @@ def never_came(book: LogBook) -> LeftFinding | None:
     facts = book.of("rendezvous")
     if not facts:
         return None
-    short = [one for one in facts if one.count and (one.seq or 0) < one.count]
-    fact = max(short or facts, key=lambda one: (one.seq or 0, one.line))
+    short = [fact for fact in facts if fact.count and (fact.seq or 0) < fact.count]
+    fact = max(short or facts, key=lambda each: (each.seq or 0, each.line))
     text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
     text += " to the meeting point"
     text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."

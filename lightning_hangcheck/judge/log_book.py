@@ -152,12 +152,12 @@ class LogBook:
         slept = any(map(overslept, self.of("timeout")))
         self.clocks_agree = not slept and not any(reading.clock_went_back for reading in readings)
         self.groups = self._groups()
-        told = [reading.world_size for reading in readings]
-        told += [one.count or 0 for one in self.of("communicator", "ras_equal", "rendezvous")]
+        sizes = [reading.world_size for reading in readings]
+        sizes += [fact.count or 0 for fact in self.of("communicator", "ras_equal", "rendezvous")]
         for state in self.groups.get("default", {}).values():
             if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
-                told.append(state.sizes[1] // state.sizes[0])
-        self.told = max(told, default=0)
+                sizes.append(state.sizes[1] // state.sizes[0])
+        self.told = max(sizes, default=0)
         named = {
             rank for fact in self.of("barrier", "desync", "fingerprint") for rank in fact.ranks
         }
@@ -203,7 +203,11 @@ class LogBook:
         same = [timeout.line for timeout in timeouts if timeout.file == fact.file]
         if same:
             return fact.line < min(same)
-        times = [one.when for one in timeouts if one.when and len(one.when) == len(fact.when)]
+        times = [
+            timeout.when
+            for timeout in timeouts
+            if timeout.when and len(timeout.when) == len(fact.when)
+        ]
         return fact.when < min(times) if times and self.clocks_agree else None
 
     def went_on(self, fact: LogFact) -> bool:
@@ -318,8 +322,8 @@ def _not_survived(facts: Sequence[LogFact]) -> Iterator[LogFact]:
 
 def _of_default(fact: LogFact) -> LogFact:
     """In the default group a rank's number is its global rank."""
-    told = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
-    return replace(fact, rank=fact.group_rank) if told else fact
+    is_default = fact.group == "default" and fact.group_rank is not None and fact.kind != "store"
+    return replace(fact, rank=fact.group_rank) if is_default else fact
 
 
 def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
@@ -337,8 +341,8 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     named = {key(fact): fact for fact in facts if fact.group and fact.seq is not None}
     alike: dict[tuple[object, ...], set[str]] = defaultdict(set)
     for fact in facts:
-        if fact.kind == "timeout" and (told := named.get(key(fact))) is not None:
-            alike[fact.seq, fact.op, fact.sizes].add(told.group)
+        if fact.kind == "timeout" and (group := named.get(key(fact))) is not None:
+            alike[fact.seq, fact.op, fact.sizes].add(group.group)
     bare = [fact for fact in facts if fact.kind == "timeout" and not fact.group]
     bare = [fact for fact in bare if key(fact) not in named]
     owners: dict[int | None, set[tuple[object, ...]]] = defaultdict(set)
@@ -350,8 +354,8 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
     for fact in facts:
         if fact.kind != "timeout" or fact.group:
             yield fact
-        elif (told := named.get(key(fact))) is not None:
-            yield replace(fact, group=told.group, group_rank=told.group_rank)
+        elif (group := named.get(key(fact))) is not None:
+            yield replace(fact, group=group.group, group_rank=group.group_rank)
         elif len(groups := alike[fact.seq, fact.op, fact.sizes]) == 1:
             yield _of_default(replace(fact, group=min(groups)))
         else:
@@ -377,8 +381,8 @@ def name_members(states: Iterable[GroupState]) -> str:
 def collective(group: str, seq: int, ops: Mapping[str, Sequence[int]]) -> CollectiveState:
     """Make the row of a verdict: which members are in which operation."""
     ranks = format_ranks(rank for ranks in ops.values() for rank in ranks)
-    told = {op: format_ranks(ranks) for op, ranks in ops.items()}
-    return CollectiveState(group=group, ranks=ranks, seq=seq, ops=told)
+    shown = {op: format_ranks(ranks) for op, ranks in ops.items()}
+    return CollectiveState(group=group, ranks=ranks, seq=seq, ops=shown)
 
 
 # What hangcheck's own console lines tell: what was said, not what is. A silent rank may work. Only
@@ -419,19 +423,23 @@ def _is_past(other: Trail, section: Section, held: Sequence[Trail]) -> bool:
     only where nobody meets inside it.
     """
     waits = other.inside[-1]
-    passed = [one for each in held for one in (*each.inside, *each.returned)]
-    if any(one.name == waits.name and one.times >= waits.times for one in passed):
+    passed = [section for each in held for section in (*each.inside, *each.returned)]
+    if any(section.name == waits.name and section.times >= waits.times for section in passed):
         return False
-    through = next((one for one in other.returned if one.name == section.name), None)
+    through = next((open_one for open_one in other.returned if open_one.name == section.name), None)
     if through is None:
-        return not _meets(section.name) and all(one.name != section.name for one in other.inside)
+        return not _meets(section.name) and all(
+            inner.name != section.name for inner in other.inside
+        )
     return through.times >= section.times and waits.line > through.line
 
 
 def stopped_earlier(book: LogBook) -> LeftFinding | None:
     """Who came less far than the others, fell silent first, or came last: a guess each time."""
     trails = list(book.trails.values())
-    if not trails or all(one.checkpoint == TRAINING_FINISHED and not one.inside for one in trails):
+    if not trails or all(
+        trail.checkpoint == TRAINING_FINISHED and not trail.inside for trail in trails
+    ):
         return None
 
     passed = {
@@ -492,15 +500,15 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
             text += ' Name the strategy, Trainer(strategy="ddp") in place of "auto".'
         return _told(book, text, (), first[0])
     which = " #{}" if len(at) > len(names) else ""
-    told = [
+    parts = [
         f"{name_ranks(ranks)} began {_shown(name)}{which.format(times)}"
         " and did not come back from it"
         for (name, times), ranks in sorted(at.items())[:4]
     ]
-    told += [f"{name_ranks(outside)} had none such open"] if outside else []
+    parts += [f"{name_ranks(outside)} had none such open"] if outside else []
     alone = len(names) == 1 and not (outside and len(at) > 1)
     who, call = (at[first], first[0]) if alone else ([], "")
-    return _told(book, f"{'; '.join(told)}.", who, call)
+    return _told(book, f"{'; '.join(parts)}.", who, call)
 
 
 def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:

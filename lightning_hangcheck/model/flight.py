@@ -169,11 +169,11 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
 
     def sends(self) -> list[tuple[int, int]]:
         """To whom it sent how many."""
-        return [(told + self.moved, number) for told, number in self.sent.items()]
+        return [(peer + self.moved, number) for peer, number in self.sent.items()]
 
     def asked(self) -> list[tuple[int, int]]:
         """Whom it asked for how many."""
-        return [(told + self.moved, number) for told, number in self.received.items()]
+        return [(peer + self.moved, number) for peer, number in self.received.items()]
 
     def sent_to(self, peer: int) -> int:
         """How many it sent to a rank."""

@@ -163,7 +163,9 @@ def phase_of_name(name: str) -> Phase | None:
     for phase, subject in SUBJECTS.items():
         if words and words <= subject:
             return phase if subject is not LOGGER else None
-    found = next((phase for phase, asked in MEANINGS if all(words & one for one in asked)), None)
+    found = next(
+        (phase for phase, asked in MEANINGS if all(words & wanted for wanted in asked)), None
+    )
     if found == "generate":  # only where a model does, and nothing else is made
         known = GENERATION | GENERATED | MODEL | PARTS
         said = words_of(_IN_BRACKETS.sub("", name))
@@ -196,8 +198,8 @@ def creates_logger(name: str) -> bool:
     words = [word for word in words_of(name) if word not in ARTICLES]
     alone = all(word in LOGGER | MAKING | BESIDE or word.isdigit() for word in words)
     return alone and any(
-        (one in LOGGER and other in MAKING) or (one in MAKING and other in LOGGER)
-        for one, other in pairwise(words)
+        (word in LOGGER and other in MAKING) or (word in MAKING and other in LOGGER)
+        for word, other in pairwise(words)
     )
 
 

@@ -102,7 +102,9 @@ def walk(named: Sequence[str], run_folders: list[RunFolder], leave: Leave) -> It
                 leave(path, f"only {DEEPEST} folders deep are looked at")
             else:
                 below = sorted(islice(path.iterdir(), MOST_FILES), reverse=True)
-                pending += [(one, depth + 1) for one in below if not one.name.startswith(".git")]
+                pending += [
+                    (entry, depth + 1) for entry in below if not entry.name.startswith(".git")
+                ]
         except OSError as error:
             leave(path, f"it cannot be read ({error.strerror or error})")
 
@@ -120,7 +122,7 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
         if not stat.S_ISREG(found.st_mode):
             raise NotRead("it is not a regular file")
         start = raw.peek()
-        packer = next((one for magic, one in PACKERS.items() if start.startswith(magic)), None)
+        packer = next((name for magic, name in PACKERS.items() if start.startswith(magic)), None)
         file: io.BufferedReader[Any] = raw
         head = start
         if packer is not None:
@@ -165,7 +167,7 @@ def bounded_memory() -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MEMORY_FOR_READING
-    limits = [most, *(one for one in (soft, hard) if one != resource.RLIM_INFINITY)]
+    limits = [most, *(limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY)]
     resource.setrlimit(resource.RLIMIT_AS, (min(limits), hard))
     try:
         yield

@@ -114,15 +114,15 @@ def read_record(path: Path, file: BinaryIO) -> Dump:
 def _dump_of(path: Path, data: object) -> Dump:
     if not isinstance(data, dict) or not isinstance(data.get("entries", []), (list, tuple)):
         raise NotRead("it is not a flight record")
-    entries = _telling([one for one in data.get("entries", ()) if isinstance(one, dict)])
+    entries = _telling([entry for entry in data.get("entries", ()) if isinstance(entry, dict)])
     config = data.get("pg_config")
     config = config if isinstance(config, dict) else {}
-    groups = {str(key): one for key, one in config.items() if isinstance(one, dict)}
+    groups = {str(key): group for key, group in config.items() if isinstance(group, dict)}
     if not entries and not groups:
         raise NotRead("it is a flight record without entries and groups")
     members: dict[str, tuple[int, ...]] = {}
-    for name, one in groups.items():
-        ranks = one.get("ranks")  # ``"[0, 1]"``, or a list
+    for name, facts in groups.items():
+        ranks = facts.get("ranks")  # ``"[0, 1]"``, or a list
         ranks = re.findall(r"\d{1,8}", ranks) if isinstance(ranks, str) else _first(ranks, 2**24)
         members[name] = tuple(int(rank) for rank in ranks if isinstance(rank, (int, str)))
     operations = [_entry(entry) for entry in entries]
@@ -138,7 +138,7 @@ def _dump_of(path: Path, data: object) -> Dump:
         flight = record_of_dump(plain, 0)
     except msgspec.MsgspecError as error:
         raise NotRead(f"it is a flight record of another form ({error})") from error
-    times = [one for entry in operations if 0 < (one := entry["time_created_ns"]) < LATEST_NS]
+    times = [facts for entry in operations if 0 < (facts := entry["time_created_ns"]) < LATEST_NS]
     limit = entries[-1].get("timeout_ms") if entries else 0
     whole = (name for name, group in groups.items() if group.get("desc") == "default_pg")
     fits = _whose(members, operations, data.get("rank"))
@@ -176,14 +176,16 @@ def _telling(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         for entry in entries
     ]
     pairs = list(zip(keys, entries, strict=True))
-    over = {key for key, one in pairs if one.get("retired") or one.get("state") == "completed"}
+    over = {
+        key for key, entry in pairs if entry.get("retired") or entry.get("state") == "completed"
+    }
     kept: list[dict[str, Any]] = []
     groups: set[object] = set()
     still = 0
-    for key, one in reversed(pairs):
+    for key, kept_entry in reversed(pairs):
         still += key not in over
         if key not in over or len(kept) - still < MOST_ENDED or key[0] not in groups:
-            kept.append(one)
+            kept.append(kept_entry)
             groups.add(key[0])
     kept.reverse()
     return kept if len(kept) <= 2 * MOST_OPEN else [*kept[:MOST_OPEN], *kept[-MOST_OPEN:]]
@@ -197,7 +199,7 @@ def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
         "is_p2p": False,
         "retired": False,
         "time_created_ns": 0,
-        **{name: one for name, one in raw.items() if one is not None},
+        **{name: value for name, value in raw.items() if value is not None},
     }
     sizes = _first(raw.get("input_sizes"), MOST_TENSORS)
     calls = _first(raw.get("frames"), MOST_CALLS)
@@ -216,11 +218,11 @@ def _first(values: object, most: int) -> Sequence[Any]:
 
 
 def _whose(
-    members: Mapping[str, Sequence[int]], entries: Iterable[Mapping[str, Any]], told: object
+    members: Mapping[str, Sequence[int]], entries: Iterable[Mapping[str, Any]], said: object
 ) -> Collection[int]:
     """Return the ranks that are in all its groups, and at that place of them."""
-    if isinstance(told, int):
-        return (told,)
+    if isinstance(said, int):
+        return (said,)
     groups = [set(ranks) for ranks in members.values() if ranks]
     found = set.intersection(*groups) if groups else set()
     for entry in entries:
@@ -238,7 +240,7 @@ def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOu
     """Return the dumps of the incident of which most ranks are there, by rank, and the others."""
     incidents: list[dict[int, Dump]] = []
     left_out: list[LeftOut] = []
-    for dump in sorted(dumps, key=lambda one: (not one.last_ns, one.last_ns, one.path)):
+    for dump in sorted(dumps, key=lambda dump: (not dump.last_ns, dump.last_ns, dump.path)):
         if dump.rank is None:
             fits = f"its groups fit {dump.fits} ranks" if dump.fits else "it names no group"
             why = f"nothing says whose flight record it is: {fits}, and its name has no such number"
@@ -252,9 +254,9 @@ def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOu
             incidents.append({dump.rank: dump})
 
     def last_ns(incident: dict[int, Dump]) -> int:
-        return max(one.last_ns for one in incident.values())
+        return max(dump.last_ns for dump in incident.values())
 
-    newest = max(incidents, key=lambda one: (len(one), last_ns(one)), default={})
+    newest = max(incidents, key=lambda incident: (len(incident), last_ns(incident)), default={})
     for other in incidents:
         if other is not newest:
             at = last_ns(other)
@@ -266,17 +268,17 @@ def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOu
 
 def _is_of(dump: Dump, others: Sequence[Dump]) -> bool:
     """Whether a dump is of the job of others, and was written with them."""
-    worlds = {one.world for one in others if one.world}
+    worlds = {other.world for other in others if other.world}
     if worlds and dump.world and dump.world not in worlds:
         return False
     near = [
-        abs(number - one.numbers[group]) <= NEAR
-        for one in others
+        abs(number - other.numbers[group]) <= NEAR
+        for other in others
         for group, number in dump.numbers.items()
-        if one.numbers.get(group, 0) > 0 and number > 0
+        if other.numbers.get(group, 0) > 0 and number > 0
     ]
-    times = [abs(one.last_ns - dump.last_ns) for one in others if one.last_ns]
+    times = [abs(other.last_ns - dump.last_ns) for other in others if other.last_ns]
     if near and not any(near):
         return False
-    limit = max(SHORT_NS, 2 * max(one.timeout_ns for one in others))
+    limit = max(SHORT_NS, 2 * max(other.timeout_ns for other in others))
     return not times or not dump.last_ns or min(times) <= (LONG_NS if near else limit)

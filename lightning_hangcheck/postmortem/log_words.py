@@ -139,10 +139,10 @@ Facts = list[LogFact]
 Parser = Callable[[LogFact, str, Around], Facts]
 
 
-def _filled(fact: LogFact, told: Mapping[str, str | None]) -> LogFact:
+def _filled(fact: LogFact, values: Mapping[str, str | None]) -> LogFact:
     """Put what the named groups of patterns found into the fields of their names."""
     fields: dict[str, object] = {}
-    for name, text in told.items():
+    for name, text in values.items():
         if text is not None:
             field, read = _FIELDS.get(name, (name, _number))
             fields[field] = read(text)
@@ -179,26 +179,26 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
         lines: So many below are looked at where the line itself does not have it.
         until: How the message ends. Of a line that a terminal broke the next ones are joined.
     """
-    first, *more = (re.compile(one) for one in (needed, *others))
+    first, *more = (re.compile(pattern) for pattern in (needed, *others))
 
     def parse(fact: LogFact, line: str, around: Around) -> Facts:
-        told: dict[str, str | None] = {}
+        groups: dict[str, str | None] = {}
         if until and re.search(until, line) is None:
             rows = around.below(3)
             rest = takewhile(lambda row: row.strip() and "ProcessGroup" not in row, rows[1:])
             line = "".join([*rows[:1], *rest])
         for pattern in more:
             if (match := pattern.search(line)) is not None:
-                told |= match.groupdict()
-        found = [{**told, **match.groupdict()} for match in first.finditer(line)]
+                groups |= match.groupdict()
+        found = [{**groups, **match.groupdict()} for match in first.finditer(line)]
         if not found and lines:
             rows = around.below(lines)
             found = [
-                {**told, "text": row, **match.groupdict()}
+                {**groups, "text": row, **match.groupdict()}
                 for row in rows
                 for match in first.finditer(row)
             ]
-        return [_filled(fact, one) for one in found]
+        return [_filled(fact, values) for values in found]
 
     return parse
 
@@ -233,13 +233,13 @@ def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
     op = re.search(r"different (\w+) operation counts", line)
     found: Facts = []
     for row in around.below(200)[1:] if op is not None else ():
-        many, one = _RAS_COUNT.match(row), _RAS_ONE.match(row)
-        told = many or one
-        if told is None:
+        many, single = _RAS_COUNT.match(row), _RAS_ONE.match(row)
+        match = many or single
+        if match is None:
             break
-        number, ranks = _number(told[2]) or 0, () if many else _numbers(told[1])
-        if many is not None or (one is not None and (one[2] or one[3])):
-            count = _number(told[1]) if many else 1
+        number, ranks = _number(match[2]) or 0, () if many else _numbers(match[1])
+        if many is not None or (single is not None and (single[2] or single[3])):
+            count = _number(match[1]) if many else 1
             found.append(
                 replace(fact, text=row.strip(), op=op[1] if op else "", seq=number, count=count,
                         ranks=ranks)
@@ -279,15 +279,15 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
         agent = _AGENT.match(line)
         round_of = _number(agent[1]) if agent else None
         return [_filled(replace(fact, rank=None, seq=round_of), code.groupdict())]
-    told: dict[str, str | None] = {"when": "", **code.groupdict()}
+    groups: dict[str, str | None] = {"when": "", **code.groupdict()}
     for pattern in _EXIT_ABOVE:
         if (match := pattern.search(around.above.rpartition("[")[2])) is not None:
-            told |= match.groupdict()
+            groups |= match.groupdict()
     below = "\n".join(around.below(60)[1:])
     entry = re.split(r"^\s*\[\d+\]:\s*$|^[=-]{8,}", below, maxsplit=1, flags=re.M)[0]
     if "Traceback" in entry and (said := _EXIT_SAID.findall(entry)):
-        told["error"] = said[-1]
-    return [_filled(replace(fact, rank=None), told)]
+        groups["error"] = said[-1]
+    return [_filled(replace(fact, rank=None), groups)]
 
 
 def _exception(fact: LogFact, _: str, around: Around) -> Facts:
@@ -301,8 +301,8 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
             break
     if end >= len(lines) or not _RAISED.match(lines[end]):
         return []
-    after = [one for one in lines[end + 1 : end + 60] if one.strip()]
-    if any(one.startswith(_CHAIN) for one in after[:40]):
+    after = [row for row in lines[end + 1 : end + 60] if row.strip()]
+    if any(row.startswith(_CHAIN) for row in after[:40]):
         return []  # what came of it is told below, in a traceback of its own
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]

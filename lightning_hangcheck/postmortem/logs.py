@@ -101,7 +101,7 @@ _TELLING = re.compile(rb"CHECKPOINT |About to call | returned \(| raised ")
 _STEP_IN = re.compile(rb"step|batch", re.IGNORECASE)
 _STEP = re.compile(r"(?:step|batch)[ =]{1,3}(\d{1,9})\b", re.IGNORECASE)
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException)\b")
-_PLAIN = bytes(10 if one == 13 else 32 if one == 0 else one for one in range(256))
+_PLAIN = bytes(10 if byte == 13 else 32 if byte == 0 else byte for byte in range(256))
 _UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
@@ -123,7 +123,7 @@ _RANK_OF_FILE = re.compile(
 def rank_of_name(path: str | PurePath) -> int | None:
     """Return the rank that a file's name, or the folder it is in, tells; None if none does."""
     found = map(_RANK_OF_FILE.search, reversed(PurePath(path).parts[-2:]))
-    return next((int(one[1]) for one in found if one is not None), None)
+    return next((int(match[1]) for match in found if match is not None), None)
 
 
 class Writer:
@@ -146,9 +146,9 @@ class Writer:
                 break  # what stands behind a rank may quote another one
             at = found.end()
             self.own |= bool(found["own"] or found["named"])
-            told = found["rank"] or found["own"] or found["named"]
-            if told and told.isdigit():
-                self.rank = int(told)
+            name = found["rank"] or found["own"] or found["named"]
+            if name and name.isdigit():
+                self.rank = int(name)
             for weak in ("local", "mpi", "label", "actor"):
                 if found[weak]:
                     self.label = int(found[weak])

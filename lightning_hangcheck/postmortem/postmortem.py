@@ -171,9 +171,9 @@ def case_of(left: Left, run_id: str) -> Case:
     others += [LeftOut(file, "it is of an attempt before the last one") for file in earlier]
     logs = tuple(text.log for text in texts if text.log.facts or not text.stacks)
     book = LogBook(logs)
-    told = find_in_logs(book)
+    from_logs = find_in_logs(book)
     named = {*dumps, *(rank for log in logs for rank in log.ranks)}
-    named |= {*told.culprits, *told.graph.waiters} if told is not None else set()
+    named |= {*from_logs.culprits, *from_logs.graph.waiters} if from_logs is not None else set()
     named |= {rank for fact in book.of("fingerprint") for rank in fact.ranks}
     took = [dump for text in texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
@@ -249,10 +249,10 @@ def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
 
 def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
     whys = Counter(out.why for out in left_out).most_common(3)
-    told = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
+    reasons = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
     return UnreadableRun(
         f"nothing in {', '.join(named)[:200]} can be read"
-        f"{f' ({told})' if told else ', it holds no file'}",
+        f"{f' ({reasons})' if reasons else ', it holds no file'}",
         "name flight-record dumps, logs, stack dumps or run folders of the job",
     )
 
@@ -261,13 +261,13 @@ def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> Unreadable
 
 
 def _of_run_folders(
-    job: Job, left_out: Sequence[LeftOut], beside: Case | None, folder: RunFolder
+    job: Job, left_out: Sequence[LeftOut], of_files: Case | None, folder: RunFolder
 ) -> Postmortem:
     """Explain what a watch saw; what the files beside it say is told, and proves nothing of it."""
     also: list[EvidenceItem] = []
-    told = LeftBehind(left_out=tuple(left_out))
-    if beside is not None and beside.left is not None:
-        told, by_files = beside.left, judge(beside)
+    left = LeftBehind(left_out=tuple(left_out))
+    if of_files is not None and of_files.left is not None:
+        left, by_files = of_files.left, judge(of_files)
         if by_files.verdict in ENDED_BADLY:
             also = [EvidenceItem("also", None, f"other files say: {by_files.summary}")]
     paths = [str(kept.folder.path) for kept in job]
@@ -275,20 +275,20 @@ def _of_run_folders(
     refused = {gap.what.removeprefix("run folder "): gap.reason for gap in merged.left_out}
     read = [ReadFile(path, "run folder") for path in paths if path not in refused]
     out = [LeftOut(path, why) for path, why in refused.items()]
-    out += [one for one in told.left_out if one.path not in paths]
-    told = replace(told, read=(*read, *told.read), left_out=tuple(out))
-    return Postmortem(merged.case, merged.verdict, told, merged.kept)
+    out += [skipped for skipped in left.left_out if skipped.path not in paths]
+    left = replace(left, read=(*read, *left.read), left_out=tuple(out))
+    return Postmortem(merged.case, merged.verdict, left, merged.kept)
 
 
 def _unused(job: Job) -> LeftOut:
-    told = _told(job)
-    why = f"another run, {told.upper()}: name it by itself to read it"
+    state = _told(job)
+    why = f"another run, {state.upper()}: name it by itself to read it"
     if all(kept.derived for kept in job):
         why = "it was made from other evidence, by postmortem or merge"
-    elif not told:
+    elif not state:
         why = "a run folder that holds no verdict"
-    elif told not in ENDED_BADLY:
-        why = f"a run that shows nothing wrong ({told.upper()})"
+    elif state not in ENDED_BADLY:
+        why = f"a run that shows nothing wrong ({state.upper()})"
     return LeftOut(str(job[0].folder.path), why)
 
 
@@ -327,25 +327,25 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
     starts = (path for folder in folders for path in sorted(folder.path.glob(f"{START_PREFIX}*")))
     kept += [_kept(folder) for folder in map(RunFolder, starts) if folder.run_file.is_file()]
     jobs: list[Job] = []
-    for one in sorted(kept, key=lambda each: each.began):
+    for other in sorted(kept, key=lambda each: each.began):
         for job in reversed(jobs):
-            if all(_beside(one, node) for node in job):
-                job.append(one)
+            if all(_beside(other, node) for node in job):
+                job.append(other)
                 break
         else:
-            jobs.append([one])
+            jobs.append([other])
 
     def weight(job: Job) -> tuple[bool, bool, datetime]:
-        derived = all(one.derived for one in job)
-        return not derived, _told(job) in ENDED_BADLY, max(one.began for one in job)
+        derived = all(node.derived for node in job)
+        return not derived, _told(job) in ENDED_BADLY, max(node.began for node in job)
 
     return sorted(jobs, key=weight, reverse=True)
 
 
 def _told(job: Job) -> str:
     """Return the gravest verdict in it, ``hang``; empty where none can be read."""
-    told = [kept.told for kept in job if kept.told]
-    return next((one for one in told if one in ENDED_BADLY), told[0] if told else "")
+    states = [kept.told for kept in job if kept.told]
+    return next((state for state in states if state in ENDED_BADLY), states[0] if states else "")
 
 
 def _beside(kept: Kept, other: Kept) -> bool:

@@ -200,12 +200,14 @@ class _Scan:
         begins = _PY_SPY_PROCESS.match(line) if self.kind == "py-spy" else None
         thread = self._thread(line)
         now = self.open.get(rank)
-        again = thread and thread.ident and thread.ident in [one.ident for one in _threads(now)]
+        again = thread and thread.ident and thread.ident in [known.ident for known in _threads(now)]
         if begins is not None or again:  # the same thread once more: a later dump of the process
             self._close(rank)
         if begins is not None or thread is not None:
-            told = [one for one in (rank, self.heading, self.of_file) if one is not None]
-            now = self.open.setdefault(rank, _Process(told[0] if told else None))
+            numbers = [
+                number for number in (rank, self.heading, self.of_file) if number is not None
+            ]
+            now = self.open.setdefault(rank, _Process(numbers[0] if numbers else None))
             if begins is not None:
                 now.pid = int(begins[1][:LONGEST_NUMBER])
             else:
@@ -250,13 +252,13 @@ class _Scan:
         """Read the line that begins a thread; None if it is none."""
         found = FORMS[self.kind].thread.match(line)
         if found is not None:
-            told = found.groupdict(default="")
-            tid = told.get("tid") or told.get("lone_tid")
-            state = told.get("state", "")
+            groups = found.groupdict(default="")
+            tid = groups.get("tid") or groups.get("lone_tid")
+            state = groups.get("state", "")
             return ThreadStack(
                 tid=int(tid[:LONGEST_NUMBER]) if tid else None,
-                ident=int(told.get("ident") or "0", 16),
-                name=self._plain(told.get("name", "")),
+                ident=int(groups.get("ident") or "0", 16),
+                name=self._plain(groups.get("name", "")),
                 active="active" in state,
                 owns_gil="gil" in state,
             )

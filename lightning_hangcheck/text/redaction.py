@@ -88,15 +88,15 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
     return "perhaps" if inside or single_letter_flag else "no"
 
 
-def is_secret(told: Secrecy, value: str) -> bool:
+def is_secret(secrecy: Secrecy, value: str) -> bool:
     """Judge a value by what its name tells, without its quotes.
 
     ``True``, ``None`` and their like are never secrets: ``use_auth_token=True`` stays readable.
     """
     bare = value.strip(" \t\r\n\"'()[]{}<>,;.")
-    if told == "no" or not bare or bare.lower() in _SAYS_NOTHING:
+    if secrecy == "no" or not bare or bare.lower() in _SAYS_NOTHING:
         return False
-    return told == "surely" or looks_random(bare)
+    return secrecy == "surely" or looks_random(bare)
 
 
 def looks_random(value: str) -> bool:
@@ -188,11 +188,11 @@ def _redact_named(text: str) -> str:
     done = at = 0
     while match := _NAMED.search(text, at):
         at = match.end()
-        told = _told(match, text)
-        if told == "no":
+        secrecy = _told(match, text)
+        if secrecy == "no":
             continue
-        start, end = _value_at(text, at, match["name"], told)
-        if start < end and is_secret(told, text[start:end]):
+        start, end = _value_at(text, at, match["name"], secrecy)
+        if start < end and is_secret(secrecy, text[start:end]):
             shown += (text[done:start], HIDDEN)
             done = at = end
     return "".join((*shown, text[done:]))
@@ -210,7 +210,7 @@ def _told(match: re.Match[str], text: str) -> Secrecy:
     return telling(match["name"][-_LONGEST_NAME:], in_prose=how == "header")
 
 
-def _value_at(text: str, at: int, name: str, told: Secrecy) -> tuple[int, int]:
+def _value_at(text: str, at: int, name: str, secrecy: Secrecy) -> tuple[int, int]:
     """Where the value begins and ends; none where its name leaves it open and it does not look so.
 
     Of a value that is only looked at no more is read than is needed.
@@ -219,7 +219,7 @@ def _value_at(text: str, at: int, name: str, told: Secrecy) -> tuple[int, int]:
         bare = _BARE.match(text, at + len(HIDDEN))
         return at, bare.end() if bare else at + len(HIDDEN)
     quoted = _OPENING_QUOTE.match(text, at)
-    if told == "perhaps":
+    if secrecy == "perhaps":
         start = quoted.end() if quoted else at
         near = _BARE.match(text, start, start + LOOKED_AT)
         bare = _BARE.match(text, start) if near and looks_random(near[0]) else None

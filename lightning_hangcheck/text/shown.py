@@ -48,7 +48,7 @@ def told_apart(values: Sequence[str], longest: int) -> list[str]:
     shown = []
     for value in values:
         # RUF071 means paths: these are texts
-        others = (commonprefix([value, one]) for one in values if one != value)  # noqa: RUF071
+        others = (commonprefix([value, other]) for other in values if other != value)  # noqa: RUF071
         same = max(map(len, others), default=0)
         begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
         end = begin + longest
@@ -222,11 +222,11 @@ def show_command(words: Sequence[str]) -> str:
         has_value = bool(flag) and (not word.startswith("-") or looks_random(word))
         secret = has_value and is_secret(telling(flag), word)
         flag = word if word.startswith("-") and "=" not in word else ""
-        told = HIDDEN if secret else _redacted(word)
+        shown_word = HIDDEN if secret else _redacted(word)
         # what stands for a secret needs no quotes: nobody types it again
-        around = told.replace(HIDDEN, "")
-        plain = told and shlex.quote(around) in (around, "''")
-        shown.append(told if plain else shlex.quote(told))
+        around = shown_word.replace(HIDDEN, "")
+        plain = shown_word and shlex.quote(around) in (around, "''")
+        shown.append(shown_word if plain else shlex.quote(shown_word))
     return visible(" ".join(shown))
 
 
