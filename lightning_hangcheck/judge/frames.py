@@ -277,9 +277,10 @@ def left_loop(
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or below, nor led past it by a test. Of a framework's loops,
-    whose lines nobody notes, it is in another one or in what follows, and not in the user's code
-    below.
+    loop that the other is in there or below, nor led past it by a test. A loop within a model's
+    ``forward`` is none to leave. Of a framework's loops, it is in another one or in what follows,
+    and not in the user's code below; unless both are in the ``same_epoch`` by their own word, and
+    it is behind the call that leads to the loop.
     """
     depth = _parting(frames, others)
     here, there = frames[depth:], _above_model(others)[depth:]
@@ -287,7 +288,7 @@ def left_loop(
     if here and there and here[0] in users:
         return _below(_at(code), here, there, users_frames(others))
     if any(frame in users for frame in here):
-        # in one loop over epochs, whose lines are noted, and not in what an epoch goes over
+        # in one loop over epochs, and not in that over batches
         notes, mine, other = _at(code), here[0], (there or here)[0]
         this, that = (notes.get((one.file, one.line)) for one in (mine, other))
         one_loop = bool(this and that and set(this.loops).intersection(that.loops))
