@@ -245,25 +245,25 @@ def tests_apart(
 def rejoined(
     code: Sequence[CodeNote], ways: Collection[tuple[Frame, ...]]
 ) -> dict[tuple[Frame, ...], tuple[Frame, ...]]:
-    """Lead ways through a test of the rank itself where both its branches call one function.
+    """Lead ways through a test of the rank itself where both its sides call one function.
 
     Such a test leads nobody away: ``if rank == 0: train(log)``, ``else: train(None)``.
     """
     found = {way: way for way in ways}
-    tests = {place: note for place, note in _at(code).items() if note.condition_line}
+    tests = {place: one for place, one in _at(code).items() if one.condition or one.skipped_under}
     for at in range(max(map(len, found), default=0) - 1 if tests else 0):
-        together: dict[object, dict[tuple[Frame, ...], str]] = {}
+        together: dict[object, dict[tuple[Frame, ...], CodeNote]] = {}
         for way, led in found.items():
             note = tests.get((led[at].file, led[at].line)) if led[at + 1 :] else None
             if note is not None and is_users(led[at + 1].file):
                 called = led[at].function, led[at + 1].function, led[at + 1].file
-                key = led[:at], note.file, note.condition_line, called
-                together.setdefault(key, {})[way] = note.condition
-        for meeting in together.values():
-            for way in meeting if len(set(meeting.values())) > 1 else ():
-                here, led = found[way][at], found[way]
-                test = replace(here, line=tests[here.file, here.line].condition_line)
-                found[way] = (*led[:at], test, *led[at + 1 :])
+                test = (note.condition or note.skipped_under).removeprefix("not ")
+                together.setdefault((led[:at], note.file, test, called), {})[way] = note
+        for sides in together.values():
+            line = max(note.condition_line for note in sides.values())
+            for way in sides if len({note.condition for note in sides.values()}) > 1 else ():
+                led = found[way]
+                found[way] = (*led[:at], replace(led[at], line=line), *led[at + 1 :])
     return found
 
 
