@@ -245,25 +245,25 @@ def tests_apart(
 def rejoined(
     code: Sequence[CodeNote], ways: Collection[tuple[Frame, ...]]
 ) -> dict[tuple[Frame, ...], tuple[Frame, ...]]:
-    """Lead ways through a test of the rank itself where both its branches call one function.
+    """Lead ways through a test of the rank itself where both its sides call one function.
 
     Such a test leads nobody away: ``if rank == 0: train(log)``, ``else: train(None)``.
     """
     found = {way: way for way in ways}
-    tests = {place: note for place, note in _at(code).items() if note.condition_line}
+    tests = {place: one for place, one in _at(code).items() if one.condition or one.skipped_under}
     for at in range(max(map(len, found), default=0) - 1 if tests else 0):
-        together: dict[object, dict[tuple[Frame, ...], str]] = {}
+        together: dict[object, dict[tuple[Frame, ...], CodeNote]] = {}
         for way, led in found.items():
             note = tests.get((led[at].file, led[at].line)) if led[at + 1 :] else None
             if note is not None and is_users(led[at + 1].file):
                 called = led[at].function, led[at + 1].function, led[at + 1].file
-                key = led[:at], note.file, note.condition_line, called
-                together.setdefault(key, {})[way] = note.condition
-        for meeting in together.values():
-            for way in meeting if len(set(meeting.values())) > 1 else ():
-                here, led = found[way][at], found[way]
-                test = replace(here, line=tests[here.file, here.line].condition_line)
-                found[way] = (*led[:at], test, *led[at + 1 :])
+                test = (note.condition or note.skipped_under).removeprefix("not ")
+                together.setdefault((led[:at], note.file, test, called), {})[way] = note
+        for sides in together.values():
+            line = max(note.condition_line for note in sides.values())
+            for way in sides if len({note.condition for note in sides.values()}) > 1 else ():
+                led = found[way]
+                found[way] = (*led[:at], replace(led[at], line=line), *led[at + 1 :])
     return found
 
 
@@ -277,9 +277,10 @@ def left_loop(
     """Whether a rank has left a loop that another one is still in.
 
     In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or below, nor led past it by a test. Of a framework's loops,
-    whose lines nobody notes, it is in another one or in what follows, and not in the user's code
-    below.
+    loop that the other is in there or below, nor led past it by a test. A loop within a model's
+    ``forward`` is none to leave. Of a framework's loops, it is in another one or in what follows,
+    and not in the user's code below; unless both are in the ``same_epoch`` by their own word, and
+    it is behind the call that leads to the loop.
     """
     depth = _parting(frames, others)
     here, there = frames[depth:], _above_model(others)[depth:]
@@ -287,7 +288,7 @@ def left_loop(
     if here and there and here[0] in users:
         return _below(_at(code), here, there, users_frames(others))
     if any(frame in users for frame in here):
-        # in one loop over epochs, whose lines are noted, and not in what an epoch goes over
+        # in one loop over epochs, and not in that over batches
         notes, mine, other = _at(code), here[0], (there or here)[0]
         this, that = (notes.get((one.file, one.line)) for one in (mine, other))
         one_loop = bool(this and that and set(this.loops).intersection(that.loops))

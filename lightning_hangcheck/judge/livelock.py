@@ -52,10 +52,11 @@ class FunctionsMet:
             run Python at one, or to nap at one. Of a call of microseconds one look in seven sees it
             run Python, where the interpreter lock is given up in that call (torch 2.13, py-spy
             0.4.3, ``isfinite`` in a loop); of one that sleeps no look in a hundred does.
+        in_doubt: A thread that polls is elsewhere: the next look tells whether it got on.
     """
 
     def __init__(self) -> None:
-        self.goes_round = False
+        self.goes_round = self.in_doubt = False
         self._first: Sample | None = None  # since anything new was met
         self._as_of_ns = self._steady = 0
         self._known: set[Function] = set()
@@ -131,6 +132,7 @@ class FunctionsMet:
         )
         if not rest.passes:
             rest.frames = thread.frames
+        self.in_doubt = self.in_doubt or rest.passes
         return rest.passes
 
     def _is_new(self, way: Sequence[Frame]) -> bool:

@@ -14,6 +14,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.judge.frames import (
+    ENTRIES,
     bare_name,
     find_wait,
     functions_in,
@@ -60,8 +61,6 @@ EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take
 one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
-STARTS_THREAD = "_bootstrap"
-"""The outermost function of every thread that Python's own library starts (threading.py)."""
 STARVED_SHARE = 0.5
 """Of its time, which a thread that computes on a crowded machine spends in the queue for a
 processor; one that storage wakes is in it for moments."""
@@ -360,8 +359,8 @@ class Moment:
         in_native = bool(thread.words) and not thread.limited and not thread.for_ranks
         if not in_native or not thread.frames or find_wait(thread.frames) is not None:
             return ()
-        begun = ((helper, helper.frames[0].function) for helper in self.helpers if helper.frames)
-        return [helper for helper, first in begun if bare_name(first) != STARTS_THREAD]
+        strange = (one for one in self.helpers if one.frames and not one.stack.name)
+        return [one for one in strange if bare_name(one.frames[0].function) not in ENTRIES]
 
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.

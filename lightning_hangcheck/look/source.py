@@ -271,7 +271,8 @@ class Parsed:
                 if self.ranks.of_one(statement.test):
                     skipped_under = _shown(statement.test)
                 else:
-                    test, test_line, of_most = _shown(statement.test), statement.test.lineno, False
+                    test, test_line = _shown(_negated(statement.test)), statement.test.lineno
+                    of_most = False
             if isinstance(inner, (ast.If, ast.IfExp, ast.While)):
                 inside, part = _side(inner, line)
                 if part and not isinstance(inner, ast.While):

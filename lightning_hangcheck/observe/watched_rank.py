@@ -143,7 +143,7 @@ class WatchedRank:
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
         """Add what a look saw of this rank's processes; children that are gone are forgotten."""
-        present = dict(samples)
+        present, self._functions.in_doubt = dict(samples), False
         self._samples = {one: kept for one, kept in self._samples.items() if one in present}
         for target, taken in samples:
             kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
@@ -183,6 +183,11 @@ class WatchedRank:
             threads = (replace(main, frames=frames), *stack.threads[1:])
             sample = replace(sample, stack=replace(stack, threads=threads))
         return sample
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether only the next look tells if it got on, or polls on."""
+        return self._functions.in_doubt
 
     def _rare_place(self, sample: Sample) -> str:
         """Knowledge of frames is read with the first look: while all is well a sidecar is small."""

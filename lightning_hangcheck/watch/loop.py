@@ -116,6 +116,7 @@ class Watcher:
         self._update_every_ns = int(min(settings.poll_interval, UPDATE_S) * NANOSECONDS)
         self._look_begun_ns = 0
         self._seen: tuple[object, ...] = ()
+        self._unsure = False
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -317,7 +318,7 @@ class Watcher:
         if look is not None:
             self._judge_look(look, now_ns)
         elif not self._looker.looking:
-            more = self._schedule.says_more(alive, now_ns)
+            more = not self._unsure and self._schedule.says_more(alive, now_ns)
             if self._nodes is not None and not alive:
                 more = self._nodes.looked_elsewhere()  # their looks say when to judge
             if more:
@@ -339,8 +340,11 @@ class Watcher:
         for rank in watched.alive:
             with self._faults.of("what it does", rank.found.rank):
                 still.append(rank.note_activity(now_ns))
-        with self._faults.of("a verdict"):
-            self._judge(now_ns)
+        # what may be a step or a poll is judged by the next look, which comes soon
+        self._unsure = not self._unsure and any(rank.in_doubt for rank in watched.alive)
+        if not self._unsure:
+            with self._faults.of("a verdict"):
+                self._judge(now_ns)
         standing = self._alarm.standing
         seen: tuple[object, ...] = ()
         if standing is not None:
@@ -353,7 +357,7 @@ class Watcher:
         self._schedule.looked(
             self._look_begun_ns,
             suspicious=standing is not None,
-            moved=moved,
+            moved=moved or self._unsure,
             stood_still=any(still),
             cost_s=self._looker.cost_s,
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
