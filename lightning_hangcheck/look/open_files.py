@@ -608,7 +608,7 @@ def _name_in_memory(pid: int, file: str) -> str:
     What maps a semaphore first shows another name, which is gone (glibc, sem_open.c).
     """
     device, _, inode = file.rpartition(":")
-    with suppress(NoAnswer, OSError):
+    with suppress(OSError):
         facts = os.stat(f"/proc/{pid}/root{SHARED_MEMORY}")  # noqa: PTH116 - as `open_of`
         if device == f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}":
             with os.scandir(f"/proc/{pid}/root{SHARED_MEMORY}") as entries:

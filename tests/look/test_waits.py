@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -32,8 +33,6 @@ from lightning_hangcheck.look.threads import UNKNOWN, maker_of
 from lightning_hangcheck.model.evidence import Connection
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from processes import RunningProgram, StartProgram
 
     from lightning_hangcheck.model.evidence import ProcessState, WaitTarget
@@ -157,6 +156,29 @@ def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
     target = target_of(waits, *([other] if waiter == "parent" else []), kind="shared")
     assert (target.call, target.name[:8]) == ("futex", "memory:[")
     assert [one.pid for one in target.holders] == [other]
+
+
+def test_a_launchers_other_processes_share_a_semaphore_too(program: StartProgram) -> None:
+    running = program(PROGRAM, "take_semaphore", "child beside another")
+    child, another = map(int, running.first_words.split())
+    assert [one.pid for one in target_of(child, kind="shared").holders] == [another]
+
+
+def test_a_semaphore_that_any_program_may_open_is_known_by_its_path(program: StartProgram) -> None:
+    path = Path(f"/dev/shm/sem.hangcheck-test-{os.getpid()}")  # noqa: S108 - glibc's folder
+    running = program(PROGRAM, "take_named_semaphore", path.name.removeprefix("sem."))
+    try:
+        assert target_of(running.pid, kind="shared").name == str(path)
+    finally:
+        path.unlink()
+
+
+def test_a_fifo_that_its_reader_keeps_open_is_fed_by_path(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    """Children have a copy of it, and do not write."""
+    running = program(PROGRAM, "read_fifo_kept_open", str(tmp_path / "orders"))
+    assert target_of(running.pid, int(running.first_words), kind="fifo").holders == ()
 
 
 def test_a_join_of_a_thread_is_no_wait_for_other_processes(program: StartProgram) -> None:

@@ -117,10 +117,27 @@ def take_semaphore(who):
     def take(name):
         semaphore.acquire() if name in who else time.sleep(1000)
 
-    child = context.Process(target=take, args=("child",))
-    child.start()
-    announce(child.pid)
-    child.join() if who == "joined child" else take("parent")
+    children = [context.Process(target=take, args=(name,)) for name in ("child", "another")]
+    children = children if who == "child beside another" else children[:1]
+    for child in children:
+        child.start()
+    announce(" ".join(str(child.pid) for child in children))
+    take("parent") if who in ("child", "parent") else children[0].join()
+
+
+def take_named_semaphore(name):
+    library = ctypes.CDLL(None)
+    library.sem_open.restype = ctypes.c_void_p
+    semaphore = library.sem_open(f"/{name}".encode(), os.O_CREAT, 0o600, 0)
+    announce()
+    library.sem_wait(ctypes.c_void_p(semaphore))
+
+
+def read_fifo_kept_open(path):
+    os.mkfifo(path)
+    fifo = os.open(path, os.O_RDWR)
+    announce(subprocess.Popen(["sleep", "1000"], pass_fds=[fifo]).pid)
+    os.read(fifo, 1)
 
 
 def read_pseudo_terminal():

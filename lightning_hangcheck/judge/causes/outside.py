@@ -334,9 +334,13 @@ def _unmet(
     ended_by: EndedBy | None = None,
     **told: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks; nobody else comes where every rank was started, and all of them wait here."""
+    """Blame ranks; nobody else comes where every rank was started, and all of them wait here.
+
+    A launcher that nobody knows may yet open the store that they look for.
+    """
     job = situation.job
     everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
+    everybody = everybody and job.complete and not job.case.run.one_by_one
     waiting = (*who, *job.waiting_in(RENDEZVOUS))
     return blame(
         situation,
@@ -344,7 +348,7 @@ def _unmet(
         "rendezvous",
         sentence,
         sure=sure,
-        ended_by=ended_by or ("never_coming" if job.complete and everybody else "announced"),
+        ended_by=ended_by or ("never_coming" if everybody else "announced"),
         waited_for=True,
         phase="rendezvous",
         place=next((reading.place for reading in waiting if reading.place is not None), None),
