@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
@@ -57,12 +58,13 @@ WORDS_OF_A_PROGRAM = 4
 class Candidate(SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
-    Its environment may name the rendezvous of its job's ranks. ``joined``: it has loaded torch, is
-    told no rank, and yet its threads show a process group. ``unseen``: why the environment that it
-    has now could not be read, where its start told nothing.
+    Its environment may name the rendezvous of its job's ranks. ``torch``: it has loaded that, and
+    its start told no rank; ``joined``: its threads show a process group, too. ``unseen``: why the
+    environment that it has now could not be read.
     """
 
     rendezvous: Rendezvous = ()
+    torch: bool = False
     joined: bool = False
     unseen: Gap | None = None
 
@@ -197,13 +199,20 @@ def look_around() -> Machine:
             runs[ref] = python, namespace
     of_python = [ref.pid for ref, (python, _) in runs.items() if python]
     told, lines = environments(of_python), command_lines(of_python)
-    for ref, (python, namespace) in runs.items():
-        # `hangcheck run` and sidecars may carry the variables of a launcher
+    ours: dict[int, int] = {}  # `hangcheck run` and sidecars may carry a launcher's variables
+    for ref in runs:
         line = lines.get(ref.pid, [])
         words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
-        if not any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
-            environment = told.get(ref.pid, {})
-            processes[ref.pid] = _candidate(ref, environment, python=python, namespace=namespace)
+        if any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
+            ours[ref.pid] = ref.parent_pid
+    for ref, (python, namespace) in runs.items():
+        if ref.pid in ours:
+            continue
+        parent, environment = ref.parent_pid, told.get(ref.pid, {})
+        for _ in ours:  # who started `hangcheck run` started the job
+            parent = ours.get(parent, parent)
+        one = replace(ref, parent_pid=parent)
+        processes[ref.pid] = _candidate(one, environment, python=python, namespace=namespace)
     return Machine(processes, frozenset(closed))
 
 
@@ -272,8 +281,8 @@ def _candidate(
     pid = ref.pid
     environment, unseen, joined = {} if isinstance(told, Gap) else told, None, False
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-    trains = python and not numbered and has_loaded(pid, TORCH)
-    if trains:
+    torch = python and not numbered and has_loaded(pid, TORCH)
+    if torch:
         # it may train: some launchers number a process after its start
         present = present_environment(pid)
         unseen = present if isinstance(present, Gap) else None
@@ -284,7 +293,7 @@ def _candidate(
         parent_pid=ref.parent_pid,
         started_ticks=ref.started_ticks,
         python=python,
-        trains=trains,
+        torch=torch,
         identity=identify(environment),
         rendezvous=rendezvous_of(environment, namespace),
         joined=joined,
@@ -311,7 +320,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     known = machine.processes
     if len(pids) == 1:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]
-        if ranks := _paged(below, machine):
+        if ranks := _paged(below, machine) or find_ranks([known[pid] for pid in below], {}):
             return FoundJob(ranks)
     for pid in pids:
         if not known[pid].python:
@@ -353,7 +362,7 @@ def _nothing_found(machine: Machine) -> NoJobFound:
             f"start, as by Ray Train, and cannot be asked: {why.why}",
             f"{why.remedy or 'name the ranks in their order'}: hangcheck attach {pids}",
         )
-    if training := sorted(pid for pid, process in machine.processes.items() if process.trains):
+    if training := sorted(pid for pid, process in machine.processes.items() if process.torch):
         more = f" and {len(training) - 1} more" if len(training) > 1 else ""
         return NoJobFound(
             f"{found}; torch is loaded in {training[0]} ({command_of(training[0])}){more}",

@@ -56,7 +56,7 @@ NOTHING = RecordedSession()
 NUMBERS = Gap(
     "the numbers of the ranks",
     None,
-    "no variable tells them: they are counted in the order in which the processes were started",
+    "no variable tells; they are counted in the order in which the processes were started",
     "rank",
 )
 LOOKS_S = (0.0, 1.02, 2.04)
@@ -377,8 +377,7 @@ def unknown_sleep(
                 f"it last ran {slept_s:.1f} s before this visit; that may have been another tool's "
                 "look (py-spy, gdb), which wakes it: visit again in half a minute, without one"
             )
-        what = f"how long rank {view.rank} had been idle before"
-        gaps.append(Gap(what, view.rank, why, "sleep"))
+        gaps.append(Gap("how long it had been idle before", view.rank, why, "sleep"))
     return tuple(gaps)
 
 
