@@ -251,11 +251,14 @@ def _reads_clock(test: ast.expr, function: Function, steps: int = 2) -> bool:
     return False
 
 
-def is_own_data(test: ast.expr, function: Function) -> bool:
+def is_own_data(test: ast.expr, function: Function, steps: int = 2) -> bool:
     """Whether a condition plainly reads what only this rank has.
 
-    That is its data, which are empty, not finite or too large; or its clock.
+    That is its data, which are empty, not finite or too large; or its clock; or a name for these.
     """
+    flag = test.operand if isinstance(test, ast.UnaryOp) else test
+    if isinstance(flag, ast.Name) and steps and (values := function.values_of(flag.id)):
+        return all(is_own_data(value, function, steps - 1) for value in values)
     numbers = {constant.value for constant in parts(ast.Constant, test)}
     if any(
         isinstance(compare.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE))

@@ -13,7 +13,7 @@ import sys
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -1061,21 +1061,14 @@ class _After:
     """Whether all then end with an error, after which a launcher ends who still waits."""
 
 
-@dataclass(frozen=True)
-class _Inside:
-    """Whose branch a block is in: of the one rank that passes a test, or of all others.
-
-    Attributes:
-        under: The statement with the test.
-        asked: What it asks.
-        side: Whether it is the one rank's branch.
-        after: What the other ranks, which do not come here, go on to.
-    """
+class _Inside(NamedTuple):
+    """The branch of the one rank that passes a test, or of all others, that a block is in."""
 
     under: ast.If
     asked: Test
     side: bool
     after: _After
+    """What the ranks go on to that do not come here."""
 
 
 class Partings:
@@ -1118,17 +1111,16 @@ class Partings:
                 if not isinstance(statement, ast.While):
                     names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
-                looping = inside  # by `break` nobody leaves more than this loop
-                if inside is not None:
-                    looping = replace(inside, after=replace(inside.after, passing=(), loop=()))
-                self._block(body, within, names, looping)
+                # by `break` nobody leaves more than this loop
+                inner = inside and replace(inside.after, passing=(), loop=())
+                self._block(body, within, names, inside and inside._replace(after=inner or after))
                 self._block(statement.orelse, then, loops, inside)
             elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
                 asked = self._reach.tests.of(statement.test, self._function)
                 sides = inside, inside
                 if asked.side is not None and not asked.grouped and inside is None:
                     one = _Inside(statement, asked, asked.side, then)
-                    sides = one, replace(one, side=not one.side) if asked.exact else None
+                    sides = one, one._replace(side=not one.side) if asked.exact else None
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])

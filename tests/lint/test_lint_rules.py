@@ -64,6 +64,44 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
+    "the one rank leaves where its work fails": """
+        def save(state):
+            if rank == 0:
+                try: write(state)
+                except OSError: return
+            dist.barrier()
+        """,
+    "the one rank leaves for a reason of its own": """
+        for epoch in range(9):
+            if rank == 0:
+                score = validate()
+                if score > best: best = score
+                elif epoch > patience: break
+            dist.barrier()
+        """,
+    "a function for rank 0 stops the trainer": """
+        class Limit(lightning.Callback):
+            @rank_zero_only
+            def check(self, trainer): trainer.should_stop = True
+        """,
+    "an error that it raises for its own data": """
+        for batch in batches:
+            try:
+                loss = step(batch)
+                if not torch.isfinite(loss): raise ValueError(loss)
+                dist.all_reduce(loss)
+            except ValueError: print(batch)
+        """,
+    "an object of the class that a function says it returns": """
+        class World:
+            @classmethod
+            def get(cls) -> "World": return only
+            def mean(self, value): dist.all_reduce(value)
+        class Report:
+            def __init__(self): self.world = World.get()
+            def write(self, value):
+                if rank == 0: self.world.mean(value)
+        """,
     "a constructor": """
         class Gatherer:
             def __init__(self): dist.all_gather_object([], 1)
@@ -190,6 +228,36 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 HARMLESS = {
+    "the one rank leaves a loop of its own": """
+        if rank == 0:
+            for name in names:
+                if name in known: break
+        dist.barrier()
+        """,
+    "what objects are": """
+        def save(models):
+            distributed = any(is_sharded(model) for model in models)
+            if distributed: dist.barrier()
+            for model in models:
+                if is_distributed_model(model): dist.barrier()
+        if rank == 0: save([model])
+        """,
+    "a file that the first rank only reads": """
+        def load(path):
+            if not path.is_file(): return
+            if rank == 0: state = torch.load(path)
+            dist.broadcast_object_list([state])
+        """,
+    "a handler that ends the process itself": """
+        def stop(*_):
+            global stopped
+            stopped = True
+            threading.Timer(60, os._exit, [1]).start()
+        signal.signal(signal.SIGTERM, stop)
+        for gradient in gradients():
+            if stopped: break
+            dist.all_reduce(gradient)
+        """,
     "whether there are ranks at all": """
         steps = 64
         ddp = int(os.environ.get("RANK", -1)) != -1
