@@ -8,7 +8,7 @@ run change them, and are said when they do.
 from __future__ import annotations
 
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -316,16 +316,15 @@ class WatchedGeneration:
         self, warn_after_s: float = WARN_AFTER, *, in_section: bool = False
     ) -> Iterator[None]:
         """Watch what is called within, maybe in a section of its own already."""
-        section = Section(self._recorder, _title(self._model))
         if self._spoken:
             self._look_at_memory("memory_before")
             attempt("a look before generation", self._look_before)
-        with (
-            section if self._on and not in_section else nullcontext(),
-            later(warn_after_s, "the warning of a long run", self._warn_long)
-            if self._on
-            else nullcontext(),
-        ):
+        with ExitStack() as watched:
+            if self._on and not in_section:
+                watched.enter_context(Section(self._recorder, _title(self._model)))
+            if self._on:
+                long = "the warning of a long run"
+                watched.enter_context(later(warn_after_s, long, self._warn_long))
             self._began = time.perf_counter()
             yield
             self.figures["generate_s"] = time.perf_counter() - self._began

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import inspect
 import io
 import multiprocessing
+import sys
 from collections import OrderedDict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +17,7 @@ import pytest
 from lightning_hangcheck.hooks.checkpoints import is_checkpoint
 from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
 from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
-from lightning_hangcheck.hooks.zero_code.start import WATCHED
+from lightning_hangcheck.hooks.zero_code.start import WATCHED, on_import
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -107,3 +110,24 @@ def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:
     # fully_shard says that it is its package's; its file says whose it is
     file = inspect.unwrap(fsdp.fully_shard).__code__.co_filename
     assert any(file.endswith(f"/{one.replace('.', '/')}.py") for one in watched)
+
+
+def test_a_module_is_told_of_once_as_soon_as_it_was_executed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its loader is as before then; one that is there already is told of at once."""
+    (tmp_path / "framework_of_test.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "meta_path", [*sys.meta_path])
+    told: list[int] = []
+    on_import("framework_of_test", lambda module: told.append(module.value))
+    assert importlib.util.find_spec("framework_of_test") is not None  # which imports nothing
+    assert told == []
+    module = importlib.import_module("framework_of_test")
+    assert told == [1]
+    assert "exec_module" not in vars(module.__spec__.loader)  # type: ignore[union-attr]
+    importlib.reload(module)
+    assert told == [1]
+    on_import("framework_of_test", lambda module: told.append(module.value + 1))
+    assert told == [1, 2]
+    monkeypatch.delitem(sys.modules, "framework_of_test")
