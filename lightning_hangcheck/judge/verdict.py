@@ -59,7 +59,7 @@ SUSPENDED: tuple[str, GapKind, str] = (
 )
 """Of coroutines of culprits whose own code runs an event loop: nobody sees what they await."""
 UNSEEN_END = "its parent took it before it could be read, or the system does not show it"
-OF_A_LOOK = ("stack", "local_values", "kernel_state", "flight_record")
+OF_A_LOOK = ("stack", "local_values", "native_calls", "kernel_state", "flight_record")
 """Kinds of gaps: looks that came while the ranks of a job that ended well were leaving."""
 COSTS_THE_JOB = ("hang", "dead", "crashed")
 OVER = ("crashed", "finished")

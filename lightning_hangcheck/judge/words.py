@@ -5,6 +5,7 @@ Sentences of a cause stand beside its rule (`causes`); here is what all verdicts
 
 from __future__ import annotations
 
+import re
 from itertools import islice
 from string import Formatter
 from typing import TYPE_CHECKING
@@ -45,8 +46,11 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame
 
 NOTABLE_SILENCE_S = 2.0
+FOR_GPU = re.compile(r"^cu(da)?(Stream|Device|Ctx|Event)Synchronize")
+"""Calls of CUDA's runtime and driver that return when the GPU has done its work."""
 STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", "T": "stopped"}
 """The kernel's letters that say something here (proc_pid_stat(5))."""
+MOST_FRAMES = 6
 MOST_WAYS = 2
 """Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
@@ -273,6 +277,10 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
     if view.slept_for_s is not None:
         slept = duration(view.slept_for_s)
         yield "sleep", f"its main thread had not run for {slept} when hangcheck attached"
+    if calls := next((sample.native_calls for sample in newest if sample.native_calls), ()):
+        for_gpu = next((call for call in calls if FOR_GPU.match(call)), None)
+        what = f"waits for its GPU in {for_gpu}, " if for_gpu is not None else ""
+        yield "native", f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
     # torch's counters show a wait in C++ code; they name no key and no thread, so draw no edge
     if counted := view.flight.waits if view.flight is not None else {}:
         told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))

@@ -29,6 +29,7 @@ from lightning_hangcheck.look.stacks import (
     PY_SPY,
     Variables,
     local_values,
+    native_calls,
     python_stacks,
     signalled_stacks,
 )
@@ -65,6 +66,7 @@ AT_ONCE = 16
 GPU_LIMIT_S = 2.0
 FLIGHT_LIMIT_S = 2.0
 """An answer takes 10 to 25 ms; a look must not wait long for a server that gives none."""
+NATIVE_LIMIT_S = 3.0
 HOLDERS = "who holds what"
 KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
 WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
@@ -92,6 +94,11 @@ class Look(Struct, frozen=True):
     gaps: tuple[Gap, ...]
     flights: dict[int, FlightRecord] = {}  # by rank, of those that have one
     code: tuple[CodeNote, ...] = ()  # what is around the lines on which the ranks stand
+
+    @property
+    def closer(self) -> bool:
+        """Whether it brought native calls of any process."""
+        return any(sample.native_calls for _, sample in self.samples)
 
 
 class KeptStacks:
@@ -159,7 +166,12 @@ class Looker:
         """Whether a look is under way."""
         return self._pending is not None
 
-    def begin(self, find: Callable[[], Found], with_values: Collection[int] = ()) -> None:
+    def begin(
+        self,
+        find: Callable[[], Found],
+        with_values: Collection[int] = (),
+        closer: Collection[int] = (),
+    ) -> None:
         """Begin a look at what is found; its result comes from `finished`."""
 
         def look() -> Look:
@@ -170,6 +182,7 @@ class Looker:
                 self._torch_servers,
                 self._began_s,
                 with_values=with_values,
+                closer=closer,
                 given_up=self._given_up.is_set,
                 kept=self._kept,
             )
@@ -199,6 +212,7 @@ def look_at(
     unchanged_since_s: float = 0.0,
     *,
     with_values: Collection[int] = (),
+    closer: Collection[int] = (),
     given_up: Callable[[], bool] = lambda: False,
     kept: KeptStacks | None = None,
 ) -> Look:
@@ -213,6 +227,8 @@ def look_at(
         servers: Folder of the sockets on which ranks answer for torch's flight recorder.
         unchanged_since_s: As in `Sources`.
         with_values: Ranks of which local variables are read too.
+        closer: Ranks of which native calls are read too, where the kernel does not tell what they
+            wait for. That alone pauses a process.
         given_up: What has not begun once it says so is left out.
         kept: Of earlier looks at the same job.
     """
@@ -239,7 +255,7 @@ def look_at(
         def read() -> None:
             if given_up():
                 raise Unseen("no time was left to ask for it")
-            subject.read_stacks(time_limit_s, stacks, rank in with_values)
+            subject.read_stacks(time_limit_s, stacks, rank in with_values, rank in closer)
 
         _, gaps = guarded("stack", f"stack of pid {pid}", rank, read)
         subject.gaps += gaps
@@ -328,6 +344,7 @@ class _Subject:
         self.completed: ProcessState | None = None
         self.stack: ProcessStack | None = None
         self.local_values: tuple[LocalValues, ...] = ()
+        self.native_calls: tuple[str, ...] = ()
         self.gaps: tuple[Gap, ...] = ()
 
     def sample(self, gpus: Gpus) -> Sample:
@@ -337,6 +354,7 @@ class _Subject:
             stack=self.stack,
             gpus=gpus.get(self.target.pid, ()),
             local_values=self.local_values,
+            native_calls=self.native_calls,
         )
 
     def complete(self, holders: Holders | None) -> None:
@@ -346,7 +364,9 @@ class _Subject:
             self.completed = found or kernel
             self.gaps += tuple(gap for gap in gaps if gap not in self.gaps)
 
-    def read_stacks(self, time_limit_s: float, stacks: KeptStacks, with_values: bool) -> None:
+    def read_stacks(
+        self, time_limit_s: float, stacks: KeptStacks, with_values: bool, closer: bool
+    ) -> None:
         """Read them, and what only they show of the process."""
         deadline, pid, rank = time.monotonic() + time_limit_s, self.target.pid, self.target.rank
         stack, gaps = stacks.of(pid, rank, self.kernel, time_limit_s)
@@ -373,9 +393,17 @@ class _Subject:
             self.stack = with_bystanders(stack, sources)
             return
         self.stack = with_bystanders(with_relations(stack, kernel, sources, variables), sources)
+        tid = stack.threads[0].tid or pid
         if with_values and self.is_first:
-            values, gaps = local_values(variables, pid, rank, stack.threads[0].tid or pid)
+            values, gaps = local_values(variables, pid, rank, tid)
             self.local_values, self.gaps = values or (), self.gaps + gaps
+        waits = kernel.threads[0].waits_for if kernel.threads else ()
+        known = any(target.kind != "time" for target in waits)
+        # stopped threads fail py-spy's pause, and one in state D would keep all others paused
+        pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
+        if closer and self.is_first and not known and pausable:
+            calls, gaps = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
+            self.native_calls, self.gaps = calls or (), self.gaps + gaps
 
 
 def _awaited(subjects: Sequence[_Subject]) -> set[int]:

@@ -23,7 +23,7 @@ GapKind = Literal[
 ]  # fmt: skip
 """Which evidence is missing: ``process_memory`` a command line or environment, ``recording`` all
 that a job's ranks tell of themselves, ``rank`` a process that is no rank's, or a rank without one,
-``other`` and ``native_calls`` only in cases that were saved by earlier versions."""
+``other`` in cases that were saved before gaps had a kind."""
 
 
 class Gap(Struct, frozen=True):
@@ -322,6 +322,7 @@ class Sample(Struct, frozen=True, kw_only=True):
 
     Attributes:
         local_values: Of the main thread's calls, outermost first; only where somebody asked.
+        native_calls: Inside its innermost Python frame, outermost first; only in a closer look.
     """
 
     taken_ns: int
@@ -329,6 +330,7 @@ class Sample(Struct, frozen=True, kw_only=True):
     stack: ProcessStack | None = None
     gpus: tuple[GpuState, ...] = ()
     local_values: tuple[LocalValues, ...] = ()
+    native_calls: tuple[str, ...] = ()
 
 
 class ProcessLook(Struct, frozen=True, kw_only=True):

@@ -356,6 +356,7 @@ def shown_processes(facts: PageFacts) -> list[Block]:
                 "look": look,
                 "source": stack.source,
                 "threads": threads,
+                "native_calls": sample.native_calls,
                 "innermost": next(asked, None),
             }
         )

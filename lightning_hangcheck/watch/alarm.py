@@ -71,7 +71,7 @@ class Alarm:
         suspects = self.standing is not None and self.standing.verdict == "suspect"
         return self.standing.summary if self.standing is not None and suspects else ""
 
-    def take(self, verdict: Verdict) -> Telling | None:
+    def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement, and return how to tell it; None where nothing in it is new."""
         severity, standing = SEVERITY.get(verdict.verdict, 0), self.standing
         if severity == 0:
@@ -82,7 +82,7 @@ class Alarm:
             if told == (verdict.verdict, verdict.culprits, verdict.cause):
                 more = len(verdict.ranks) > len(standing.ranks)  # with nodes not heard before
                 self.standing = verdict if more else standing
-                return "silent" if more else None
+                return "silent" if more or closer else None
             # of ranks that poll alike some are awake at each look, or hardly get a processor: one
             # that only missed some of those that are stuck is no news while nobody waits for them
             missed = set(standing.culprits) - set(verdict.culprits)

@@ -61,6 +61,8 @@ SOON_S = 0.05
 """Time to the next tick while others work for us."""
 UPDATE_S = 0.2
 """Pages are read no more often for that; a tick of 0.25 s that comes early reads them, too."""
+MOST_SEEN_CLOSER = 4
+"""Culprits of which the facts tell."""
 LEFT_BEHIND_AFTER_S = 1.0
 """Time in which helpers of multiprocessing, and loggers, end after the command."""
 STILL_THERE_NS = 10 * NANOSECONDS
@@ -117,6 +119,7 @@ class Watcher:
         self._look_begun_ns = 0
         self._seen: tuple[object, ...] = ()
         self._unsure = False
+        self._seen_closer: Verdict | None = None
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -344,7 +347,7 @@ class Watcher:
         self._unsure = not self._unsure and any(rank.in_doubt for rank in watched.alive)
         if not self._unsure:
             with self._faults.of("a verdict"):
-                self._judge(now_ns)
+                self._judge(now_ns, closer=look.closer)
         standing = self._alarm.standing
         seen: tuple[object, ...] = ()
         if standing is not None:
@@ -363,7 +366,7 @@ class Watcher:
             lasted_s=(now_ns - self._look_begun_ns) / NANOSECONDS,
         )
 
-    def _judge(self, now_ns: int) -> None:
+    def _judge(self, now_ns: int, *, closer: bool = False) -> None:
         if self._follows:
             return
         case = self._case(now_ns)
@@ -372,7 +375,7 @@ class Watcher:
         self._alone = True
         self._schedule.judged(self._roster.round.alive, now_ns)
         verdict = self._verdict_of(case)
-        self._raise(case, verdict, self._alarm.take(verdict))
+        self._raise(case, verdict, self._alarm.take(verdict, closer=closer))
 
     def _verdict_of(self, case: Case) -> Verdict:
         """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
@@ -463,11 +466,14 @@ class Watcher:
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
         ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
-        standing = self._alarm.standing
+        standing, closer = self._alarm.standing, tuple[int, ...]()
         # local variables on request only, and of ranks that a suspicion names
         values = standing.culprits if self._settings.locals and standing is not None else ()
+        if standing is not None and self._alarm.proven and standing is not self._seen_closer:
+            # native calls cost a pause: only of ranks that a hang names, and once a verdict
+            self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
         self._look_begun_ns = now_ns
-        self._looker.begin(lambda: self._scout.targets(ranks), values)
+        self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
     def _case(self, now_ns: int) -> Case:
         """Of all nodes, while the job goes on."""

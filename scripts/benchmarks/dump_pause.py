@@ -27,16 +27,23 @@ NS_PER_MS = 1e6
 
 @dataclass(frozen=True)
 class Situation:
-    """What is looked at."""
+    """What is looked at, and how.
+
+    Attributes:
+        closer: Read native calls too, as of a rank that a hang names: that alone pauses it.
+    """
 
     name: str
     arguments: tuple[str, ...]
+    closer: bool = False
 
 
 SITUATIONS = (
     Situation("clock loop", ("clock", "0")),
     Situation("clock loop beside 200 threads", ("clock", "200")),
     Situation("steps of a Lightning fit", ("fit",)),
+    Situation("clock loop, native calls too", ("clock", "0"), closer=True),
+    Situation("clock loop beside 200 threads, native calls too", ("clock", "200"), closer=True),
 )
 Span = tuple[int, int]
 
@@ -57,7 +64,7 @@ def _measure(situation: Situation, looks: int) -> Figure:
     ) as process:
         try:
             _wait_until_ready(process)
-            looked, unlooked = _look_at(process.pid, looks)
+            looked, unlooked = _look_at(process.pid, situation.closer, looks)
             process.send_signal(signal.SIGUSR1)
             out, _ = process.communicate(timeout=START_LIMIT_S)
         finally:
@@ -72,13 +79,13 @@ def _wait_until_ready(process: subprocess.Popen[str]) -> None:
     raise SystemExit("dump_pause: the process to look at did not start")
 
 
-def _look_at(pid: int, looks: int) -> tuple[list[Span], list[Span]]:
+def _look_at(pid: int, closer: bool, looks: int) -> tuple[list[Span], list[Span]]:
     """Return when we looked, and as many moments, as long, at which we did not."""
     looked, unlooked = [], []
     for _ in range(looks):
         time.sleep(INTERVAL_S)
         began = time.monotonic_ns()
-        look = look_at([Target(pid=pid)], LOOK_LIMIT_S)
+        look = look_at([Target(pid=pid)], LOOK_LIMIT_S, closer=(0,) * closer)
         ended = time.monotonic_ns()
         if look.samples[0][1].stack is None:
             print(f"dump_pause: a look without a stack: {look.gaps}", file=sys.stderr)

@@ -27,9 +27,12 @@ from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.stacks import (
     LONGEST_VALUE,
+    MOST_CALLS,
     MOST_DUMPS,
     PySpyFailed,
     dump,
+    innermost_calls,
+    native_calls,
     python_stacks,
     read_stacks,
     read_threads,
@@ -137,10 +140,35 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
 
 @WHEN_ASKED_FOR
 @pytest.mark.real
+def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
+    running = program("sleeping.py")
+    ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
+    look = look_at([Target(pid=running.pid)], PATIENCE_S, closer=(0,))
+    ((_, closer),) = look.samples
+    assert plain.native_calls == ()
+    assert look.gaps == ()
+    assert any("sleep" in call for call in closer.native_calls)
+
+
+def test_calls_end_at_the_innermost_python_frame_and_are_bounded() -> None:
+    native = [{"name": f"call{number}", "module": "/lib/libc10.so"} for number in range(20)]
+    nameless = {"name": "0x7f032024524a", "module": "/lib/libc.so.6"}
+    python = {"name": "load", "module": None}
+    threads = [
+        {"os_thread_id": 8, "frames": [python]},
+        {"os_thread_id": 7, "frames": [nameless, *native[:3], python, *native]},
+    ]
+    assert innermost_calls(msgspec.json.encode(threads), 7) == ("call2", "call1", "call0")
+    many = [{"os_thread_id": 7, "frames": [*native, python]}]
+    assert len(innermost_calls(msgspec.json.encode(many), 7)) == MOST_CALLS
+
+
+@WHEN_ASKED_FOR
+@pytest.mark.real
 def test_a_look_that_is_killed_leaves_nothing_stopped(program: StartProgram) -> None:
     running = program("many_threads.py", "200")
     for limit_s in (0.02, 0.05, 0.1, 0.2):
-        python_stacks(running.pid, 3, limit_s)
+        native_calls(running.pid, 3, limit_s, running.pid)
         tids = thread_ids(running.pid)
         assert {read_stat(running.pid, tid).state for tid in tids}.isdisjoint("Tt")
     assert running.process.poll() is None
