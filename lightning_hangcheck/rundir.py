@@ -140,7 +140,7 @@ def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
     except OSError:
         return []
     found = [RunFolder(path) for path in below if (path / folder.run_file.name).exists()]
-    return sorted(found, key=lambda one: (len(one.run_id), one.run_id))
+    return sorted(found, key=lambda folder: (len(folder.run_id), folder.run_id))
 
 
 def folder_of_start(first: RunFolder, number: int) -> RunFolder:
@@ -270,7 +270,7 @@ def read_early(path: Path, kind: str) -> Entries:
     except OSError:
         return []
     named = [line for line in lines if kind.encode() in line]
-    return [one for one in parse_journal(b"\n".join(named))[0] if one.get("kind") == kind]
+    return [entry for entry in parse_journal(b"\n".join(named))[0] if entry.get("kind") == kind]
 
 
 def parse_journal(data: bytes) -> tuple[Entries, int]:

@@ -267,9 +267,9 @@ class LoggedMetrics:
         # of two processes that were one rank after each other the newer page counts
         beats = sorted(self._pages.read().values(), key=lambda beat: beat.last_beat_ns)
         sums = {beat.rank: beat.step_times for beat in beats if beat.rank is not None}
-        told = {rank: times for rank, times in sums.items() if times is not None}
-        before, self._before = self._before, told
-        since = {rank: times.since(before[rank]) for rank, times in told.items() if rank in before}
+        known = {rank: times for rank, times in sums.items() if times is not None}
+        before, self._before = self._before, known
+        since = {rank: times.since(before[rank]) for rank, times in known.items() if rank in before}
         found = compared({rank: made for rank, made in since.items() if made.steps > 0})
         if found is None:
             return {}

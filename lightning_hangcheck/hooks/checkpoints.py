@@ -73,9 +73,9 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     def __str__(self) -> str:
         step = f"step {self.step}" if self.step is not None else ""
         age = f"written {seconds_in_words(self.age_s)} ago" if self.age_s is not None else ""
-        told = ", ".join(filter(None, (step, self.seen, age))) or "nothing is known of it"
+        facts = ", ".join(filter(None, (step, self.seen, age))) or "nothing is known of it"
         without = f"; it holds no {' and no '.join(self.lacks)}: what it lacks starts anew"
-        return f"training goes on from {self.path}: {told}" + (without if self.lacks else "")
+        return f"training goes on from {self.path}: {facts}" + (without if self.lacks else "")
 
 
 def tell(recorder: Recorder, found: Resumption) -> None:
@@ -128,16 +128,16 @@ def of_huggingface(folder: str) -> Resumption:
     return _written(folder, step=state.global_step, seen=seen, lacks=lacks)
 
 
-def _written(path: str, **told: Any) -> Resumption:  # noqa: ANN401 - its fields
+def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its fields
     """Add where it is, and how old."""
     if "://" in path:
-        return Resumption(path=redact_text(path), **told)
+        return Resumption(path=redact_text(path), **facts)
     try:
         written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
-        told["age_s"] = max(0.0, round(time.time() - written, 3))
+        facts["age_s"] = max(0.0, round(time.time() - written, 3))
     except (OSError, NoAnswer):
         pass
-    return Resumption(path=redact_text(str(Path(path).absolute())), **told)
+    return Resumption(path=redact_text(str(Path(path).absolute())), **facts)
 
 
 @cache
@@ -207,8 +207,8 @@ def instrument_saves(module: ModuleType) -> None:
     """Watch torch.serialization; a save counts when it ends well, so its name must be true."""
 
     def saved(call: Call) -> Any | None:  # noqa: ANN401 - any state
-        told = call.given()
-        return told["obj"] if is_checkpoint(told.get("obj"), told.get("f")) else None
+        arguments = call.given()
+        return arguments["obj"] if is_checkpoint(arguments.get("obj"), arguments.get("f")) else None
 
     def title(call: Call) -> str:
         return "torch.save" if saved(call) is None else "torch.save of a checkpoint"
@@ -217,7 +217,7 @@ def instrument_saves(module: ModuleType) -> None:
         what = saved(call)
         if what is not None:  # by the keys of a dictionary, else by its classes: an optimizer's
             mapped = isinstance(what, Mapping)
-            names = what if mapped else [one.__name__ for one in type(what).__mro__]
+            names = what if mapped else [kind.__name__ for kind in type(what).__mro__]
             _saved_parts.note(parts_held(names), "save optimizer.state_dict() and the step, too")
 
     wrap(module, "save", in_section("saving", title, then=note))

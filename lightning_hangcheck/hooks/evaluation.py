@@ -211,7 +211,7 @@ def rank_zero_evaluation(
         )
     taken.append(step)
     so_far: list[Step] = [*taken]
-    numbers = [one for one in taken if one != "final"]
+    numbers = [step for step in taken if step != "final"]
     if first is not None and numbers:
         so_far = [*range(first, numbers[-1] + 1, every)]
         if step == "final":
@@ -245,10 +245,10 @@ def rank_zero_evaluation(
 def _check_steps(step: Step, every: int, first: int | None) -> None:
     if not isinstance(every, int) or every < 1:
         raise BadUsage(f"every={every!r} is no whole number above 0", "write every=100")
-    for one in (step, 0 if first is None else first):
-        is_number = isinstance(one, int) and not isinstance(one, bool) and one >= 0
-        if not is_number and one != "final":
-            raise BadUsage(f"step={one!r} is no step", 'write step=0, 1, 2... and step="final"')
+    for number in (step, 0 if first is None else first):
+        is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
+        if not is_number and number != "final":
+            raise BadUsage(f"step={number!r} is no step", 'write step=0, 1, 2... and step="final"')
     later = isinstance(step, int) and step % every == 0 and first is not None and first > step
     if first is not None and (first % every or later):
         raise BadUsage(
@@ -302,11 +302,16 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
 
     say(f"before: {in_one_line(gpu_memory(homes))}")
     try:
-        moved("off", {torch.device("cpu"): [one for group in homes.values() for one in group]})
+        moved(
+            "off", {torch.device("cpu"): [tensor for group in homes.values() for tensor in group]}
+        )
         yield
     finally:
         say(f"after the evaluation: {in_one_line(gpu_memory(homes))}")
-        gone = {home: [one for one in there if one.device != home] for home, there in homes.items()}
+        gone = {
+            home: [tensor for tensor in there if tensor.device != home]
+            for home, there in homes.items()
+        }
         moved("back to", gone)
 
 
@@ -317,15 +322,15 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
     from torch.optim import Optimizer
 
     found: dict[int, Tensor] = {}
-    for one in held:
-        if isinstance(one, Module):
-            tensors = [*one.parameters(), *one.buffers()]
-        elif isinstance(one, Optimizer):
-            values = [value for state in one.state.values() for value in state.values()]
+    for owner in held:
+        if isinstance(owner, Module):
+            tensors = [*owner.parameters(), *owner.buffers()]
+        elif isinstance(owner, Optimizer):
+            values = [value for state in owner.state.values() for value in state.values()]
             tensors = [value for value in values if isinstance(value, Tensor)]
         else:
             raise BadUsage(
-                f"off_gpu has a {type(one).__name__}, which is neither a model nor an optimizer",
+                f"off_gpu has a {type(owner).__name__}, which is neither a model nor an optimizer",
                 "write off_gpu=[model, optimizer]",
             )
         found |= {id(tensor): tensor for tensor in tensors}

@@ -175,7 +175,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
             found = [try_to_load_from_cache(name, mark, **place) for mark in MARKS]
         except ValueError:  # no name that the hub could have, such as a path of three parts
             found = []
-        cached = next((one for one in found if isinstance(one, str)), None)
+        cached = next((path for path in found if isinstance(path, str)), None)
         if cached is None:
             return Source("hub", offline)
         root = Path(cached).parent

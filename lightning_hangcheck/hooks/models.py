@@ -98,7 +98,7 @@ def without_data(model: Model) -> list[str]:
     filled = []
     for name, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
-        if any(getattr(one, "offload", False) for one in getattr(hook, "hooks", (hook,))):
+        if any(getattr(part, "offload", False) for part in getattr(hook, "hooks", (hook,))):
             filled.append(f"{name}." if name else "")
     parameters = model.named_parameters()
     bare = [name for name, parameter in parameters if parameter.device.type == "meta"]
@@ -171,18 +171,20 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
     """Name what is wrong with a set of generation flags; of idle ones only those that are given."""
-    told = {name: value for name, value in flags.items() if value is not None}
-    known = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **told})
+    set_flags = {name: value for name, value in flags.items() if value is not None}
+    known = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **set_flags})
     samples, beams, copies = (
         known[name] for name in ("do_sample", "num_beams", "num_return_sequences")
     )
     least, most = known["min_new_tokens"], known["max_new_tokens"]
     met = samples is True, beams != 1
     found = [
-        f"{name}={told[name]} is ignored without {needs}"
+        f"{name}={set_flags[name]} is ignored without {needs}"
         for has_it, (needs, idle) in zip(met, IDLE.items(), strict=True)
         for name, value in idle.items()
-        if not has_it and told.get(name) not in (None, value) and (given is None or name in given)
+        if not has_it
+        and set_flags.get(name) not in (None, value)
+        and (given is None or name in given)
     ]
     if samples is True and known["temperature"] == 0:
         found.append("temperature=0 with do_sample=True is refused; write do_sample=False")

@@ -140,12 +140,12 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
             return
-        told = {str(name): number}
-        self._metrics |= told
+        measured = {str(name): number}
+        self._metrics |= measured
         if self._needed:
             self._write(
                 ledger_file.Measured(
-                    id=self._id, at=utc_now(), after_s=self._seconds(), metrics=told
+                    id=self._id, at=utc_now(), after_s=self._seconds(), metrics=measured
                 )
             )
 
@@ -281,10 +281,10 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         gone = [] if earlier is None else [(earlier, f"it was run again: {self._decision.why}")]
         if earlier is not None and not earlier.made_same(ended.outputs):
             left = f"{self._name}, which it rests on, was run again"
-            gone += [(one, left) for one in self._decision.invalidated]
+            gone += [(phase, left) for phase in self._decision.invalidated]
         discarded = [
-            ledger_file.Discarded(id=one.id, at=utc_now(), phase=one.name, by=self._id, why=why)
-            for one, why in gone
+            ledger_file.Discarded(id=phase.id, at=utc_now(), phase=phase.name, by=self._id, why=why)
+            for phase, why in gone
         ]
         self._write(ended, *discarded)
 

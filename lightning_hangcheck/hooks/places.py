@@ -186,7 +186,7 @@ def listen(host: str, port: int) -> socket.socket:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:  # the name means nothing here
         found = []
-    for family, *_, address in sorted(found, key=lambda one: one[0] != socket.AF_INET):
+    for family, *_, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
         if is_loopback(str(address[0])) and not named:
             continue
         try:

@@ -77,7 +77,7 @@ def counted_weights(config: Path) -> Weights:
     pieces = {name: [0, 0] for name in ("before", *blocks, "after")}
     seen_block = False
     for name, parameter in module.named_parameters():
-        block = next((one for one in blocks if name.startswith(one + ".")), None)
+        block = next((block for block in blocks if name.startswith(block + ".")), None)
         seen_block = seen_block or block is not None
         piece = pieces[block or ("after" if seen_block else "before")]
         piece[0] += parameter.numel()
@@ -115,12 +115,12 @@ def _blocks(module: Module) -> list[str]:
     """Names of the modules that are never split; of a model that names none, its list's items."""
     whole = set(module._no_split_modules or ())  # noqa: SLF001 - what from_pretrained goes by
     items = [
-        (name, type(one).__name__)
-        for name, one in module.named_modules()
+        (name, type(child).__name__)
+        for name, child in module.named_modules()
         if name.rpartition(".")[2].isdigit()
     ]
     found = [name for name, kind in items if kind in whole] or [name for name, _ in items]
-    return [name for name in found if not any(name.startswith(f"{one}.") for one in found)]
+    return [name for name in found if not any(name.startswith(f"{block}.") for block in found)]
 
 
 def _linear_weights(module: Module) -> set[str]:
@@ -131,8 +131,8 @@ def _linear_weights(module: Module) -> set[str]:
     head = module.get_output_embeddings()
     return {
         f"{name}.weight"
-        for name, one in module.named_modules()
-        if one is not head and (type(one) is nn.Linear or isinstance(one, Conv1D))
+        for name, child in module.named_modules()
+        if child is not head and (type(child) is nn.Linear or isinstance(child, Conv1D))
     }
 
 

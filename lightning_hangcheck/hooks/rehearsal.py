@@ -133,8 +133,8 @@ class Rehearsal:
         """Of this process; 0 before anybody has told."""
         if has_joined():
             return int(sys.modules["torch.distributed"].get_rank())
-        told = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
-        return int(told) if told.isdecimal() else 0
+        number = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
+        return int(number) if number.isdecimal() else 0
 
     @property
     def is_odd_one(self) -> bool:
@@ -225,9 +225,9 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     rehearsal.note("left")
     folder = rehearsal.mark_end()
     sockets = []
-    for one in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
+    for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
         with suppress(OSError):  # the descriptor with which they were listed
-            sockets += [one] if stat.S_ISSOCK(os.fstat(one).st_mode) else []
+            sockets += [descriptor] if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else []
     rehearsal.keeper = subprocess.Popen(
         ["sh", "-c", KEEPER, "sh", str(os.getppid()), str(folder), str(rehearsal.part.ranks)],
         env={"PATH": os.environ.get("PATH", os.defpath)},
@@ -504,10 +504,12 @@ def _samplers(loader: Foreign) -> list[Foreign]:
     found: list[Foreign] = []
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while todo and len(found) < 8:
-        one = todo.pop()
-        if one is not None and not any(one is other for other in found):
-            found.append(one)
-            todo += [getattr(one, name, None) for name in ("batch_sampler", "sampler", "_sampler")]
+        sampler = todo.pop()
+        if sampler is not None and not any(sampler is other for other in found):
+            found.append(sampler)
+            todo += [
+                getattr(sampler, name, None) for name in ("batch_sampler", "sampler", "_sampler")
+            ]
     return found
 
 
@@ -543,9 +545,9 @@ def _print_of(data: Foreign, depth: int = 0) -> str:
     if hasattr(data, "detach"):
         return repr(data.detach().flatten()[:64].tolist())
     if isinstance(data, Mapping) and depth < 4:
-        return repr([(str(key), _print_of(one, depth + 1)) for key, one in data.items()][:16])
+        return repr([(str(key), _print_of(value, depth + 1)) for key, value in data.items()][:16])
     if isinstance(data, (list, tuple)) and depth < 4:
-        return repr([_print_of(one, depth + 1) for one in data[:16]])
+        return repr([_print_of(value, depth + 1) for value in data[:16]])
     text = repr(data)[:500]
     return "" if " at 0x" in text else text
 
@@ -649,8 +651,10 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
             return ""
         parts = getattr(handler, "signal_handlers", None) or [handler]
         owners = {str(getattr(part, "__module__", "") or type(part).__module__) for part in parts}
-        foreign = {one for one in owners if not one.startswith(("lightning_hangcheck", "signal"))}
-        if any(not one.startswith(("lightning.", "pytorch_lightning.")) for one in foreign):
+        foreign = {
+            owner for owner in owners if not owner.startswith(("lightning_hangcheck", "signal"))
+        }
+        if any(not owner.startswith(("lightning.", "pytorch_lightning.")) for owner in foreign):
             return "program"
         return "Lightning" if foreign else ""
 

@@ -264,7 +264,7 @@ class RendezvousPoint:
 
     def _missing(self) -> list[int]:
         """Indices that have not come; the first, where all have: it has not gone on."""
-        return [one for one in range(self.peers.size or 1) if not self._has_come(one)] or [0]
+        return [rank for rank in range(self.peers.size or 1) if not self._has_come(rank)] or [0]
 
     def _explain(self, indices: Sequence[int], did: str = "") -> Outcome:
         """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
@@ -397,7 +397,7 @@ def look_for_missing(
         for rank in find_ranks(tree.take(time.monotonic_ns()), beats)
     }
     # a page outlives its process: where a rank was started again, the process that lives counts
-    for pid, beat in sorted(beats.items(), key=lambda one: has_ended(one[0]), reverse=True):
+    for pid, beat in sorted(beats.items(), key=lambda item: has_ended(item[0]), reverse=True):
         processes[beat.local_rank if local else beat.rank] = pid, beat
 
     def look(index: int) -> str:

@@ -24,7 +24,7 @@ DRIVER_LIMIT_S = 2.0  # the driver takes 0.1 s, a second where it has to wake 8 
 EXPECTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
 """Variables whose absence says as much as a value."""
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
-_told: dict[str, str] = {}
+_reported: dict[str, str] = {}
 
 
 def report_state(label: str = "") -> None:
@@ -42,14 +42,14 @@ def report_state(label: str = "") -> None:
     # what only our own processes set is left out; options are the user's, who may have set them
     ours = {name for name in shown if name.startswith(PREFIX) and name not in VARIABLES}
     now = {name: f"{name}={value}" for name, value in shown.items() if name not in ours}
-    known = [name for name in _told if name not in SUBJECTS]
+    known = [name for name in _reported if name not in SUBJECTS]
     now |= {name: f"{name} is not set" for name in (*EXPECTED, *known) if name not in now}
     answers = {name: f"{name}: {answer}" for name, answer in _asked(touching=True).items()}
-    changed = [line for name, line in {**answers, **now}.items() if _told.get(name) != line]
-    if not _told:
+    changed = [line for name, line in {**answers, **now}.items() if _reported.get(name) != line]
+    if not _reported:
         recorder.note("environment", variables=list(now.values()))
         changed = [*answers.values(), f"{len(now)} variables of the environment: in the journal"]
-    _told.update({**now, **answers})
+    _reported.update({**now, **answers})
     heading = f"state {label}: " if label else "state: "
     recorder.say(heading + ("; ".join(changed) or "as before"))
 

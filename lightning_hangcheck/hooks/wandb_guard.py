@@ -103,7 +103,7 @@ def guarded_wandb_logger(
         sentence = f"{error.args[0]}; {error.remedy}. Training goes on {instead}"
         log.once(sentence, sentence)
 
-    all_came, told, logger = True, {}, None
+    all_came, decided, logger = True, {}, None
     try:
         join_rendezvous("wandb run", init_limit, peers=peers)
     except MeetingFailed as error:  # the run is made without them, if at all
@@ -114,10 +114,10 @@ def guarded_wandb_logger(
     if peers.index:
         point.arrive(b"")
         try:
-            told = msgspec.json.decode(point.await_outcome("did not finish").unwrap()[0])
+            decided = msgspec.json.decode(point.await_outcome("did not finish").unwrap()[0])
         except MeetingFailed as error:
             go_on(error)
-        return kind(**{**given, **told})
+        return kind(**{**given, **decided})
     server = os.environ.get("WANDB_BASE_URL", "")
     of = f" (server {server})" if server else ""
     waiting = f"rank 0 waits for wandb to create its run{of}, and gives up after {init_limit:g} s"
@@ -141,8 +141,8 @@ def guarded_wandb_logger(
         point.decide(Outcome(failure=str(error.args[0]), remedy=error.remedy))
         raise
     known = {"project": logger.name, "version": logger.version, "save_dir": logger.save_dir}
-    told = {name: value for name, value in known.items() if value is not None}
-    point.decide(Outcome(payloads={0: msgspec.json.encode(told)}))
+    decided = {name: value for name, value in known.items() if value is not None}
+    point.decide(Outcome(payloads={0: msgspec.json.encode(decided)}))
     return logger
 
 

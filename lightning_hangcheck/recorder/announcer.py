@@ -95,7 +95,7 @@ def last_words(error: BaseException) -> str:
     while True:
         last = chain[-1]
         before = last.__cause__ if last.__suppress_context__ else last.__context__
-        if before is None or any(before is one for one in chain):
+        if before is None or any(before is earlier for earlier in chain):
             break
         chain.append(before)
     if len(chain) > 1:
@@ -110,18 +110,18 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
     the traceback on as text in the message, which is all that is left of it.
     """
     try:
-        told = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
+        match = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything: then nothing is told
         return None
-    if told is None:
+    if match is None:
         return None
-    calls = list(_WRITTEN_CALL.finditer(told["calls"]))
+    calls = list(_WRITTEN_CALL.finditer(match["calls"]))
     users = [call for call in calls if is_users(call["file"])]
-    after = told["calls"][calls[-1].end() :] if calls else told["calls"]
+    after = match["calls"][calls[-1].end() :] if calls else match["calls"]
     words = [line for line in after.splitlines() if not line.startswith("  ")]
     place = users[-1] if users else None
     frame = place and Frame(place["function"], _shorten(place["file"]), int(place["line"]))
-    return f"{' '.join(filter(None, words)) or type(error).__name__} ({told['where']})", frame
+    return f"{' '.join(filter(None, words)) or type(error).__name__} ({match['where']})", frame
 
 
 def user_frame(traceback: TracebackType | None) -> Frame | None:
@@ -179,7 +179,7 @@ class Console:
     def identify(self, identity: Identity) -> None:
         """Speak as this rank."""
         rank, local_rank = (
-            "?" if one is None else one for one in (identity.rank, identity.local_rank)
+            "?" if number is None else number for number in (identity.rank, identity.local_rank)
         )
         ranks = "?/?" if identity.world_size is None else f"{rank}/{identity.world_size}"
         self._who = f"[R{ranks}][LR{local_rank}][PID:{os.getpid()}]"

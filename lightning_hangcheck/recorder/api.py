@@ -62,7 +62,7 @@ class StepTimes(dict[str, Times]):
 
     def __str__(self) -> str:
         """The steps that took most, for example ``; get observation 41x, ...``."""
-        most = sorted(self.items(), key=lambda one: -one[1].total_s)
+        most = sorted(self.items(), key=lambda item: -item[1].total_s)
         shown = "".join(f"; {name} {times}" for name, times in most[:MOST_SHOWN])
         return shown + ("; ..." if len(most) > MOST_SHOWN else "")
 
@@ -246,7 +246,7 @@ class Track(Generic[Item]):
                     seconds=seconds,
                     whole=whole,
                     items=asdict(items),
-                    steps={one: asdict(times) for one, times in steps.items()},
+                    steps={name: asdict(times) for name, times in steps.items()},
                 )
             else:
                 stack[-1].times.join({name: Times(1, seconds, seconds), **steps})

@@ -115,7 +115,7 @@ class Recorder:
         self._beat_writer = BeatWriter(self.start)
         self.beat: Callable[[], None] = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
-        self.meets_ranks = self._place_is_told = False
+        self.meets_ranks = self._place_is_sent = False
         self._reports_ends = False
         self._begin_in_silence()
 
@@ -176,8 +176,8 @@ class Recorder:
                 self.page.identify(self.identity)
                 if self._journal:
                     self._journal.settle(rank)
-                told = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
-                self.note("identity", **told, versions=versions())
+                facts = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
+                self.note("identity", **facts, versions=versions())
 
     @harmless
     def be_rank_of_environment(self) -> None:
@@ -243,7 +243,7 @@ class Recorder:
         self._report_ends()
         if session is None:
             return
-        self._place_is_told = False
+        self._place_is_sent = False
         self._tell_place()
 
         def say_lost(pid: int) -> None:
@@ -316,11 +316,11 @@ class Recorder:
     def _tell_place(self) -> None:
         """Have the first rank of a node tell its sidecar which node that is, once it knows."""
         first = self._environment.get("LOCAL_RANK", "0") == "0"
-        if self._place_is_told or not first or self.session is None:
+        if self._place_is_sent or not first or self.session is None:
             return
         place = place_in(self._environment)
         if place is not None:
-            self._place_is_told = True
+            self._place_is_sent = True
             tell_place(self.session, place)
 
     @harmless

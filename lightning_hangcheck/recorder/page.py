@@ -145,7 +145,7 @@ class PageWriter:
         self._epoch = self._step = self._batch = UNKNOWN
         self._entries = self._phase_stamp = self._stamp = self._saves = 0
         self._step_times = StepTimes()
-        self._told: dict[str, Any] = {}
+        self._shown: dict[str, Any] = {}
         # re-entrant: a signal handler may write in the thread that is in here already
         self._lock = threading.RLock()
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
@@ -182,7 +182,7 @@ class PageWriter:
     @property
     def ending(self) -> Ending:
         """The ending that it shows."""
-        ending: Ending = self._told.get("ending", "running")
+        ending: Ending = self._shown.get("ending", "running")
         return ending
 
     def pulse(self) -> None:
@@ -251,8 +251,8 @@ class PageWriter:
         What changes in a thread beside the one that trains shows no progress of the rank.
         """
         shown = [
-            msgspec.structs.replace(one, name=fit_text(one.name, SECTION_NAME_BYTES))
-            for one in sections[-MOST_SECTIONS:]
+            msgspec.structs.replace(section, name=fit_text(section.name, SECTION_NAME_BYTES))
+            for section in sections[-MOST_SECTIONS:]
         ]
         self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
 
@@ -280,9 +280,9 @@ class PageWriter:
                 break
             awaiting -= 1
         words = fit_text(handling, HANDLING_BYTES)
-        told = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
-        if not told.items() <= self._told.items():
-            self.show(**told)
+        state = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
+        if not state.items() <= self._shown.items():
+            self.show(**state)
 
     def time_step(self, *parts_ns: int) -> None:
         """Add one step to the sums of its parts: loader, forward and rest, as in `StepTimes`."""
@@ -299,9 +299,9 @@ class PageWriter:
     def show(self, **changed: object) -> None:
         """Show other values of these fields of `Beat`."""
         with self._lock:
-            self._told |= changed
+            self._shown |= changed
             self._stamp = stamp = self._stamp + 1
-            data, place = _encode(self._told), PLACES[stamp % 2]
+            data, place = _encode(self._shown), PLACES[stamp % 2]
             self.buffer[place : place + len(data)] = data
             REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
@@ -424,12 +424,12 @@ def _read_rest(memory: Memory, head: bytes) -> Beat:
     else:
         raise PageUnreadable(_TORN)
     try:
-        told = {"pid": 0} | msgspec.msgpack.decode(data, type=dict[str, Any])
-        if "checkpoint" in told:
-            number, name, at_ns = told["checkpoint"]
+        fields = {"pid": 0} | msgspec.msgpack.decode(data, type=dict[str, Any])
+        if "checkpoint" in fields:
+            number, name, at_ns = fields["checkpoint"]
             at = utc(moment_of(at_ns), "microseconds")
-            told["checkpoint"] = CheckpointMark(number, name, at)
-        return msgspec.convert(told, Beat)
+            fields["checkpoint"] = CheckpointMark(number, name, at)
+        return msgspec.convert(fields, Beat)
     # whatever bytes stand there
     except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
         raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error

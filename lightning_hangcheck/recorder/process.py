@@ -339,25 +339,25 @@ def handled_signals() -> tuple[int, ...]:
 
 def _is_of_others(handler: object) -> bool:
     pending = [handler]
-    for number, one in enumerate(pending):
-        if number >= MOST_HANDLERS or isinstance(one, BuiltinFunctionType):
+    for number, callback in enumerate(pending):
+        if number >= MOST_HANDLERS or isinstance(callback, BuiltinFunctionType):
             return True
-        if isinstance(one, FunctionType):
-            owner = owner_of(one.__code__.co_filename)
+        if isinstance(callback, FunctionType):
+            owner = owner_of(callback.__code__.co_filename)
             if owner.kind != "ours" and owner.package not in TRAINING:
                 return True
-            pending += [cell.cell_contents for cell in one.__closure__ or ()]
-        elif isinstance(one, MethodType):
-            pending.append(one.__func__)
-        elif isinstance(one, functools.partial):
-            pending += [one.func, *one.args]
-        elif isinstance(one, (list, tuple)):
-            pending += one
-        elif callable(one):
-            called = type(one).__call__
+            pending += [cell.cell_contents for cell in callback.__closure__ or ()]
+        elif isinstance(callback, MethodType):
+            pending.append(callback.__func__)
+        elif isinstance(callback, functools.partial):
+            pending += [callback.func, *callback.args]
+        elif isinstance(callback, (list, tuple)):
+            pending += callback
+        elif callable(callback):
+            called = type(callback).__call__
             if not isinstance(called, FunctionType) or _is_of_others(called):
                 return True
-            pending += vars(one).values()
+            pending += vars(callback).values()
     return False
 
 
@@ -377,11 +377,12 @@ def awaiting() -> list[Frame]:
     if not frame.f_code.co_filename.endswith("/selectors.py"):
         return []
     run = (
-        one
-        for one in islice(_outwards(frame), DEEPEST)
-        if one.f_code.co_name == "run_until_complete" and "/asyncio/" in one.f_code.co_filename
+        caller
+        for caller in islice(_outwards(frame), DEEPEST)
+        if caller.f_code.co_name == "run_until_complete"
+        and "/asyncio/" in caller.f_code.co_filename
     )
-    task: Any = next((one.f_locals.get("future") for one in run), None)
+    task: Any = next((frame.f_locals.get("future") for frame in run), None)
     found: list[Frame] = []
     for _ in range(DEEPEST):
         inner = task.get_coro() if hasattr(task, "get_coro") else None
@@ -399,9 +400,16 @@ def awaiting() -> list[Frame]:
             inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)
         awaited = getattr(task, "_fut_waiter", None)
         near = [awaited, getattr(awaited, "_children", ()), *near]
-        of_many = [list(one) if isinstance(one, (list, set, tuple)) else [one] for one in near]
-        tasks = (one for several in of_many for one in several if hasattr(one, "get_coro"))
-        task = next((one for one in tasks if one is not task and not one.done()), None)
+        of_many = [
+            list(awaited) if isinstance(awaited, (list, set, tuple)) else [awaited]
+            for awaited in near
+        ]
+        tasks = (
+            awaited for several in of_many for awaited in several if hasattr(awaited, "get_coro")
+        )
+        task = next(
+            (awaited for awaited in tasks if awaited is not task and not awaited.done()), None
+        )
         if task is None:
             break
     return found

@@ -148,7 +148,7 @@ class CallNoter:
         no_room: tuple[int, count[int], list[CodeType]] = 0, count(1), []
         if len(self._known) >= MOST_SITES:
             return no_room
-        frames = [one for one, _ in islice(walk_stack(caller), DEEPEST)] if caller else []
+        frames = [frame for frame, _ in islice(walk_stack(caller), DEEPEST)] if caller else []
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
             Frame(

@@ -239,8 +239,8 @@ class _Journal:
         newest = data[data.find(b"\n", len(data) - NEWEST_BYTES) + 1 :]
         between = data[len(first) : len(data) - len(newest)].splitlines()
         # with the lines that it says are missing there
-        told = [_parsed(line).get("lines") for line in between if b'"kind":"dropped"' in line]
-        missing = [count for count in told if isinstance(count, int) and count]
+        counts = [_parsed(line).get("lines") for line in between if b'"kind":"dropped"' in line]
+        missing = [count for count in counts if isinstance(count, int) and count]
         lines = len(between) - len(missing) + sum(missing)
         kept = first + _dropped(lines, LEFT_OUT, between[0]) + newest
         write_atomically(self._path, kept)
@@ -249,11 +249,11 @@ class _Journal:
         self._size, self._largest = len(kept), MOST_BYTES
 
 
-def _dropped(lines: int, why: str, beside: bytes) -> bytes:
+def _dropped(lines: int, why: str, following: bytes) -> bytes:
     """Say that lines are missing, with moment and process of the first one beside them."""
-    head = _parsed(beside.partition(b"\n")[0])
-    told = {name: head[name] for name in ("at", "ns", "pid") if name in head}
-    return msgspec.json.encode(told | {"kind": "dropped", "lines": lines, "why": why}) + b"\n"
+    head = _parsed(following.partition(b"\n")[0])
+    stamp = {name: head[name] for name in ("at", "ns", "pid") if name in head}
+    return msgspec.json.encode(stamp | {"kind": "dropped", "lines": lines, "why": why}) + b"\n"
 
 
 def _parsed(line: bytes) -> dict[str, Any]:

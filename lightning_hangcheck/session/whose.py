@@ -121,10 +121,10 @@ def agent_pid(environment: Mapping[str, str]) -> int:
     for _ in range(MOST_WRAPPERS):
         stat = read_process_stat(pid)
         try:
-            told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             return pid
-        if stat is None or f"TORCHELASTIC_RUN_ID={run}".encode() not in told:
+        if stat is None or f"TORCHELASTIC_RUN_ID={run}".encode() not in variables:
             return pid
         pid = stat.parent_pid
     return os.getppid()
@@ -185,15 +185,15 @@ def place_of(session: Session) -> NodePlace | None:
     in a later round, in which a rank's own store may be another one, on the same place.
     """
     facts, first = session.facts, session.facts.node
-    told = read_fact(session.place_file, NodePlace)
-    if told is None:
+    place = read_fact(session.place_file, NodePlace)
+    if place is None:
         return first
     if first is None and facts.store[0]:
         host, port = facts.store
-        return replace(told, host=host, port=port, job=facts.job or told.job)
+        return replace(place, host=host, port=port, job=facts.job or place.job)
     if first is None or first.machines:
-        return first or told
-    return replace(first, number=told.number, nnodes=told.nnodes, ranks=told.ranks)
+        return first or place
+    return replace(first, number=place.number, nnodes=place.nnodes, ranks=place.ranks)
 
 
 def tell_place(session: Session, place: NodePlace) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.hooks.zero_code.wrapping import Before
 
-    Told = tuple[int | None, int | None, int | None]
+    Announced = tuple[int | None, int | None, int | None]
     """Rank, world size and the store's port; None where nothing says it."""
 
 PACKAGE = "torch.distributed"
@@ -57,12 +57,12 @@ def instrument_joining(module: ModuleType) -> None:
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        told = announced(call.given(), os.environ)
+        facts = announced(call.given(), os.environ)
         current().meets_ranks = True
-        _learn(told)
+        _learn(facts)
         with section(call):
             yield
-        _learn((module.get_rank(), module.get_world_size(), told[2]))
+        _learn((module.get_rank(), module.get_world_size(), facts[2]))
         current().page.show(membership="member")
         _begin()
 
@@ -97,28 +97,30 @@ def _begin() -> None:
     os.environ[JOINED] = str(os.getpid())
 
 
-def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Told:
+def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:
     """Work out which rank of how many a call is going to be, as torch does (rendezvous.py)."""
     address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
-    told, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
+    variables, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
     if address.scheme == "env" and store is None:
-        told = {name: environment.get(name.upper(), "") for name in ("rank", "world_size")} | told
+        variables = {
+            name: environment.get(name.upper(), "") for name in ("rank", "world_size")
+        } | variables
         port = _decimal(environment.get("MASTER_PORT", ""))
 
     def number(name: str) -> int | None:
         given = arguments.get(name)
-        return int(given) if given is not None and given >= 0 else _decimal(told.get(name, ""))
+        return int(given) if given is not None and given >= 0 else _decimal(variables.get(name, ""))
 
     return number("rank"), number("world_size"), port
 
 
-def _decimal(told: str) -> int | None:
-    return int(told) if told.isdecimal() else None
+def _decimal(text: str) -> int | None:
+    return int(text) if text.isdecimal() else None
 
 
-def _learn(told: Told) -> None:
+def _learn(facts: Announced) -> None:
     """Be this rank from now on; a group that is smaller than the job is only a part of it."""
-    recorder, (rank, world_size, port) = current(), told
+    recorder, (rank, world_size, port) = current(), facts
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
         return
     local = _decimal(os.environ.get("LOCAL_RANK", ""))
@@ -195,7 +197,7 @@ def instrument_calls(module: ModuleType) -> None:
 
     def noting(name: str, sign: int = 0) -> Before:
         find, parameters = _finder(module, name)
-        end = next((one for one in ("src", "dst") if one in parameters), None)
+        end = next((name for name in ("src", "dst") if name in parameters), None)
 
         def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
             noter = _noter(os.getpid())
@@ -232,7 +234,11 @@ def _finder(module: ModuleType, function: str) -> tuple[Callable[..., Any], Coll
     """
     parameters = inspect.signature(getattr(module, function)).parameters
     places = {name: place for place, name in enumerate(parameters)}
-    usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    usual = {
+        name: parameter.default
+        for name, parameter in parameters.items()
+        if parameter.default is not parameter.empty
+    }
 
     def find(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if places.get(name, len(arguments)) < len(arguments):

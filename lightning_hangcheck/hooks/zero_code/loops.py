@@ -53,8 +53,8 @@ class StepTeller:
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self._compiling = compiling
         self._recorder = current()
-        self._told: int | None = None
-        self._others_tell = False
+        self._reported: int | None = None
+        self._others_report = False
         self._steps = 0
         self._in_step: set[int] = set()
         self.scheduled = False
@@ -72,13 +72,13 @@ class StepTeller:
         page = self._recorder.page
         if page.ending == "raised":
             self._recorder.mark_going_on()
-        self._others_tell = self._others_tell or page.step not in (None, self._told)
-        if self._others_tell:  # a callback
+        self._others_report = self._others_report or page.step not in (None, self._reported)
+        if self._others_report:  # a callback
             page.show_phase(page.phase)
             return
         beats = not self._recorder.beats_by_hand
         page.enter_phase("training_step", None, self._steps, beats=beats)
-        self._told = self._steps
+        self._reported = self._steps
 
     def on_schedule(self, *_: object) -> None:
         """A scheduler set the learning rate, which it does first when it is made."""
@@ -176,8 +176,8 @@ def instrument_trainer(module: ModuleType) -> None:
         one with a launcher says how many ranks there are only once it has started them.
         """
         trainer, identity = call.instance, current().identity
-        told = identity.launcher != "none" or identity.world_size is not None
-        starts = told or is_multiprocessing_child() or trainer.strategy.launcher is not None
+        launched = identity.launcher != "none" or identity.world_size is not None
+        starts = launched or is_multiprocessing_child() or trainer.strategy.launcher is not None
         if not starts and trainer.num_devices * trainer.num_nodes == 1:
             current().learn_identity(0, 1, 0)
         passed(11)

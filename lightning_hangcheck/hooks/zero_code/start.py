@@ -210,7 +210,7 @@ def _tell_when_executed(loader: Any, name: str) -> None:  # noqa: ANN401 - of an
 def modules_of(named: str) -> list[str]:
     """Return a module's names: two, if it is of a family."""
     family, _, rest = named.partition(".")
-    return [f"{one}.{rest}" for one in FAMILIES[family]] if family in FAMILIES else [named]
+    return [f"{package}.{rest}" for package in FAMILIES[family]] if family in FAMILIES else [named]
 
 
 def find_instrument(ours: str) -> Callable[[ModuleType], None]:
