@@ -65,9 +65,7 @@ def _places(dependency: str) -> list[str]:
     """Absolute entries of the path of modules: first those that no variable and no start added."""
     here = names_of_working_folder()
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    offered = {
-        os.path.normpath(os.path.join(top, entry)) for top in here for entry in named if entry
-    }
+    offered = {os.path.normpath(os.path.join(top, at)) for top in here for at in named if at}  # noqa: PTH118
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     offered.add(os.path.dirname(os.path.normpath(script)))  # noqa: PTH120 - a name to compare
     entries = [os.path.normpath(entry) for entry in sys.path if entry.startswith("/")]
