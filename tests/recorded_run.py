@@ -61,7 +61,7 @@ def note_as_its_sidecar(session: Session, *notes: RankNote, newest: Verdict | No
     write_atomically(session.sidecar_file, encode(facts))
     now_ns = time.monotonic_ns()
     told_ns = now_ns if newest is not None else 0
-    written = WatchNotes(written_ns=now_ns, ranks=notes, newest=newest, told_ns=told_ns)
+    written = WatchNotes(written_ns=now_ns, ranks=notes, newest=newest, published_ns=told_ns)
     write_atomically(session.watch_file, encode(written))
 
 

@@ -176,7 +176,7 @@ def hang_stands(notes: WatchNotes, case: Case) -> bool:
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
         return False
     culprits = notes.newest.culprits
-    told_s = (notes.written_ns - notes.told_ns) / NANOSECONDS
+    told_s = (notes.written_ns - notes.published_ns) / NANOSECONDS
     alive = {note.rank: note.silent_for_s for note in notes.ranks if note.rank in culprits}
     if alive and all(silent_s < told_s for silent_s in alive.values()):
         return False

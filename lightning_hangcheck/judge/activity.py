@@ -1,7 +1,7 @@
-"""Does it get on? What processes and ranks do, by their newest samples compared. Pure.
+"""What each process and rank does: running, idle, waiting, stopped or gone. Pure.
 
-No name of any library decides here but the waits that frames show. What is idle on the CPU but
-waits for a busy GPU is not idle.
+The newest samples are compared. No library's name decides anything here; only frames that show a
+known wait do. A process that waits for a busy GPU is not idle.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ GIB = 1 << 30
 
 
 class ProcessActivity(Struct, frozen=True, kw_only=True):
-    """What the newest samples of one process show, of all its threads, over so many seconds.
+    """What one process did over ``span_s`` seconds, by its newest samples.
 
     Attributes:
-        carried: Bytes flowed, or storage answered: no loop of mere computing does that.
-        starved: Its main thread was ready for most of the time, and others had the processor, or
-            another thread that could end its wait computes, and gets little of one.
-        stacks: Whether Python stacks were among them.
-        stood: From one of them to the next it stood still, and was not even woken.
+        carried: Bytes flowed, or storage answered. A loop that only computes does neither.
+        starved: The main thread was ready for most of the time, but others had the processor; or a
+            thread that could end its wait computes and gets little of a core.
+        stacks: Whether the samples have Python stacks.
+        stood: Between two samples the process stood still and was not even woken.
     """
 
     activity: Activity
@@ -88,17 +88,18 @@ class ProcessActivity(Struct, frozen=True, kw_only=True):
 
 
 class RankActivity(Struct, frozen=True, kw_only=True):
-    """What a rank does, all its processes considered.
+    """What a rank does, with all its processes taken into account.
 
     Attributes:
-        carried: One of its processes moved bytes while it moved.
-        for_gpu: It waits for its GPU, which works: ``busy``, though idle on the processor.
-        livelocked: It moves, but for long only through functions in which it was before: ``busy``.
-        circling: What is busy was seen to go round, and not in one long call; where it was starved,
-            for as much of the processor's time as a livelock takes to be known.
-        frames: Newest of its main thread, outermost first.
-        wait: The known wait in which that thread stands, or the one in which its wait ends.
-        stuck: The thread in which its wait ends, where that is another.
+        carried: One of its processes moved bytes.
+        for_gpu: The rank waits for its GPU, which works: ``busy``, though idle on the processor.
+        livelocked: The rank moves, but for long only through functions that were seen before:
+            counted as ``busy``.
+        circling: The busy rank was seen to go round a loop, not to be in one long call. A starved
+            rank must have had as much processor time as it takes to recognise a livelock.
+        frames: Newest frames of the main thread, outermost first.
+        wait: The known wait of the main thread, or of the thread in which its wait ends.
+        stuck: The thread in which the wait ends, if that is not the main thread.
     """
 
     activity: Activity
@@ -113,16 +114,16 @@ class RankActivity(Struct, frozen=True, kw_only=True):
 
     @property
     def stuck_frames(self) -> tuple[Frame, ...]:
-        """Frames of the thread in which its wait ends; none where that is the main thread."""
+        """Frames of the thread in which the wait ends; empty if that is the main thread."""
         return self.stuck.frames if self.stuck is not None else ()
 
 
 def read_rank_activity(view: RankView) -> RankActivity:
-    """Tell what a rank does: its main thread, and the threads for which that waits.
+    """Tell what a rank does, by its main thread and the threads that this waits for.
 
-    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins.
-    One that is idle while its children work, works. Where another thread keeps the interpreter
-    lock, the main one cannot come back from whatever it waits for.
+    A rank that waits for other ranks is ``waiting`` whatever processor time it uses: NCCL spins. An
+    idle rank whose children work is not idle. If another thread keeps the interpreter lock, the
+    main thread cannot return from whatever it waits for.
     """
     away: Activity | None = "missing" if view.pid is None else None
     away = "unheard" if view.unheard_for_s else away
@@ -156,10 +157,12 @@ def read_rank_activity(view: RankView) -> RankActivity:
         return replace(found, activity="busy", wait=wait, for_gpu=True)
     if activity == "moving":
         seen = [read_process_activity(look) for look in view.processes]
-        carried = any(one.carried for one in seen)
+        carried = any(process.carried for process in seen)
         woke = process.activity == "moving" and process.stood
         # a child without Python stacks that works, or a GPU, may do new things unseen
-        hidden = any(not one.stacks and one.activity in ("busy", "moving") for one in seen)
+        hidden = any(
+            not process.stacks and process.activity in ("busy", "moving") for process in seen
+        )
         hidden = hidden or any(map(gpu_works, view.processes))
         nothing_new = view.nothing_new_for_s >= LIVELOCK_AFTER_S
         livelocked = not (carried or woke or hidden) and nothing_new
@@ -176,7 +179,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
 
 
 def _of_alive(view: RankView, process: ProcessActivity, wait: Wait | None) -> Activity:
-    """Only children that could end its wait excuse it; one without stacks may be doing anything."""
+    """Only children that could end the rank's wait count; without stacks they may do anything."""
     if wait is not None and wait.kind in FOR_RANKS:
         return "waiting"
     beats = view.beat is not None and view.beat.beats > 0
@@ -227,7 +230,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         for moment in read_process(look).moments
         if moment.kernel is not None and (look.role == "child" or moment.threads)
     ][-NEWEST:]
-    told, moved = _without_steps(look), list[bool]()
+    by_state, moved = _without_steps(look), list[bool]()
     carried = starved = stood = False
     # of processor time: of the process, its main thread, all threads that could end its wait, and
     # the busiest of these; where these are not known, of the process, or of the main one alone
@@ -264,7 +267,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         unwoken = len(turns) == 2 and turns[0] is not None and turns[0] == turns[1]
         stood = stood or (unwoken and cpu_share < IDLE_SHARE)
     if not moved:
-        return ProcessActivity(activity=told or "unseen", samples=min(1, len(usable)))
+        return ProcessActivity(activity=by_state or "unseen", samples=min(1, len(usable)))
     does: Activity = "idle"
     # a child that only works now and then (a service) is nobody's to wait for
     if all(moved) if look.role == "child" else any(moved):
@@ -272,7 +275,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     elif starved or busiest_s >= IDLE_SHARE * span_s or awaited_s >= BUSY_SHARE * span_s:
         does = "busy"
     return ProcessActivity(
-        activity=told or does,
+        activity=by_state or does,
         samples=len(moved) + 1,
         span_s=span_s,
         cpu_share=cpu_s / span_s,
@@ -285,9 +288,9 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
 
 
 def _without_steps(look: ProcessLook) -> Activity | None:
-    """Tell a dead or stopped process by the kernel's letter; of a stack in a file, whether it ran.
+    """Recognise a dead or stopped process by its state; of a stack from a file, whether it ran.
 
-    A debugger or py-spy holds a process in state ``t`` for a moment: two samples must have seen it.
+    A debugger or py-spy holds a process in state ``t`` for moments, so two samples must show it.
     """
     letters = [sample.kernel.state for sample in look.samples[-2:] if sample.kernel is not None]
     if letters and letters[-1] in ("Z", "X"):
@@ -309,11 +312,11 @@ def _went_on(
     shares: dict[int, float],
     awaited: frozenset[int] | None,
 ) -> bool:
-    """Whether the main thread went on, or an ``awaited`` one (None: any).
+    """Whether the main thread or a thread in ``awaited`` made progress (None: any thread).
 
-    Whoever is busy must be in other functions: a loop that goes over its own lines may never end.
-    The main thread, hardly busy, must be at another line of the user's code: one line that polls
-    alternates below it.
+    A busy thread must be in other functions than before, as a loop over the same lines may never
+    end. A main thread that hardly computes must be at another line of the user's code: below one
+    line that polls, frames alternate.
     """
     stacks = [moment.sample.stack for moment in (earlier, later)]
     if (
@@ -323,8 +326,8 @@ def _went_on(
     ):
         return False  # one source names classes, the other does not
 
-    def key(one: Thread) -> tuple[int | None, str]:  # the source may not tell ids
-        return (one.tid, "" if one.tid is not None else one.stack.name)
+    def key(thread: Thread) -> tuple[int | None, str]:  # the source may not tell ids
+        return (thread.tid, "" if thread.tid is not None else thread.stack.name)
 
     def users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
         users = users_frames(frames)
@@ -333,7 +336,7 @@ def _went_on(
         )
         return frames[: innermost + 1]
 
-    main, before = later.threads[0], {key(one): one for one in earlier.threads[1:]}
+    main, before = later.threads[0], {key(thread): thread for thread in earlier.threads[1:]}
     for thread in later.threads:
         old = earlier.threads[0] if thread is main else before.get(key(thread))
         if old is None or old.frames == thread.frames:
@@ -352,7 +355,7 @@ def _went_on(
 
 
 def without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Drop this package's frames, and what only the interpreter's library does on their behalf."""
+    """Drop this package's frames, and standard library frames that only serve them."""
     last = max((at for at, frame in enumerate(frames) if is_ours(frame.file)), default=-1)
     inside = frames[last + 1 :]
     if last >= 0 and all(is_standard(frame.file) for frame in inside):
@@ -363,24 +366,27 @@ def without_ours(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
 def _flow(
     earlier: Moment, later: Moment, awaited: frozenset[int] | None, *, computes: bool
 ) -> tuple[int, bool]:
-    """Return how many bytes flowed, and whether the main thread gets on by them, or by storage.
+    """Return the bytes that flowed, and whether they, or storage, bring the main thread forward.
 
-    Bytes count of threads that may end its wait (``awaited``, None for all), or run no Python; of
-    the process where threads are not counted: that has also what programs read which a thread
-    starts.
+    Counted are the bytes of threads that may end its wait (``awaited``, None for all) and of native
+    threads. Where the kernel does not count by thread, the process's bytes count, which include
+    what programs read that a thread starts.
 
-    At a connection only what connections carried counts, where the kernel tells that: our own
-    threads read more than a slow download. In a call that reads or writes, what the thread itself
-    moved.
+    At a connection only the bytes that connections carried count, if the kernel tells them: our own
+    threads read more than a slow download. In a read or write call, what that thread moved counts.
 
-    Deleting files moves no bytes, but makes many short waits for storage, in state D; some virtual
-    disks let a thread run without processor time, which no loop that computes does.
+    Deleting files moves no bytes, but makes many short waits for storage (state D). On some virtual
+    disks such a thread runs without processor time, which no computing loop does.
     """
     before, after = earlier.kernel, later.kernel
     if before is None or after is None:
         return 0, False
     then, now = (
-        {one.tid: one.moved_bytes for one in each.threads if one.moved_bytes is not None}
+        {
+            thread.tid: thread.moved_bytes
+            for thread in each.threads
+            if thread.moved_bytes is not None
+        }
         for each in (before, after)
     )
     if any(target.kind == "process" or target.holders for _, target in later.targets):
@@ -390,8 +396,8 @@ def _flow(
         tid for tid in {*then, *now} if awaited is None or tid in awaited or tid not in of_python
     }
     by_thread = counted <= now.keys() and all(
-        each.threads and not each.threads_left_out and len(told) == len(each.threads)
-        for each, told in ((before, then), (after, now))
+        each.threads and not each.threads_left_out and len(counts) == len(each.threads)
+        for each, counts in ((before, then), (after, now))
     )
     network = before.network_bytes, after.network_bytes
     files = [(before.read_bytes, after.read_bytes), (before.written_bytes, after.written_bytes)]
@@ -424,17 +430,19 @@ def _flow(
 
 
 def _asks_again(old: ThreadState, new: ThreadState, moved: int) -> bool:
-    """Whether the main thread sleeps between questions so small that they bring nothing.
+    """Whether the main thread sleeps between requests so small that they bring nothing.
 
-    What a retry moves over connections is no progress: else none would ever be called one.
+    The bytes of a retry are no progress; otherwise no retry would ever be reported.
     """
     asleep = [
-        bool(one.waits_for)
-        and all(target.kind == "time" and target.call != "futex" for target in one.waits_for)
-        for one in (old, new)
+        bool(state.waits_for)
+        and all(target.kind == "time" and target.call != "futex" for target in state.waits_for)
+        for state in (old, new)
     ]
-    asking = [any(target.kind == "socket" for target in one.waits_for) for one in (old, new)]
-    if not any(asleep) or not all(one or other for one, other in zip(asleep, asking, strict=True)):
+    asking = [any(target.kind == "socket" for target in state.waits_for) for state in (old, new)]
+    if not any(asleep) or not all(
+        sleeps or other for sleeps, other in zip(asleep, asking, strict=True)
+    ):
         return False
     if old.turns is None or new.turns is None:
         return False
@@ -442,10 +450,10 @@ def _asks_again(old: ThreadState, new: ThreadState, moved: int) -> bool:
 
 
 def _connections_carried(earlier: Moment, later: Moment) -> bool:
-    """Whether any byte came or went at a connection on which the main thread's wait rests.
+    """Whether any byte moved at a connection on which the main thread's wait rests.
 
-    A thread at other connections than before has had its answer. The kernel's list may leave out
-    some sockets: only what is known of both times is compared.
+    A thread that waits at other connections than before has had its answer. The kernel may list
+    only some sockets, so only those that are known of both samples are compared.
     """
     then, now = (
         {
@@ -456,19 +464,22 @@ def _connections_carried(earlier: Moment, later: Moment) -> bool:
         for each in (earlier, later)
     )
     for tid in {tid for tid, _ in then} & {tid for tid, _ in now}:
-        before, after = ({one for by, one in each if by == tid} for each in (then, now))
+        before, after = (
+            {connection for by, connection in each if by == tid} for each in (then, now)
+        )
         if before != after and None not in before | after:
             return True
         if any(
-            None not in (then[tid, one], now[tid, one]) and then[tid, one] != now[tid, one]
-            for one in before & after
+            None not in (then[tid, connection], now[tid, connection])
+            and then[tid, connection] != now[tid, connection]
+            for connection in before & after
         ):
             return True
     return False
 
 
 def gpu_works(look: ProcessLook) -> bool:
-    """Whether a GPU worked for the process; for anybody, where its driver tells none apart."""
+    """Whether a GPU worked for the process, or for anybody if the driver cannot say for whom."""
     shares = (
         gpu.own_busy_percent if gpu.own_busy_percent is not None else gpu.busy_percent
         for sample in look.samples[-NEWEST:]

@@ -1,10 +1,10 @@
-"""Ranks that stand alike are told by one of them: equal stacks, and groups of one shape. Pure.
+"""Ranks that are in the same situation are described by one of them. Pure.
 
-Sets of ranks are a few numbers, joined without listing any of them. A hundred thousand ranks of a
-device mesh that do the same are each in groups of their own, and all of these are one group that
-was moved. So a rank's record is told without the members of its groups, and with it where those
-groups are for whose ranks it stands (`GroupFamily`). From these each
-rank's own record is made again, its groups, peers and roots moved.
+Same situation means equal stacks and groups of one shape. Sets of ranks are stored as ranges and
+joined without listing members. In a device mesh, a hundred thousand ranks that do the same are each
+in groups of their own, and these groups are one group shifted. So a rank's record is sent without
+the members of its groups, together with the groups of the ranks that it stands for (`GroupFamily`).
+Each rank's own record is rebuilt from these, with groups, peers and roots shifted.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ LONGEST_NUMBER = 18
 
 
 def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]:
-    """Merge the newest main-thread stacks of ranks and of their workers.
+    """Merge equal main-thread stacks of ranks, and of their workers.
 
-    Stacks are equal if function, file and line of every frame are, but for our own.
+    Stacks are equal if function, file and line of every frame are; our own frames do not count.
 
     Returns:
-        The groups, largest first, numbered from 0; and each rank's group, where its stack is known.
+        The groups, largest first, numbered from 0; and each rank's group, if its stack is known.
     """
     members: dict[tuple[Literal["rank", "worker"], Frames], list[int]] = {}
-    alike = {one.rank: parse_ranks(one.ranks) for one in case.alike}
+    alike = {alike_ranks.rank: parse_ranks(alike_ranks.ranks) for alike_ranks in case.alike}
     for view in {view.rank: view for view in reversed(case.ranks)}.values():
         for look in view.processes:
             frames = shown_frames(latest_frames(look))
             if frames and look.role != "child":
                 process: Literal["rank", "worker"] = "rank" if look.role == "rank" else "worker"
-                standing = alike.get(view.rank, (view.rank,))
-                members.setdefault((process, frames), []).extend(standing)
+                standing_alike = alike.get(view.rank, (view.rank,))
+                members.setdefault((process, frames), []).extend(standing_alike)
     ordered = sorted(members.items(), key=lambda item: (-len(item[1]), item[0][0], min(item[1])))
     numbers: dict[int, int] = {}
     for number, ((process, _), ranks) in enumerate(ordered):
@@ -84,7 +84,7 @@ def latest_frames(look: ProcessLook) -> Frames:
 
 
 def shown_frames(frames: Sequence[Frame]) -> Frames:
-    """Leave out our own calls, and those that only lead to them: no user wrote or can mend them."""
+    """Leave out our own frames and those that only lead to them: no user wrote or can fix them."""
     shown: list[Frame] = []
     for frame in frames:
         if not is_ours(frame.file):
@@ -96,7 +96,7 @@ def shown_frames(frames: Sequence[Frame]) -> Frames:
 
 
 def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
-    """Return a process's threads without our own calls, and without those that we started."""
+    """Return a process's threads without our own frames and without threads that we started."""
     return tuple(
         replace(thread, frames=shown)
         for thread in stack.threads
@@ -111,7 +111,7 @@ def shown_threads(stack: ProcessStack) -> tuple[ThreadStack, ...]:
 
 
 def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
-    """Take the members out of a rank's record, and return the groups in which it is."""
+    """Remove the members of groups from a rank's record; return them as families."""
     flight = view.flight
     if flight is None or not any(record.ranks for record in flight.groups):
         return view, ()
@@ -127,7 +127,7 @@ def without_members(view: RankView) -> tuple[RankView, tuple[GroupFamily, ...]]:
 
 
 def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]:
-    """Order a rank's groups not by their names alone: torch writes ``10`` before ``9``."""
+    """Order a rank's groups by more than their names: torch writes ``10`` before ``9``."""
 
     def rests(record: CollectiveRecord) -> bool:
         return record.on_device and not record.entries
@@ -140,12 +140,12 @@ def in_order(groups: Sequence[CollectiveRecord]) -> tuple[CollectiveRecord, ...]
 
 
 def offsets_of(record: CollectiveRecord) -> Offsets:
-    """Return the shape of a group; none where its members are not known."""
+    """Return the shape of a group; empty if its members are unknown."""
     ranks = record.ranks
     step = ranks[1] - ranks[0] if len(ranks) > 1 else 0
     if step and ranks == tuple(range(ranks[0], ranks[0] + step * len(ranks), step)):
         return (0, step, len(ranks))  # as of most groups, and these may be large
-    steps = [after - one or None for one, after in pairwise(ranks)]
+    steps = [after - rank or None for rank, after in pairwise(ranks)]
     found: list[int] = []
     for start, end in _stretches(steps) if ranks else ():
         step = steps[start] or 1 if end - start > 1 else 1
@@ -153,10 +153,10 @@ def offsets_of(record: CollectiveRecord) -> Offsets:
     return tuple(found)
 
 
-def joined_families(told: Sequence[Sequence[GroupFamily]]) -> tuple[GroupFamily, ...]:
-    """Join the groups of ranks that stand alike: those of equal distance, and of names likewise."""
+def joined_families(told_families: Sequence[Sequence[GroupFamily]]) -> tuple[GroupFamily, ...]:
+    """Join the groups of ranks in the same situation: equal distances, names with equal steps."""
     found: list[GroupFamily] = []
-    for families in zip(*told, strict=True):
+    for families in zip(*told_families, strict=True):
         every = sorted({group for family in set(families) for group in groups_in(family)})
         steps: list[tuple[int, int] | None] = []
         for (first, name), (after, following) in pairwise(every):
@@ -172,7 +172,7 @@ def joined_families(told: Sequence[Sequence[GroupFamily]]) -> tuple[GroupFamily,
 
 
 def _stretches(steps: Sequence[Hashable]) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each stretch of items that equal steps, and not None, lie between."""
+    """Yield start and end of each stretch of items with equal steps between them (None ends it)."""
     start = 0
     while start <= len(steps):
         end = start + 1
@@ -204,19 +204,19 @@ def members_in(family: GroupFamily) -> int:
 
 
 def is_number(name: str) -> bool:
-    """Whether a name is a number of at most 18 digits that is written as we write it."""
+    """Whether a name is a plain decimal number of at most 18 digits."""
     if len(name) > LONGEST_NUMBER or not (name.isascii() and name.isdecimal()):
         return False
     return str(int(name)) == name
 
 
 def can_be_families(families: Sequence[GroupFamily], groups: int, most: int) -> bool:
-    """Whether what a stranger sent can be the families of a rank's record.
+    """Whether received data can be the families of a rank's record.
 
     Args:
-        families: What was sent.
-        groups: Of the record.
-        most: Ranks of a job; so many members a family may have, too.
+        families: The received data.
+        groups: Number of groups in the record.
+        most: Number of ranks of the job, which bounds the members of a family too.
     """
 
     def can_be(family: GroupFamily) -> bool:
@@ -249,16 +249,16 @@ def alike_records(
     ranks: Collection[int],
     known: Members,
 ) -> dict[int, FlightRecord]:
-    """Return the record of each of some ranks that stand as another one does.
+    """Rebuild the record of each of ``ranks``, which are in the same situation as ``rank``.
 
-    Ranks of one group share what is told of it, so a hundred thousand ranks have some thousands.
+    Ranks of one group share one record object, so a hundred thousand ranks have some thousands.
 
     Args:
-        flight: That one's; groups whose families are told name no members in it.
-        rank: Whose it is.
+        flight: The record of ``rank``; groups with a family name no members in it.
+        rank: The rank that was described.
         families: As in `Alike`.
-        ranks: For whom it is asked.
-        known: Groups met before.
+        ranks: The ranks whose records are wanted.
+        known: Cache of groups met before.
     """
     everyone = {rank, *ranks}
     padded = [*families, *[None] * (len(flight.groups) - len(families))]
@@ -273,13 +273,14 @@ def alike_records(
     }
     sites_of: dict[tuple[int, ...], dict[int, CallSite]] = {(): flight.sites}
 
-    def record_of(one: int) -> FlightRecord:
-        groups = tuple(own[one] for own in of_ranks if one in own)
+    def record_of(own_rank: int) -> FlightRecord:
+        groups = tuple(own[own_rank] for own in of_ranks if own_rank in own)
         messages = flight.messages
-        if messages is not None and one != rank:
-            messages = replace(messages, moved=messages.moved + one - rank)
+        if messages is not None and own_rank != rank:
+            messages = replace(messages, moved=messages.moved + own_rank - rank)
         moved = tuple(
-            own[one].ranks[0] - own[rank].ranks[0] if one in own else 0 for own in rooted.values()
+            own[own_rank].ranks[0] - own[rank].ranks[0] if own_rank in own else 0
+            for own in rooted.values()
         )
         if moved not in sites_of:
             sites = sites_of[moved] = dict(flight.sites)
@@ -289,7 +290,7 @@ def alike_records(
                 sites[number] = replace(sites[number], root=own_root)
         return replace(flight, groups=groups, messages=messages, sites=sites_of[moved])
 
-    return {one: record_of(one) for one in ranks}
+    return {own_rank: record_of(own_rank) for own_rank in ranks}
 
 
 def _of_group(
@@ -318,13 +319,13 @@ def _rooted_sites(
 
 
 def root_of(site: CallSite) -> int | None:
-    """Return the rank that a call names as its root; None where it names none."""
+    """Return the root rank that a call names, or None."""
     number = site.root.rpartition(" ")[2]
     return int(number) if is_number(number) else None
 
 
 def roots_apart(flight: FlightRecord) -> bool:
-    """Whether one place is called with the same root in several groups: nobody stands alike."""
+    """Whether one call site has the same root in several groups: then no rank is like another."""
     rooted = [
         site for record in flight.groups for site in _rooted_sites(flight, record, record.ranks)
     ]
@@ -332,7 +333,7 @@ def roots_apart(flight: FlightRecord) -> bool:
 
 
 def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankView:
-    """Return a view that stands for several as that of another one of them; members stay untold."""
+    """Return the view of a described rank as the view of ``rank``; group members stay left out."""
     flight = view.flight
     if flight is not None and view.rank != rank:
         flight = alike_records(flight, view.rank, families, (rank,), {})[rank]
@@ -372,10 +373,10 @@ def joined(sets: Iterable[RankSet]) -> RankSet:
     return tuple(found)
 
 
-def common(one: RankSet, other: RankSet) -> RankSet:
+def common(ranks: RankSet, other: RankSet) -> RankSet:
     """Return the ranks that are in both sets."""
     found: list[int] = []
-    left, right = list(_pairs(one))[::-1], list(_pairs(other))[::-1]
+    left, right = list(_pairs(ranks))[::-1], list(_pairs(other))[::-1]
     while left and right:
         first, last = max(left[-1][0], right[-1][0]), min(left[-1][1], right[-1][1])
         found += (first, last) if first <= last else ()
@@ -396,11 +397,11 @@ def members(ranks: RankSet) -> Iterator[int]:
 def in_words(ranks: RankSet) -> str:
     """Write a set as `text.shown` does: ``0-6,8``."""
     pairs = _pairs(ranks)
-    return ",".join(str(one) if one == last else f"{one}-{last}" for one, last in pairs)
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
 def is_rank_set(numbers: Sequence[int], most: int) -> bool:
-    """Whether numbers that a stranger sent are a set of ranks below a limit."""
+    """Whether received numbers are a valid set of ranks below ``most``."""
     starts, ends = numbers[::2], numbers[1::2]
     ordered = all(first <= last for first, last in zip(starts, ends, strict=False))
     apart = all(last < first for last, first in zip((-1, *ends), (*starts, most), strict=False))

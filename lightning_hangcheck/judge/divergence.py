@@ -1,16 +1,16 @@
-"""Where ranks part: in which operation, since when, and which of them left.
+"""Where ranks diverge: at which operation, since when, and which of them left.
 
-Two ranks with different operations under one number of one group have parted for good, whatever any
-clock says, as long as one of them is still in its own; what all have been through is history. A
-rank that has not come yet, or that moves, has not parted. `find_divergence` is asked once a case;
+Two ranks with different operations under one number of one group have diverged for good, as long as
+one of them is still in its operation. An operation that all have completed is history. A rank that
+has not come yet, or that still moves, has not diverged. `find_divergence` is called once a case;
 its answer goes to the graph, the rules and the tables.
 
-Who left, the majority tells. Without one, other groups that came the same way so far tell, then, in
-this order: an exception that only one rank handles, code under a test that only one rank passes,
-the sequence of operations that earlier steps followed, code under any test of the rank, a loop that
-the others are still in, that sequence without what only came early, an operation that was never
-seen before, and where Lightning parks a rank that does nothing special. The test comes before the
-sequence: an evaluation on one rank begins with what any step begins with, so the others seem to
+The majority tells who left. Without a majority these signs are asked in turn: what other groups of
+the same kind did; an exception that only one rank handles; code under a test that only one rank
+passes; the sequence of operations of earlier steps; code under any test of the rank; a loop that
+the others are still in; that sequence without what came only early; an operation never seen before;
+and where Lightning parks ranks that have nothing special to do. The test comes before the sequence:
+an evaluation on one rank begins with what any step begins with, so the others would seem to
 diverge.
 """
 
@@ -97,21 +97,21 @@ MOST_COMPARED = 500
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
-    """Where ranks part: in which group and under which number; None where only frames tell.
+    """Where ranks diverge: group and number, both None if only frames tell.
 
     Attributes:
-        last_agreed: Number of the last operation of that group that all had in common; None if
+        last_agreed: Number of the group's last operation that all ranks had in common; None if
             unknown.
         operations: What each rank does instead.
-        diverged: Ranks that left; all where nothing tells.
-        basis: Why these.
-        proven: The flight record shows it; else only frames do.
-        due: Whether what the others do was to come just then, as in the steps before.
-        reordered: Whether all entered the same operations from there on, in another order: those of
-            one group by two threads of each, or of several, queued on devices.
-        came_from: Frames from which ranks called the last operation that all had in common; empty
-            ones where nobody noted them.
-        usual: Lines, each with its file, through which a rank called most operations before.
+        diverged: Ranks that left; all of them if nothing tells.
+        basis: What told which ranks left.
+        proven: The flight record shows it; otherwise only frames do.
+        due: Whether the others' operation was next, as in earlier steps.
+        reordered: Whether all ranks entered the same operations from there on, in another order:
+            two threads in one group, or several groups queued on devices.
+        came_from: Frames from which ranks called the last common operation; empty frames if not
+            noted.
+        usual: Lines, each with its file, through which a rank called most earlier operations.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -129,17 +129,17 @@ class Divergence(Struct, frozen=True, kw_only=True):
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
-        """Those that left, and those that stayed: none where nothing tells who left."""
+        """Ranks that left, and ranks that stayed (none if nothing tells who left)."""
         gone, every = frozenset(self.diverged), self.pending_collectives
         left = [pending for pending in every if pending.rank in gone]
         return left, [pending for pending in every if pending.rank not in gone]
 
     @property
     def sends_cross(self) -> bool:
-        """Whether each waits in a send for the next, in a ring, and no step before went otherwise.
+        """Whether each rank waits in a send to the next in a ring, as in every step before.
 
-        None has left out a message yet: what each would receive comes after its send in the code,
-        and the order is wrong for all.
+        No rank has left out a message yet: what each would receive comes after its send in the
+        code. The order is wrong for all.
         """
         names = {operation.name for operation in self.operations.values()}
         return self.proven and self.basis == "nothing" and names <= SENDS
@@ -154,7 +154,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
 def find_divergence(
     job: JobReading, pending: Mapping[int, PendingCollective], awaited: Awaited
 ) -> Divergence | None:
-    """Find where ranks part; None where they don't, or where it cannot be told."""
+    """Find where ranks diverge; None if they do not, or if that cannot be told."""
     waiting: Sequence[PendingCollective] = still_pending(pending)
     if len(waiting) < 2:
         return None
@@ -165,7 +165,7 @@ def find_divergence(
         different = {id(history): history for history in column.values()}
         key = frozenset(different)
         if key not in known:
-            known[key] = _parting_number(different.values()) if len(different) > 1 else None
+            known[key] = _divergence_number(different.values()) if len(different) > 1 else None
         if (seq := known[key]) is not None:
             return _at_number(job, group, seq, column)
     solved = solve(waiting_together(awaited))
@@ -211,8 +211,8 @@ def find_divergence(
     return _in_their_own(shown, *find_diverged(job.case.code, keys))
 
 
-def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
-    """Whether a test of the rank brought some of the ranks elsewhere than others."""
+def separated_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
+    """Whether a test of the rank led some ranks elsewhere than the others."""
     left, stayed = divergence.sides
     sides = [left, stayed]
     code = _unusual(code, divergence.usual)
@@ -230,10 +230,10 @@ def parted_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     return False
 
 
-def parting_tests(
+def separating_tests(
     code: Sequence[CodeNote], divergence: Divergence, pending: PendingCollective
 ) -> list[Test]:
-    """Return the tests of the rank under which one stands, but those that the others pass, too."""
+    """Return the tests of the rank that this rank passes and not all others do."""
     left, stayed = divergence.sides
     others = stayed if pending.rank in divergence.diverged else left
     code = separating(_unusual(code, divergence.usual), [pending.reading.view], _views(others))
@@ -250,11 +250,7 @@ def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> Sequence
 
 
 def _usual_lines(different: Collection[History], seq: int) -> frozenset[tuple[str, int]]:
-    """Return the lines through which a rank called most operations before: there it lives.
-
-    As a learner does under its test of the rank: neither that nor an exception that it has handled
-    since then led it away.
-    """
+    """Return the lines through which a rank called most earlier operations."""
     found = set[tuple[str, int]]()
     for history in [*different][:MOST_ASKED]:
         numbers = sorted(number for number in history.steps if number < seq)[-MOST_ASKED:]
@@ -268,7 +264,7 @@ def _usual_lines(different: Collection[History], seq: int) -> frozenset[tuple[st
 
 
 def _unusual(code: Sequence[CodeNote], usual: Collection[tuple[str, int]]) -> Sequence[CodeNote]:
-    """Return the notes without the tests of the rank of usual lines."""
+    """Return the notes, without rank tests on usual lines."""
     return [
         replace(note, condition="") if (note.file, note.line) in usual else note for note in code
     ]
@@ -277,7 +273,7 @@ def _unusual(code: Sequence[CodeNote], usual: Collection[tuple[str, int]]) -> Se
 def handles_anew(
     code: Sequence[CodeNote], usual: frozenset[tuple[str, int]], pending: PendingCollective
 ) -> bool:
-    """Whether a rank handles an exception, and has not lived in its handler for long."""
+    """Whether a rank handles an exception and did not work inside the handler for long."""
     if not pending.reading.handling:
         return False
     lines = usual & {(frame.file, frame.line) for frame in pending.way}
@@ -296,11 +292,11 @@ def _views(waiting: Sequence[PendingCollective]) -> list[RankView]:
 # Different operations under one number of a group
 
 
-def _parting_number(every: Collection[History]) -> int | None:
-    """Return the number under which ranks parted; None where no two operations contradict.
+def _divergence_number(every: Collection[History]) -> int | None:
+    """Return the number at which ranks diverged; None if no two operations contradict.
 
-    An extra operation that looks as those of the steps do only moves all others on. The places that
-    operations were called from tell where it was: there one sequence has what the other lacks.
+    An extra operation that looks like those of the steps only shifts all later numbers. The call
+    sites tell where it was: there one sequence has a call that the other lacks.
     """
     for seq in sorted(set().union(*(history.steps for history in every))):
         here = [history.steps[seq] for history in every if seq in history.steps]
@@ -313,26 +309,25 @@ def _parting_number(every: Collection[History]) -> int | None:
 
 
 def _comparable(steps: Sequence[Step], here: Collection[Step]) -> list[Step]:
-    """Return steps to be compared: with roots and reductions only if all that are here have one."""
+    """Return steps to compare: with root and reduction only if every step present has them."""
     if all(step.operation.detail for step in here):
         return list(steps)
     return [replace(step, operation=replace(step.operation, detail="")) for step in steps]
 
 
-def _first_without_counterpart(one: dict[int, Step], other: dict[int, Step]) -> int | None:
-    """Return the first number from which one sequence has a call that the other lacks.
+def _first_without_counterpart(own: dict[int, Step], other: dict[int, Step]) -> int | None:
+    """Return the first number at which one sequence has a call that the other lacks.
 
-    Calls from two places under one number are no more than that: ranks may go two ways to one
-    operation.
+    Two call sites under one number prove nothing more: ranks may reach one operation on two ways.
     """
-    noted = [[seq for seq, step in steps.items() if step.called_from] for steps in (one, other)]
+    noted = [[seq for seq, step in steps.items() if step.called_from] for steps in (own, other)]
     if not all(noted):
         return None
     since = max(map(min, noted))
-    common = sorted(seq for seq in one.keys() & other.keys() if seq >= since)
-    apart = next((at for at, seq in enumerate(common) if one[seq] != other[seq]), len(common))
+    common = sorted(seq for seq in own.keys() & other.keys() if seq >= since)
+    apart = next((at for at, seq in enumerate(common) if own[seq] != other[seq]), len(common))
     numbers = common[apart : apart + MOST_COMPARED]
-    left, right = [one[seq] for seq in numbers], [other[seq] for seq in numbers]
+    left, right = [own[seq] for seq in numbers], [other[seq] for seq in numbers]
     compared = SequenceMatcher(None, left, right, autojunk=False).get_opcodes()
     for what, start, end, start_other, end_other in compared:
         if what != "equal" and end - start != end_other - start_other:
@@ -374,7 +369,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     ]
     reordered = (
         len(set(operations.values())) > 1
-        and all(one == from_here[0] for one in from_here)
+        and all(frames == from_here[0] for frames in from_here)
         and all(helper_waits(pending.reading.view) for pending in here)
     )
     if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
@@ -406,9 +401,9 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
 def _by_messages(
     job: JobReading, awaited: Awaited, circle: Collection[int], waiting: Sequence[PendingCollective]
 ) -> Divergence | None:
-    """All receive and nobody sends, or the other way round, or each waits for the next in a ring.
+    """All ranks receive and none sends, or all send, or each waits for the next in a ring.
 
-    Where nobody counts messages, it is only known of ranks that all do the same.
+    Without counts of messages this is known only of ranks that all do the same.
     """
     inside = {pending.rank: awaited[pending.rank] for pending in waiting if pending.rank in circle}
     ring = solve(waiting_together(inside)).circles
@@ -419,8 +414,11 @@ def _by_messages(
     everybody, departed = tuple(pending.rank for pending in chosen), departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
     counts = messages_of(job)
-    told = (counts.get(rank) for rank in everybody)
-    posted = {one and (sum(one.sent.values()), sum(one.received.values())) for one in told}
+    counts_of_all = (counts.get(rank) for rank in everybody)
+    posted = {
+        count and (sum(count.sent.values()), sum(count.received.values()))
+        for count in counts_of_all
+    }
     # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
     alike = together.same_way and len(posted) == 1
     if alike or not departed or not set(departed) < set(everybody):
@@ -447,9 +445,9 @@ def _in_their_own(
 def _by_group(
     job: JobReading, circle: Collection[int], waiting: Sequence[PendingCollective]
 ) -> Divergence | None:
-    """All wait, in different groups: nobody comes to one who waits alone in his.
+    """All ranks wait, in different groups: nobody comes to a rank that waits alone in its group.
 
-    In one group and under different numbers, one is only ahead: its record is from a moment later.
+    With one group and different numbers, a rank is only ahead: its record was read a moment later.
     """
     helpless = {collective.rank for collective in waiting}.issubset(circle)
     skipped = _by_skipped(job, waiting) if helpless else None
@@ -469,7 +467,7 @@ def _by_group(
         return None
 
     def own_way(pending: PendingCollective) -> tuple[list[Hashable], Hashable]:
-        """What a rank entered in all its groups before it waited, and in what it waits now."""
+        """What a rank entered in all its groups before its wait, and what it waits in now."""
         every = [
             (group, entry.seq, Operation(entry.op, entry.sizes, entry.dtypes))
             for group, entry in entered(pending.reading)
@@ -521,9 +519,9 @@ def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverg
     before = int(alone and len(waiting) >= FEWEST_FOR_MAJORITY)
 
     def by_any_step(pending: PendingCollective) -> tuple[int, ...]:
-        """Threads may have changed their order, too: nobody where others tell of others."""
-        told = {_passed_by(collective, waiting, MOST_COMPARED) for collective in asked} - {()}
-        return _passed_by(pending, waiting, MOST_COMPARED) if len(told) == 1 else ()
+        """Threads may have changed their order: nobody left if operations blame different ranks."""
+        passed = {_passed_by(collective, waiting, MOST_COMPARED) for collective in asked} - {()}
+        return _passed_by(pending, waiting, MOST_COMPARED) if len(passed) == 1 else ()
 
     signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
         ("sequence", lambda collective: _passed_by(collective, waiting, before)),
@@ -531,8 +529,8 @@ def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverg
         ("sequence", lambda collective: () if alone else by_any_step(collective)),
     )
     for basis, left_out in signs:
-        told = ((collective, ranks) for collective in asked if (ranks := left_out(collective)))
-        pending, passed_by = next(told, (None, ()))
+        found = ((collective, ranks) for collective in asked if (ranks := left_out(collective)))
+        pending, passed_by = next(found, (None, ()))
         if pending is None:
             continue
         there = {collective for collective in waiting if collective.numbered == pending.numbered}
@@ -557,24 +555,24 @@ def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverg
 def _passed_by(
     pending: PendingCollective, waiting: Sequence[PendingCollective], before: int
 ) -> tuple[int, ...]:
-    """Return the ranks that are past the place where an operation belongs; none where none tells.
+    """Return the ranks that went past the place of an operation; empty if nothing tells.
 
-    The steps are those of the group that the rank used next after the operation. Where that is its
-    newest, because it waits there, it is the group after one before, up to so many: surely only the
-    last, and not of two ranks alone, which may have changed their order. Threads
-    enter operations side by side: how often one comes a step later, the ranks' own past shows.
+    The pace is set by the group that the rank used next after the operation. If the operation is
+    the rank's newest, the group after an earlier number is taken, at most ``before`` numbers back.
+    Two ranks alone may only have changed their order. Threads enter operations side by side: how
+    often one comes a step later is taken from the ranks' own past.
     """
     group, seq = pending.numbered or ("", 0)
     numbers = [(name, entry.seq) for name, entry in entered(pending.reading)]
-    places = {one: at for at, one in enumerate(numbers)}
+    places = {number: at for at, number in enumerate(numbers)}
     asked = ((group, number) for number in range(seq, seq - before - 1, -1))
-    afters = (numbers[places[one] + 1 :] for one in asked if one in places)
+    afters = (numbers[places[number] + 1 :] for number in asked if number in places)
     steps = next((name for after in afters for name, _ in after if name != group), None)
     if steps is None:
         return ()
 
     def steps_at(collective: PendingCollective) -> dict[int, int]:
-        """For each number of the group, at which number of the other the rank was then."""
+        """Map each number of the group to the other group's number at that time."""
         found: dict[int, int] = {}
         newest: int | None = None
         for name, entry in entered(collective.reading):
@@ -603,7 +601,7 @@ def _passed_by(
             together.setdefault(number, []).append(found[number])
             if number - 1 in found:
                 gaps.add(found[number] - found[number - 1])
-    spans = [max(one) - min(one) for one in together.values() if len(one) > 1]
+    spans = [max(numbers) - min(numbers) for numbers in together.values() if len(numbers) > 1]
     if not spans or seq not in own or seq - 1 not in own:
         return ()
     apart, own_gap = max(spans), own[seq] - own[seq - 1]
@@ -625,12 +623,12 @@ def find_diverged(
     way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
     usual: frozenset[tuple[str, int]] = frozenset(),
 ) -> tuple[tuple[int, ...], Basis]:
-    """Tell which ranks left, and what showed it; all of them where nothing does.
+    """Tell which ranks left, and what showed it; all ranks if nothing does.
 
     Args:
         code: Notes on the lines where ranks stand.
         keys: What each rank does; equal for ranks that are together.
-        way_of: Tells what a rank did before, and what it does now, where recorded.
+        way_of: Returns what a rank did before and does now, if recorded.
         usual: As in `Divergence`.
     """
     together: dict[Key, list[PendingCollective]] = {}
@@ -645,7 +643,7 @@ def find_diverged(
     often = Counter(stack for each in stacks for stack in each)
 
     def others(at: int) -> set[tuple[Frame, ...]]:
-        return {one for one, times in often.items() if times > (one in stacks[at])}
+        return {stack for stack, times in often.items() if times > (stack in stacks[at])}
 
     def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
         if any(map(parked_in, stacks[at])):
@@ -661,7 +659,7 @@ def find_diverged(
         candidates = [way[1] for way in ways if way is not None]
         if settled:
             rhythm = {*candidates, *before[len(before) // 2 :]}
-            before = [one for one in before if one in rhythm]
+            before = [item for item in before if item in rhythm]
         return expected_next(before, candidates, shortest_context, fewest) not in (None, now)
 
     def out_of_loop(at: int) -> bool:
@@ -688,7 +686,7 @@ def find_diverged(
 
 
 def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
-    """Return the one rank that stands elsewhere than all the others, None if it is not one."""
+    """Return the one rank that stands elsewhere than all others, or None."""
     groups: dict[tuple[Frame, ...], list[RankReading]] = {}
     for reading in readings:
         groups.setdefault(reading.frames, []).append(reading)
@@ -707,16 +705,16 @@ def expected_next(
     shortest_context: int,
     fewest: int = FEWEST_TIMES,
 ) -> Item | None:
-    """Return the one candidate that followed before, where what came before was the same.
+    """Return the one candidate that followed before, after the same operations; or None.
 
-    The longest context that any candidate ever followed decides: what happens every fifty steps is
-    expected only by who counts them. None where several followed it, or where it takes more than a
-    few operations to tell them apart, and the one followed only once: that is no rhythm. With a
-    ``shortest_context`` of 0, a candidate that was ever seen is expected over those that never
-    were.
+    The longest context after which any candidate followed decides: what happens every fifty steps
+    is expected only by counting them. None if several candidates followed it, or if more than a few
+    operations are needed to tell them apart and the candidate followed only once: that is no
+    rhythm. With a ``shortest_context`` of 0, a candidate seen before is preferred to one that never
+    was.
     """
     numbers: dict[Item, int] = {}
-    backwards = [numbers.setdefault(one, len(numbers)) for one in reversed(history)]
+    backwards = [numbers.setdefault(item, len(numbers)) for item in reversed(history)]
     before = [0, *reversed(_agreements(backwards)[1:])]  # of each item: what came last, too
     contexts: dict[Item, list[int]] = {}
     for follower, context in zip(history, before, strict=False):
@@ -724,9 +722,9 @@ def expected_next(
             contexts.setdefault(follower, []).append(context)
     if not contexts:
         return None
-    expected = max(contexts, key=lambda one: max(contexts[one]))
-    others = max((max(contexts[one]) for one in contexts if one != expected), default=-1)
-    often = sum(one > others for one in contexts[expected])
+    expected = max(contexts, key=lambda item: max(contexts[item]))
+    others = max((max(contexts[item]) for item in contexts if item != expected), default=-1)
+    often = sum(context > others for context in contexts[expected])
     if often >= (fewest if others >= MANY_ALIKE else 1):
         return expected
     begins = shortest_context == 0 and history.index(history[-1]) == len(history) - 1
@@ -757,7 +755,7 @@ STARTS_TRIED = 64
 
 
 def messages_of(job: JobReading) -> dict[int, MessageCounts]:
-    """Return the messages that each rank has posted, where they were counted."""
+    """Return how many messages each rank has posted, if counted."""
     flights = ((rank, reading.view.flight) for rank, reading in job.ranks.items())
     return {
         rank: flight.messages for rank, flight in flights if flight is not None and flight.messages
@@ -765,10 +763,10 @@ def messages_of(job: JobReading) -> dict[int, MessageCounts]:
 
 
 def departed_in_messages(job: JobReading) -> tuple[int, ...]:
-    """Return the ranks whose newest messages depart from what their own earlier steps repeated.
+    """Return the ranks whose newest messages break the pattern of their own earlier steps.
 
-    A step of a pipeline posts the same messages as the one before. None where no fewer depart than
-    follow a pattern.
+    A pipeline posts the same messages in every step. Empty if not fewer ranks break it than follow
+    it.
     """
     breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
     departs, follows = [], 0
@@ -782,7 +780,7 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
 
 
 def _breaks_pattern(posted: Sequence[int]) -> bool | None:
-    """Whether the newest messages of a thread break off what it repeated; None if it did not."""
+    """Whether a thread's newest messages break off what it repeated; None if nothing repeated."""
     for start in range(min(STARTS_TRIED, len(posted))):
         kept = posted[start:]
         period = end = 0
@@ -796,7 +794,7 @@ def _breaks_pattern(posted: Sequence[int]) -> bool | None:
 
 
 def without_message(job: JobReading) -> tuple[int, ...]:
-    """Return the ranks that left out a message that most posted, and that others wait for."""
+    """Return the ranks that left out a message which most posted and others wait for."""
     totals: dict[int, tuple[int, int]] = {}
     for rank, counts in messages_of(job).items():
         representative = job.ranks[rank].representative
@@ -831,15 +829,15 @@ MOST_GROUPS = 256
 def did_as_like_groups(
     job: JobReading, group: str, seq: int, here: Mapping[PendingCollective, Operation]
 ) -> frozenset[PendingCollective]:
-    """Return the ranks that did what each other group of the same kind did under that number.
+    """Return the ranks that did what every other group of the same kind did at that number.
 
-    None of them where there is no such group, or where these disagree.
+    Empty if there is no such group, or if these groups disagree.
     """
     owner = next((pending.reading for pending in here if record_of(pending.reading, group)), None)
     by_name = len({operation.name for operation in here.values()}) > 1
 
     def compared(operation: Operation) -> Operation:
-        """Stages of a pipeline send other sizes; where names tell ranks apart these are out."""
+        """Pipeline stages send different sizes: sizes are left out if names tell ranks apart."""
         return Operation(operation.name, *(() if by_name else (operation.sizes, operation.dtypes)))
 
     like = _like_groups(job, owner, group, seq) if owner is not None else ()
@@ -854,10 +852,11 @@ def did_as_like_groups(
 
 
 def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple[int, ...]:
-    """Return the ranks that have not entered what each other group of the same kind has been at.
+    """Return the ranks that have not entered what every other group of the kind has entered.
 
-    None of them where there is no such group, or where one of these has not come that far either.
-    Nor one that has only entered since what comes before it: it is kept from it, and left out none.
+    Empty if there is no such group, or if one of these groups has not come that far either. A rank
+    that has since entered only what comes before the operation is kept from it, and left out
+    nothing.
     """
     group, seq = pending.numbered or ("", 0)
     like = list(_like_groups(job, pending.reading, group, seq))
@@ -878,7 +877,7 @@ def left_out_unlike_groups(job: JobReading, pending: PendingCollective) -> tuple
 
 
 def _between(reading: RankReading, group: str, seq: int) -> list[Hashable]:
-    """Return what a rank entered from the operation of a group before this one, up to this one."""
+    """Return what a rank entered after the group's previous operation, up to this one."""
     every = entered(reading)
     places = {(name, entry.seq): at for at, (name, entry) in enumerate(every)}
     between = every[places.get((group, seq - 1), -1) + 1 : places.get((group, seq))]
@@ -888,7 +887,7 @@ def _between(reading: RankReading, group: str, seq: int) -> list[Hashable]:
 def _like_groups(
     job: JobReading, owner: RankReading, group: str, seq: int
 ) -> Iterator[tuple[RankReading, CollectiveRecord]]:
-    """Yield other groups, each as one member knows it, that did the same before that number."""
+    """Yield other groups that did the same before that number, each as one member recorded it."""
     known: dict[int, dict[int, Hashable]] = {}  # ranks that are told alike share their entries
 
     def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
@@ -913,6 +912,6 @@ def _like_groups(
         asked.add(record.group)
         theirs = before(reading, record)
         common = came.keys() & theirs.keys()
-        alike = all(came[one] == theirs[one] for one in common)
+        alike = all(came[number] == theirs[number] for number in common)
         if record.ranks != own.ranks and len(common) >= LEAST_ALIKE and alike:
             yield reading, record

@@ -1,4 +1,4 @@
-"""Asks the rules, from the most specific to the least, and keeps what weighs most."""
+"""Asks the rules, from the most specific to the least, and keeps the gravest finding."""
 
 from __future__ import annotations
 
@@ -65,12 +65,11 @@ AT_ONCE = Limits(**dict.fromkeys(Limits.__struct_fields__, 0.0))
 
 
 class Conclusion(Struct, frozen=True, kw_only=True):
-    """What the engine came to: the kind of verdict and the finding behind it, if there is one.
+    """The result: kind of verdict, and the finding behind it if there is one.
 
     Attributes:
-        gaps: Evidence that no rank has, and the causes that were not asked about for that.
-        states: Of ranks that are known from files alone; likewise what these tell of
-            ``collectives``.
+        gaps: Evidence that no rank has, with the causes that were therefore not asked about.
+        states: States of ranks that are known from files alone; ``collectives`` likewise.
     """
 
     kind: VerdictKind
@@ -91,7 +90,7 @@ def conclude(case: Case) -> Conclusion:
 
 
 def _of_files(job: JobReading) -> Conclusion:
-    """Conclude what is left of a job: no process can be asked any more, and no time goes on."""
+    """Conclude from files alone: no process can be looked at, and no time passes."""
     found = judge_left(job.case)
     blamed = found.culprits if found is not None else ()
     if not blamed and any(view.processes for view in job.case.ranks):
@@ -147,8 +146,10 @@ def _of_processes(job: JobReading) -> Conclusion:
         what, missing_kind, _ = NEEDS[need]
         why = f"none could be read; without it nobody looked for {causes}"
         gaps.append(Gap(what, None, why, missing_kind))
-    told = _ask(situation, [rule for rule in RULES if not set(missing).intersection(rule.needs)])
-    judged = [(decide(found, job.case.limits), found) for found in told]
+    findings = _ask(
+        situation, [rule for rule in RULES if not set(missing).intersection(rule.needs)]
+    )
+    judged = [(decide(found, job.case.limits), found) for found in findings]
     alarms = [pair for pair in judged if pair[0] in SEVERITY]
     known = replace(known, graph=graph, gaps=tuple(gaps))
     if not alarms:
@@ -170,7 +171,7 @@ def _of_processes(job: JobReading) -> Conclusion:
 
 
 def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
-    """Blame those for whom the first rank that failed only gave up waiting, as they stood then."""
+    """If the first failed rank only gave up waiting, blame the ranks that it waited for."""
     job = over.job
     gave_up = {rank for rank, reading in job.ranks.items() if gave_up_waiting(reading.view)}
     if not crash.culprits or not gave_up.issuperset(crash.culprits):
@@ -198,7 +199,7 @@ def _for_whom_it_waited(over: Conclusion, crash: Finding) -> Conclusion:
 
 
 def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
-    """Ask each rule about the suspects that no more specific one explains: each has one cause."""
+    """Ask each rule about the suspects that no more specific rule explains."""
     left = situation.suspects
     for rule in rules:
         now = replace(situation, suspects=left)
@@ -208,8 +209,8 @@ def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
         found: Finding | None = None
         if rule.of:
             asked = ((each, rule.find(each, **known)) for each in now.suspects_that_are(*rule.of))
-            told = [(reading, seen) for reading, seen in asked if seen is not None]
-            found = _of_row(rule, now, told) if told else None
+            answers = [(reading, seen) for reading, seen in asked if seen is not None]
+            found = _of_row(rule, now, answers) if answers else None
         else:
             found = rule.find(**known)
         if found is not None:
@@ -218,21 +219,25 @@ def _ask(situation: Situation, rules: Sequence[Rule]) -> Iterator[Finding]:
             yield _of_standstill(found, situation.job) if situation.standstill else found
 
 
-def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, Seen]]) -> Finding:
-    """Blame all suspects of which a row says something; the first one's words are the sentence."""
-    first = told[0][1]
-    alike = [reading for reading, each in told if each.alike == first.alike]
+def _of_row(
+    rule: Rule, situation: Situation, answers: Sequence[tuple[RankReading, Seen]]
+) -> Finding:
+    """Blame all suspects to which a row applies; the sentence comes from the first."""
+    first = answers[0][1]
+    alike = [reading for reading, each in answers if each.alike == first.alike]
     sentence = say(alike, first.text, **first.words)
-    if others := [reading for reading, each in told if each.alike != first.alike]:
+    if others := [reading for reading, each in answers if each.alike != first.alike]:
         sentence += f"; likewise {names(others)}"
-    facts = [EvidenceItem(kind, o.rank, text) for o, each in told for kind, text in each.evidence]
+    facts = [
+        EvidenceItem(kind, o.rank, text) for o, each in answers for kind, text in each.evidence
+    ]
     finding = blame(
         situation,
-        [reading for reading, _ in told],
+        [reading for reading, _ in answers],
         rule.causes[0],
         sentence,
         sure=first.sure or rule.sure,
-        ended_by=next((each.ended_by for _, each in told if each.ended_by), rule.ended_by),
+        ended_by=next((each.ended_by for _, each in answers if each.ended_by), rule.ended_by),
         aspect=first.aspect,
         evidence=facts[:MOST_FACTS],
     )
@@ -240,9 +245,10 @@ def _of_row(rule: Rule, situation: Situation, told: Sequence[tuple[RankReading, 
 
 
 def _of_standstill(finding: Finding, job: JobReading) -> Finding:
-    """A job stands still since the last progress of any rank: before that it only seemed to.
+    """The silence of a standstill counts from the last progress of any rank.
 
-    A person or nobody stands for itself. A thread that sleeps may answer another rank's call then.
+    A finding that nobody or a person could end stands by itself. A sleeping thread may yet answer
+    another rank's call.
     """
     if finding.ended_by in ("nobody", "person"):
         return replace(finding, standstill=True)
@@ -257,7 +263,7 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
 
 
 def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
-    """Name all ranks of a standstill, each stuck by itself; the cause is the largest group's."""
+    """Name all ranks of a standstill, each stuck by itself; the largest group gives the cause."""
     explained = {*gravest.culprits, *gravest.held_up}
     others = [
         finding for finding in alarms if finding.culprits and explained.isdisjoint(finding.culprits)
@@ -275,12 +281,12 @@ def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
 
 
 def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading, ...]:
-    """Return the ranks that hold a job up in which every rank is stuck and none waits for another.
+    """Return the ranks that hold up a job in which all are stuck and none waits for another.
 
-    Stuck is one that is idle or goes round and round. An idle one may wait for what one that goes
-    round does not make, one that only asks again for what any other does not: both are victims
-    then, but for those at the same place as a firm one. None where a rank does anything else, or
-    may on a node that is not seen.
+    A rank is stuck if it is idle or goes round a loop. An idle rank may wait for what a looping
+    rank does not make; a rank that only retries may wait for what any other does not do. Both are
+    victims then, unless they are at the same place as a rank that is firmly stuck. Empty if any
+    rank does something else, or may do so on a node that is not seen.
     """
     circling = [
         reading
@@ -303,10 +309,10 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
 
 
 def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple[RankReading, ...]:
-    """Ranks to ask about where nobody is proven to wait: silent for the whole stall timeout.
+    """Return ranks that were silent for the whole stall timeout, if no wait between ranks shows.
 
-    One that stands elsewhere than all the others is asked alone: it diverged, where ranks wait in
-    code that no frame tells. An idle one that ranks that advance may set going waits for its turn.
+    A rank that stands elsewhere than all others is returned alone: it diverged, where ranks wait in
+    code that no frame identifies. An idle rank that advancing ranks may still serve waits its turn.
     """
     stall_s = job.case.limits.stall_timeout
     advancing = {reading.rank for reading in job.alive if reading.silence_s < stall_s}

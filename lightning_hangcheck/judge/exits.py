@@ -75,12 +75,12 @@ def page_of(view: RankView) -> Beat:
 
 
 def last_words(view: RankView) -> str:
-    """Return a rank's exception in one line, empty if it said nothing."""
+    """Return a rank's last exception in one line, empty if it said nothing."""
     return _exit(view).last_words or page_of(view).last_words
 
 
 def raised(view: RankView) -> bool:
-    """Whether an exception left the program: none that was caught, after which it went on."""
+    """Whether an exception ended the program (one that was caught does not count)."""
     beat = page_of(view)
     if beat.ending != "raised" or not beat.ended_ns:
         return False
@@ -88,15 +88,15 @@ def raised(view: RankView) -> bool:
 
 
 def raised_at(view: RankView) -> Frame | None:
-    """Return the user's line from which the exception came that ended a rank, as it wrote it."""
+    """Return the user's line from which the exception came that ended a rank."""
     if view.process_exit is None or not raised(view):
         return None
-    told = _AT_ITS_END.search(last_words(view))
-    return Frame.parse(told[1]) if told is not None else None
+    match = _AT_ITS_END.search(last_words(view))
+    return Frame.parse(match[1]) if match is not None else None
 
 
 def failed(view: RankView) -> bool:
-    """Whether the rank ended badly, as far as its exit code or its own words tell."""
+    """Whether the rank ended badly, by its exit code or its own last words."""
     code = _exit(view).exit_code
     if code is not None:
         return code != 0
@@ -104,20 +104,20 @@ def failed(view: RankView) -> bool:
 
 
 def left_well(view: RankView) -> bool:
-    """Whether a rank was seen to end without a fault, by its exit code or its own word."""
+    """Whether a rank was seen to end without a fault, by its exit code or its own words."""
     code = _exit(view).exit_code
     return code == 0 if code is not None else page_of(view).ending == "finished"
 
 
 def ended_from_outside(view: RankView) -> bool:
-    """Whether a launcher, a scheduler or a person ended it, not on its way out after a failure."""
+    """Whether a launcher, scheduler or person ended it, not on its way out after a failure."""
     if last_words(view).startswith(TOLD_TO_END):
         return True
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
 def lost_a_peer(view: RankView) -> bool:
-    """Whether its last words are that a peer, or the ranks' store, is gone or does not answer.
+    """Whether its last words say that a peer or the store is gone or does not answer.
 
     What it raised may have come from that: ``TrainingError: step 5 (from DistStoreError: ...)``.
     """
@@ -127,9 +127,9 @@ def lost_a_peer(view: RankView) -> bool:
 
 
 def gave_up_waiting(view: RankView) -> bool:
-    """Whether it ended because what it waited for took longer than its time limit.
+    """Whether it ended because its wait exceeded a time limit.
 
-    By its last words, or NCCL's watchdog aborted it (torch 2.11, ProcessGroupNCCL.cpp,
+    Its last words say so, or NCCL's watchdog aborted it (torch 2.11, ProcessGroupNCCL.cpp,
     ``checkTimeout``).
     """
     if lost_a_peer(view):
@@ -151,7 +151,7 @@ def ending_signal(view: RankView) -> int | None:
 
 
 def aspect_of(view: RankView) -> str:
-    """Say which kind of end it was, for the remedies: see causes.toml."""
+    """Return the kind of end for choosing remedies: see causes.toml."""
     if ended_from_outside(view):
         return "outside"
     if (number := ending_signal(view)) is not None:
@@ -187,7 +187,7 @@ def how_it_ended(view: RankView) -> str:
 
 
 def killed_for_memory(view: RankView) -> str:
-    """Say what the kernel's killer did meanwhile; empty if nothing. It counts, and names nobody."""
+    """Say what the kernel's out-of-memory killer did meanwhile; it counts, and names nobody."""
     seen = _exit(view)
     if not seen.memory_kills:
         return ""
@@ -205,20 +205,22 @@ def killed_for_memory(view: RankView) -> str:
 def firsts_to_fail(
     readings: Sequence[RankReading], *, several_nodes: bool = False
 ) -> tuple[RankReading, ...]:
-    """Return the first rank that failed by itself, not because others had; of each clock's ranks.
+    """Return, for each clock's ranks, the first that failed by itself and not because of others.
 
-    Where all raised, that moment counts. Else the order of their ends, in which one that a signal
-    from outside ended comes last: whoever sent it had seen another one fail.
+    If all raised an exception, the moment of raising counts. Otherwise the order of their ends, in
+    which a rank that a signal from outside ended comes last: the sender had seen another rank fail.
     """
-    served = ended_by_served((one.view for one in readings), several_nodes=several_nodes)
+    served = ended_by_served((reading.view for reading in readings), several_nodes=several_nodes)
     own = [
-        one
-        for one in readings
-        if failed(one.view) and not ended_from_outside(one.view) and one.rank not in served
+        reading
+        for reading in readings
+        if failed(reading.view)
+        and not ended_from_outside(reading.view)
+        and reading.rank not in served
     ]
     if several_nodes:
-        own = [one for one in own if not lost_a_peer(one.view)] or own
-    all_raised = all(raised(one.view) for one in own)
+        own = [reading for reading in own if not lost_a_peer(reading.view)] or own
+    all_raised = all(raised(reading.view) for reading in own)
 
     def ended_at(reading: RankReading) -> tuple[bool, float]:
         if all_raised:
@@ -227,8 +229,8 @@ def firsts_to_fail(
         return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
 
     firsts: dict[int, RankReading] = {}
-    for one in sorted(own, key=ended_at):
-        firsts.setdefault(_exit(one.view).clock, one)
+    for failing in sorted(own, key=ended_at):
+        firsts.setdefault(_exit(failing.view).clock, failing)
     return tuple(sorted(firsts.values(), key=lambda first: first.rank))
 
 
@@ -373,10 +375,10 @@ def kept_in_pieces(last_words: str) -> str:
 
     It is kept in pieces of which none was large enough: ``3.00 GiB``; empty where nothing tells so.
     """
-    told = [pattern.search(last_words) for pattern in (WANTED, FREE, UNUSED)]
-    if not last_words.startswith(OUT_OF_MEMORY) or None in told:
+    matches = [pattern.search(last_words) for pattern in (WANTED, FREE, UNUSED)]
+    if not last_words.startswith(OUT_OF_MEMORY) or None in matches:
         return ""
-    texts = [next(filter(None, found.groups())) for found in told if found is not None]
+    texts = [next(filter(None, found.groups())) for found in matches if found is not None]
     wanted, free, unused = map(_bytes, texts)
     return texts[-1] if 0 < wanted - free <= unused else ""
 

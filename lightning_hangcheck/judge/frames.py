@@ -1,7 +1,7 @@
-"""Reads a stack: which known wait a thread is in, and which line of the user's it is at. Pure.
+"""Reads a stack: which known wait a thread is in, and at which line of the user's code. Pure.
 
-What a frame of other people's code means is data: ``knowledge/frames.toml``. What the code that
-ranks stand in says of them, notes of it tell: tests of the rank, loops, and parking places.
+What frames of libraries mean is data: ``knowledge/frames.toml``. Notes on the source tell about the
+code in which ranks stand: tests of the rank, loops, and places where frameworks park ranks.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class Wait(Struct, frozen=True):
 
 
 def waits_for_ranks(frames: Sequence[Frame]) -> bool:
-    """Whether a thread stands in a wait that only other ranks could end."""
+    """Whether a thread is in a wait that only other ranks could end."""
     wait = find_wait(frames)
     return wait is not None and wait.kind in FOR_RANKS
 
 
 def find_wait(frames: Sequence[Frame]) -> Wait | None:
-    """Find what a thread waits for, frames outermost first; None where they show none.
+    """Find what a thread waits for; frames are outermost first; None if they show nothing.
 
-    Read from the innermost outwards, up to the first that is the user's own code: what a user's
-    function does inside a library's is the user's doing. ``backward`` is a wait only if the thread
-    is idle, which frames don't tell.
+    Frames are read from the innermost outwards, up to the first of the user's own code: what a
+    user's function does inside a library is the user's doing. ``backward`` is a wait only if the
+    thread is idle, which frames do not tell.
     """
     program = program_of(functions_in(frames))
     for position in reversed(range(len(frames))):
@@ -111,7 +111,7 @@ def users_frames(frames: Sequence[Frame], program: str = "") -> tuple[Frame, ...
 
 
 def of_own_process(frames: Sequence[Frame]) -> tuple[Frame, ...]:
-    """Drop the frames that a forked process inherited: its parent stood there, not it."""
+    """Drop frames that a forked process inherited: its parent stood there."""
     for position in reversed(range(len(frames))):
         frame = frames[position]
         if any(rule.starts_process for rule in rules_of(frame)):
@@ -130,7 +130,7 @@ def bare_name(function: str) -> str:
 
 
 def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
-    """Whether a rule holds for a frame: a user's function of a library's name is not that one."""
+    """Whether a rule applies to a frame; a user's function with a library's name is not meant."""
     outside = rule.under.split("|") if rule.under is not None else ()
     below = rule.under is None or any(
         bare_name(frame.function) in outside and not is_users(frame.file)
@@ -140,10 +140,10 @@ def holds(rule: FrameRule, frames: Sequence[Frame], position: int) -> bool:
 
 
 def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
-    """Return the innermost frame of the user's own code, None where there is none.
+    """Return the innermost frame of the user's own code, or None.
 
-    Before Python 3.11 a comprehension's frame does not tell in which function it is; the next one
-    of its file outwards does: nothing else can run it, but a generator that was handed on.
+    Before Python 3.11 a comprehension's frame does not name its function. The next frame of the
+    same file outwards does: nothing else can run it, except a generator that was handed on.
     """
     users = users_frames(frames, program)[::-1]
     place = users[0] if users else None
@@ -159,10 +159,10 @@ def users_place(frames: Sequence[Frame], program: str = "") -> Frame | None:
 
 
 def tracked_place(beat: Beat | None) -> str:
-    """Say where in a tracked loop a rank is, by its own word.
+    """Say where in a tracked loop a rank is, as it reported.
 
     Returns:
-        For example ``in step "get observation" of "simulation", item 41``; empty outside of one.
+        For example ``in step "get observation" of "simulation", item 41``; empty outside a loop.
     """
     sections = beat.main_sections if beat is not None else ()
     loops = [index for index, section in enumerate(sections) if section.item is not None]
@@ -174,7 +174,7 @@ def tracked_place(beat: Beat | None) -> str:
 
 
 def outlived_stack_s(view: RankView) -> float:
-    """Return how long a rank that has ended went on after its newest stack was taken, else 0.
+    """Return how long an ended rank went on after its newest stack was taken, or 0.
 
     Where it stood then is not where it ended.
     """
@@ -189,10 +189,9 @@ def outlived_stack_s(view: RankView) -> float:
 
 
 def is_exiting(frames: Sequence[Frame]) -> bool:
-    """Whether the interpreter runs what was registered for its exit.
+    """Whether the interpreter runs its exit handlers.
 
-    All else in a main thread runs below a module or the interpreter's own start, which are left by
-    then.
+    Any other code of a main thread runs below a module or the interpreter's start.
     """
     return 0 < len(frames) < DEEPEST_SHOWN and not (
         bare_name(frames[0].function) in ENTRIES or frames[0].file.startswith("<frozen")
@@ -207,7 +206,7 @@ def _at(code: Sequence[CodeNote]) -> Notes:
 
 
 def rank_conditions(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[Test]:
-    """Return the tests of the rank under which one stands: file, line, text; innermost first."""
+    """Return the rank tests around a stack as (file, line, text), innermost first."""
     notes, found = _at([note for note in code if note.condition]), list[Test]()
     for frame in reversed(frames):
         note = notes.get((frame.file, frame.line))
@@ -224,10 +223,10 @@ def tests_apart(
     stacks: Collection[Sequence[Frame]],
     others: Collection[Sequence[Frame]],
 ) -> bool:
-    """Whether a test of the rank brought some ranks elsewhere than others.
+    """Whether a test of the rank led some ranks elsewhere than others.
 
-    Each of the first stands under one that none of the others stands under; or each of the others
-    stands behind one that leaves the way there on one rank, ``if rank == 0: return``.
+    Either each of the first stands under a test that none of the others stands under; or each of
+    the others stands behind a test that lets one rank leave, ``if rank == 0: return``.
     """
     elsewhere = {test for stack in others for test in rank_conditions(code, stack)}
     if stacks and all(set(rank_conditions(code, stack)) - elsewhere for stack in stacks):
@@ -245,7 +244,7 @@ def tests_apart(
 def rejoined(
     code: Sequence[CodeNote], ways: Collection[tuple[Frame, ...]]
 ) -> dict[tuple[Frame, ...], tuple[Frame, ...]]:
-    """Lead ways through a test of the rank itself where both its sides call one function.
+    """Treat a test of the rank as passed by all if both its sides call one function.
 
     Such a test leads nobody away: ``if rank == 0: train(log)``, ``else: train(None)``.
     """
@@ -274,15 +273,15 @@ def left_loop(
     *,
     same_epoch: bool = False,
 ) -> bool:
-    """Whether a rank has left a loop that another one is still in.
+    """Whether a rank has left a loop that another rank is still in.
 
-    In the first function that both are in at different lines, it is further down, and not in the
-    loop that the other is in there or below, nor led past it by a test. A loop within a model's
-    ``forward`` is none to leave. Of a framework's loops, it is in another one or in what follows,
-    and not in the user's code below; unless both are in the ``same_epoch`` by their own word, and
-    it is behind the call that leads to the loop.
+    In the first function that both are in at different lines, it is further down, outside the loop
+    of the other rank, and no test led it past that loop. A loop inside a model's ``forward`` does
+    not count. With loops of a framework, the rank must be in another loop or in what follows, and
+    not in the user's code below; or both report the ``same_epoch`` and it is behind the call that
+    leads to the loop.
     """
-    depth = _parting(frames, others)
+    depth = _common_calls(frames, others)
     here, there = frames[depth:], _above_model(others)[depth:]
     users = users_frames(frames)
     if here and there and here[0] in users:
@@ -307,13 +306,14 @@ def had_left(
 ) -> bool:
     """Whether a rank that has left a loop was out of it already at the operation before.
 
-    Its way there parts from the other one's where its way now does: a sanity check or an evaluation
-    at the top of an epoch comes before the loop. One that is at the very call again, in no loop
-    that the other is not in, has gone round, and passed the loop by without any work.
+    Then its way there differs from the other's at the same place as now: a sanity check or an
+    evaluation at the top of an epoch comes before the loop. A rank that is at the very same call
+    again, in no loop that the other is not in, has gone round an outer loop and skipped the inner
+    one without any work.
     """
-    depth = _parting(frames, others)
+    depth = _common_calls(frames, others)
     here, there = before[depth:], others[depth:]
-    if not here or not there or _parting(before, others) != depth:
+    if not here or not there or _common_calls(before, others) != depth:
         return False
     notes = _at(code)
     around = _loops(notes, frames)
@@ -330,10 +330,10 @@ def ran_out(
     frames: Sequence[Frame],
     others: Sequence[Frame],
 ) -> bool:
-    """Whether a rank is out of a loop in which it was at the operation before, as others still are.
+    """Whether a rank is out of a loop that it was in at the operation before, and others still are.
 
-    Wherever it went on to: maybe round an outer loop. Not where a test in the loop leads to that
-    operation: it may have passed that by.
+    It may have gone round an outer loop. Not if a test inside the loop leads to that operation: the
+    rank may have skipped only that.
     """
     notes = _at(code)
     now, then, theirs = (_loops(notes, _above_model(one)) for one in (frames, before, others))
@@ -385,11 +385,11 @@ def _above_model(frames: Sequence[Frame]) -> Sequence[Frame]:
 
 
 def _inside(loop: Span, branches: Collection[Span]) -> bool:
-    """Whether a loop is in one of these blocks, and so may have been passed by altogether."""
+    """Whether a loop is inside one of these blocks, so that it may have been skipped entirely."""
     return any(first <= loop[0] and loop[1] <= last for first, last in branches)
 
 
-def _parting(frames: Sequence[Frame], others: Sequence[Frame]) -> int:
+def _common_calls(frames: Sequence[Frame], others: Sequence[Frame]) -> int:
     """Return how many outermost calls two threads have in common."""
     pairs = enumerate(zip(frames, others, strict=False))
     return next(
@@ -404,19 +404,18 @@ def _framework_loops(frames: Sequence[Frame]) -> set[str]:
 def left_out(
     code: Sequence[CodeNote], frames: Sequence[Frame], others: Sequence[Frame]
 ) -> tuple[Frame, str] | None:
-    """Return the call that a rank left out for a test under which another made it, and that test.
+    """Return the call that a rank left out because of a test, and that test; or None.
 
-    Behind their parting the other one stands, in the user's own code, in a block to which a test
-    leads, and this one in none but those around both. None where no test tells who left something
-    out.
+    Below their common calls, the other rank stands, in the user's code, in a block behind a test;
+    this rank stands in no block but those around both.
     """
-    depth, notes = _parting(frames, others), _at(code)
+    depth, notes = _common_calls(frames, others), _at(code)
     if depth == min(len(frames), len(others)):
         return None
     here, there = (
-        [one for one in way[depth:] if one in users_frames(way)] for way in (frames, others)
+        [frame for frame in way[depth:] if frame in users_frames(way)] for way in (frames, others)
     )
-    if not there or any((one.file, one.line) not in notes for one in (*here[:1], there[0])):
+    if not there or any((frame.file, frame.line) not in notes for frame in (*here[:1], there[0])):
         return None
 
     def blocks(frame: Frame) -> dict[Span, str]:  # with the tests that lead to them
@@ -427,14 +426,14 @@ def left_out(
 
     together = here[:1] and here[0].file == there[0].file and here[0].function == there[0].function
     around = blocks(here[0]).keys() & blocks(there[0]).keys() if together else set()
-    if any(blocks(one).keys() - around for one in here):
+    if any(blocks(frame).keys() - around for frame in here):
         return None
-    led = next((one for one in there if blocks(one).keys() - around), None)
+    led = next((frame for frame in there if blocks(frame).keys() - around), None)
     return (led, list(blocks(led).values())[-1]) if led is not None else None
 
 
 def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool | None:
-    """Whether a thread calls collectives from where it stands on, by all its calls together."""
+    """Whether a thread calls collectives from where it stands on, over all its frames."""
     notes = {(note.file, note.line): note.collectives_ahead for note in code}
     asked = [frame for frame in frames if not is_standard(frame.file) and not is_ours(frame.file)]
     found = {notes.get((frame.file, frame.line)) for frame in asked}
@@ -442,14 +441,14 @@ def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool
 
 
 def caught_around(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[str]:
-    """Return the exceptions after which loops around a thread's calls try again, inner first."""
+    """Return the exceptions that loops around a thread's calls catch to retry, inner first."""
     notes = _at(code)
     found = (notes.get((frame.file, frame.line)) for frame in reversed(frames))
     return [name for note in found if note is not None for name in note.caught]
 
 
 def parked_in(frames: Sequence[Frame]) -> str:
-    """Say where a framework parks a rank that does nothing special; empty where it does not."""
+    """Say where a framework parks a rank that has nothing special to do, or return ""."""
     users = users_frames(frames)
     for frame in reversed(frames):
         parked = next((rule.parked for rule in rules_of(frame) if rule.parked is not None), None)
@@ -465,7 +464,7 @@ def parked_in(frames: Sequence[Frame]) -> str:
 def separating(
     code: Sequence[CodeNote], side: Sequence[RankView], others: Sequence[RankView]
 ) -> list[CodeNote]:
-    """Return the notes without tests that, as they read, ranks on both sides pass."""
+    """Return the notes without tests that, as written, ranks on both sides pass."""
 
     def on_both_sides(condition: str) -> bool:
         try:
@@ -483,7 +482,7 @@ _COMPARED = dict(zip(_ORDERS, (eq, ne, lt, le, gt, ge), strict=True))
 
 
 def _value(node: ast.expr, view: RankView) -> int:
-    """Work out ``dist.get_rank() % 2 == 1`` for a rank; LookupError of what is no number of it."""
+    """Evaluate ``dist.get_rank() % 2 == 1`` for a rank; LookupError if it is no number."""
     match node:
         case ast.Constant(value=int(number)):
             return number

@@ -1,8 +1,8 @@
-"""The wait-for graph: who waits for whom, and where that ends stand the culprits.
+"""The wait-for graph: who waits for whom. The culprits are where it ends.
 
-Between ranks there are waits in collectives, in the rendezvous, at the store and in calls; those
-for processes and things are the named ones among the enders that `patience` knows of each actor.
-The graph is solved once, from its ends on (`solve`); how patient to be there, `patience` says.
+Ranks wait for each other in collectives, in the rendezvous, at the store and in calls. Waits for
+processes and things are the named ones among the enders that `patience` knows of each actor.
+`solve` finds the ends; `patience` says how long to wait before reporting.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ STORE = "host:store"
 
 
 class Wait(NamedTuple):
-    """Nodes that wait for the same others: a hundred thousand ranks for one, or for a thousand.
+    """Nodes that wait for the same others; one object serves a hundred thousand ranks.
 
     Attributes:
         waiters: Who waits: a rank by its number, else a node as `model.verdict.Edge` names it.
-        enders: Who could end it.
-        through: In what each of the waiters waits.
-        firm: It shows that something is due. A pipe or connection shows only who could end it: a
-            service sits there for as long as nobody asks it anything.
+        enders: Who could end the wait.
+        through: What each waiter waits in.
+        firm: The wait shows that something is due. A pipe or connection only shows who could end
+            it: a service sits there for as long as nobody asks it anything.
     """
 
     waiters: tuple[Node, ...]
@@ -62,7 +62,7 @@ class Wait(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Edges that are drawn: all, or above `MOST_FULL` one for each waiter and to each ender."""
+        """Number of edges drawn: all, or above `MOST_FULL` one from each waiter and one to each."""
         waiters, enders = len(self.waiters), len(self.enders)
         return waiters * enders if waiters * enders <= MOST_FULL else waiters + enders - 1
 
@@ -83,11 +83,11 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
     """Who waits for whom, and where that ends.
 
     Attributes:
-        ends: Ranks where the graph ends: they, or their workers, wait for no other rank, or only
-            for each other.
-        waiters: All other ranks in it.
-        between_ranks: Whether any rank waits for another one, not only for a worker or a store;
-            waits at pipes and connections alone don't count.
+        ends: Ranks where the graph ends: they or their workers wait for no other rank, or only for
+            each other.
+        waiters: All other ranks in the graph.
+        between_ranks: Whether any rank waits for another one, not only for a worker or a store.
+            Waits at pipes and connections alone do not count.
     """
 
     waits: tuple[Wait, ...] = ()
@@ -101,9 +101,9 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         return sum(wait.size for wait in self.waits)
 
     def edges(self, most: int) -> tuple[Edge, ...]:
-        """Return each wait between two nodes, once; of more than ``most`` one to each ender first.
+        """Return each edge once; of more than ``most`` edges, first one to each ender.
 
-        For whom others wait is told before who waits.
+        Those that others wait for come before those that wait.
         """
         every = chain.from_iterable(wait.edges for wait in self.waits)
         if self.size <= most:
@@ -117,7 +117,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         return tuple(dict.fromkeys((*to_each.values(), *islice(every, most))))[:most]
 
     def leading_to(self, ranks: Iterable[int]) -> int:
-        """Count the ranks that wait for any of these, however indirectly, these included."""
+        """Count the ranks that wait for any of these ranks, directly or not, these included."""
         leading: dict[Hashable, list[Hashable]] = {}
         for wait in self.waits:
             leading[wait] = [*wait.waiters]
@@ -126,7 +126,7 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         pending: list[Hashable] = [*ranks]
         found = set(pending)
         for node in pending:
-            new = [one for one in leading.get(node, ()) if one not in found]
+            new = [before for before in leading.get(node, ()) if before not in found]
             found.update(new)
             pending += new
         return len(_ranks(found))
@@ -138,7 +138,7 @@ def build_graph(
     awaited: Mapping[int, tuple[int, ...]],
     patience: Patience,
 ) -> WaitGraph:
-    """Draw all waits, find where they end, and tell `patience` which circles are closed."""
+    """Draw all waits, find where they end, and tell `patience` the closed circles."""
     found = chain(
         _in_collectives(job, divergence, awaited),
         _in_rendezvous(job),
@@ -165,13 +165,13 @@ def build_graph(
 
 
 class Solution(NamedTuple):
-    """What waits come to.
+    """The ends and circles of all waits.
 
     Attributes:
         ends: As in `WaitGraph`.
-        circles: Ranks that wait for each other and for nobody else, by each of them; one alone
-            where it waits for itself.
-        helpless: Ranks that nobody can help on but they each other.
+        circles: For each rank of a closed circle, all its ranks; a rank that waits for itself is
+            alone.
+        helpless: Ranks that only other such ranks could help on.
         joined: Whether a rank waits for another one, directly or through files and processes.
     """
 
@@ -182,10 +182,11 @@ class Solution(NamedTuple):
 
 
 def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
-    """Go through waits from their ends on: nodes that wait for each other stand and fall together.
+    """Find ends and circles; nodes that wait for each other are one component.
 
-    An end that is no rank (a store, a file) is told by the ranks that lead to it. A worker stands
-    for its rank, unless that waits, and for none of its workers: then it is a thing, too.
+    An end that is no rank (a store, a file) is represented by the ranks that lead to it. A worker
+    counts as its rank, unless that rank waits, and for none of its workers: then the worker is a
+    thing, too.
     """
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
@@ -206,7 +207,9 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
     last = ([node] for node in following if node not in part_of)  # for whom nobody waits
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
-        after = {part_of[one] for node in part for one in following.get(node, ())} - {number}
+        after = {part_of[follower] for node in part for follower in following.get(node, ())} - {
+            number
+        }
         ranks = everyone = themselves = {node for node in part if isinstance(node, int)}
         if len(themselves) < len(part):
             everyone = _ranks(part)
@@ -214,7 +217,7 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
                 rank for rank in everyone - themselves if rank in _ranks(following.get(rank, part))
             )
         if not joined:
-            met = everyone.union(*(leads_to[one] for one in after))
+            met = everyone.union(*(leads_to[after_part] for after_part in after))
             joined = bool(everyone) and len(met) > 1
             leads_to.append([*met][:2])
         closed = not after and part[0] in following
@@ -231,7 +234,7 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
 
 
 def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
-    """Yield nodes that lead to each other, and each other one alone, after all that it leads to.
+    """Yield strongly connected components, each after all components that it leads to.
 
     Tarjan 1972, without recursion.
     """
@@ -245,11 +248,11 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
             if node not in met:
                 met[node] = first[node] = len(met)
                 path.append(node)
-            for one in rest:
-                if one not in met:
-                    pending.append((one, iter(following.get(one, ()))))
+            for follower in rest:
+                if follower not in met:
+                    pending.append((follower, iter(following.get(follower, ()))))
                     break
-                first[node] = min(first[node], first[one])
+                first[node] = min(first[node], first[follower])
             else:
                 pending.pop()
                 if pending:
@@ -279,12 +282,13 @@ def _ranks(nodes: Iterable[Hashable]) -> set[int]:
 def _in_collectives(
     job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> Iterator[Wait]:
-    """Where ranks' ways parted, and nobody can help them on, they wait for those that diverged.
+    """Draw waits in collectives.
 
-    Where nothing tells who did, for the other ends of their messages, or else for each other.
+    Diverged ranks that nobody can help on are waited for by the others. If nothing tells who
+    diverged, ranks wait for the other ends of their messages, or else for each other.
     """
     parted = set(divergence.operations) if divergence is not None else set()
-    helped = {one for rank in parted for one in awaited.get(rank, ())} - parted
+    helped = {ender for rank in parted for ender in awaited.get(rank, ())} - parted
     if divergence is not None and not helped:
         rest = tuple(sorted(parted.difference(divergence.diverged)))
         if rest:
@@ -314,11 +318,11 @@ def _in_collectives(
 
 
 def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
-    """Say who waits in the rendezvous for whom.
+    """Draw waits in the rendezvous.
 
-    Rank 0 keeps the store unless the launcher does: who finds none waits for rank 0 while that has
-    not come. Rank 0 stands in the same call until the others have come, and waits for those on
-    their way.
+    Rank 0 keeps the store unless the launcher does. A rank that finds no store waits for rank 0 as
+    long as that has not come. Rank 0 stays in the same call until the others have come, and waits
+    for those.
     """
     yield from _for_all_others(job, "rendezvous_peers")
     connecting = [reading.rank for reading in job.waiting_in({"rendezvous_connect"})]
@@ -339,19 +343,19 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
-    """Calls by torch's RPC wait for ranks that serve some, a rank at its end for its callers."""
+    """Callers by torch's RPC wait for ranks that serve; a rank at its end, for its callers."""
     idle = [reading for reading in job.alive if reading.activity == "idle"]
     calling = [reading.rank for reading in idle if reading.wait_kind == "call"]
     serving = [reading.rank for reading in idle if calling and reading.own.serves_calls]
-    yield from _each_for_each(job, [one for one in calling if one not in serving], serving)
+    yield from _each_for_each(job, [rank for rank in calling if rank not in serving], serving)
     for rank in sorted(set(calling).intersection(serving)):
-        yield from _each_for_each(job, [rank], [one for one in serving if one != rank])
+        yield from _each_for_each(job, [rank], [other for other in serving if other != rank])
     last = [reading.rank for reading in idle if reading.wait_kind == "last_calls"]
     yield from _each_for_each(job, last, [rank for rank in job.ranks if rank not in last])
 
 
 def _at_store(job: JobReading) -> Iterator[Wait]:
-    """For the ranks that wait neither there nor for others; where none is left, for the gone."""
+    """Ranks at the store wait for ranks that wait for nothing; without these, for gone ranks."""
     waiting = tuple(reading.rank for reading in job.ranks.values() if reading.at_store)
     others = [reading for reading in job.ranks.values() if waiting and not reading.at_store]
     free = [
@@ -383,7 +387,7 @@ def _each_for_each(
 
 
 def _through(reading: RankReading) -> str:
-    """Say in what a rank waits, and in which group by the program's own name for it."""
+    """Say what a rank waits in, and in which group by the program's own name for it."""
     if reading.wait is None:
         return ""
     pending = pending_collective(reading)
@@ -395,16 +399,16 @@ def _through(reading: RankReading) -> str:
 
 
 def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
-    """Draw what idle ranks, their workers and the idle children that they wait for wait for.
+    """Draw what idle ranks, their workers, and the idle children they wait for, wait for.
 
-    A rank in the DataLoader waits for its workers, whatever pipe it polls for them; a worker
-    without work waits for its rank, and holds nobody up, nor does a child that nobody waits for. At
-    an object of multiprocessing a rank waits for those that share it, and stand elsewhere.
+    A rank in the DataLoader waits for its workers, whatever pipe it polls for them. A worker
+    without work waits for its rank and holds nobody up; nor does a child that nobody waits for. At
+    an object of multiprocessing, a rank waits for the sharing ranks that are elsewhere.
     """
     at_object = {
-        one.rank: {target.name for target in found}
-        for one in job.ranks.values()
-        if (found := one.shared_objects)
+        reading.rank: {target.name for target in found}
+        for reading in job.ranks.values()
+        if (found := reading.shared_objects)
     }
     together: dict[tuple[tuple[Node, ...], str, bool], list[Node]] = {}
     for rank, reading in job.ranks.items():
@@ -428,7 +432,7 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
             for edge in drawn:
                 key = edge.enders, edge.through, edge.firm
                 together.setdefault(key, []).append(node if edge.file is None else edge.file)
-            for pid in [pid for one in targets if drawn for pid in pids_here(one)]:
+            for pid in [pid for target in targets if drawn for pid in pids_here(target)]:
                 if (child := children.pop(pid, None)) is not None:
                     idle = read_process_activity(child).activity == "idle"
                     blocked.append(

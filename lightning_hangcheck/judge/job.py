@@ -1,4 +1,4 @@
-"""The case as rules read it: what each rank does, where it stands, and who is not there. Pure."""
+"""The case as rules read it: what each rank does, where it is, and which ranks are absent. Pure."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ from lightning_hangcheck.judge.operations import (
     device_message,
     helper_threads,
 )
-from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, life_beside, phase_of_life
+from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, completed_phase, phase_of_life
 from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
-from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.judge.wording import UNKNOWN_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
 from lightning_hangcheck.model.codec import encode_packed
@@ -76,15 +76,15 @@ ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
 
 
 class JobProcesses:
-    """The processes of all ranks, by host and number: whose own each is, who owns it, and its look.
+    """The processes of all ranks, by host and process id.
 
-    Containers number their processes alike: process 17 may be a rank on each of many nodes. What is
-    said of a process in a view is said of its host, unless it names another.
+    Containers number their processes alike: process 17 may be a rank on each of many nodes. A
+    process named in a view is one of that view's host, unless the view names another host.
     """
 
     def __init__(self, views: Collection[RankView]) -> None:
         self.ranks: dict[Process, int] = {
-            (one.host, one.pid): one.rank for one in views if one.pid is not None
+            (view.host, view.pid): view.rank for view in views if view.pid is not None
         }
         self.owners: dict[Process, int] = {}
         self.looks: dict[Process, ProcessLook] = {}
@@ -102,11 +102,11 @@ class JobProcesses:
         return self._nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
 
     def rank_of(self, host: str, holder: Holder) -> int | None:
-        """Return the rank whose own process could end a wait; None where it is no rank's."""
+        """Return the rank whose own process could end a wait, or None."""
         return self.ranks.get(process_of(host, holder))
 
     def file_node(self, host: str, target: WaitTarget) -> str:
-        """Return the node of a file: of the same path on two hosts' own disks there are two."""
+        """Return a file's node; the same path on local disks of two hosts is two files."""
         return f"file:{target.name}{'' if target.shared_storage else self._at(host)}"
 
     def _at(self, host: str) -> str:
@@ -119,20 +119,20 @@ def process_of(host: str, holder: Holder) -> Process:
 
 
 class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
-    """One rank, read: what it does, all its processes considered, and where it stands.
+    """One rank: what it does, with all its processes, and where it is.
 
     Attributes:
-        place: Innermost frame of the user's own code in the thread where its wait ends; where that
-            runs none, in its main thread; where an exception ended it, where that came from.
-        life: Where in its life it is, and what tells so.
-        silence_s: Seconds since its last progress; for an idle rank since it was last active, for
-            one in a livelock since it last did anything new.
-        targets: What the kernel shows an idle rank to wait for, sample after sample: where its main
-            thread waits for other threads or for a child, what these wait for.
-        own_targets: The same of its own process: the child itself.
+        place: Innermost frame of the user's own code in the thread where the wait ends, else in the
+            main thread; of a rank that an exception ended, where that was raised.
+        life: The phase that the rank is in, and what told so.
+        silence_s: Seconds since its last progress; of an idle rank since it was last active, of one
+            in a livelock since it last did anything new.
+        targets: What the kernel shows an idle rank to wait for, in several samples; if its main
+            thread waits for other threads or a child, what these wait for.
+        own_targets: The same of its own process, which may be the child itself.
         child: The child in which its wait ends, if any.
-        representative: The rank whose evidence this is, mostly its own number: where another
-            stands for it, what is that rank's alone (process ids, figures) is not its own.
+        representative: The rank whose evidence this is, mostly its own number. If another rank
+            stands for it, process ids and figures are that rank's.
     """
 
     view: RankView
@@ -147,20 +147,20 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def seen_s(self) -> float:
-        """For how long it was seen as it is, by its samples or by the kernel: how it slept."""
+        """Seconds for which samples, or the kernel's record of its sleep, show it as it is now."""
         slept_s = min(self.view.slept_for_s or 0.0, self.silence_s)
         return max(self.process_activity.span_s, slept_s)
 
     @property
     def waiter(self) -> str:
-        """Which of its threads or children it is that waits for its targets."""
+        """Which of its threads or children waits for its targets."""
         if self.child is not None:
             return f"child pid {self.child.pid}"
         return "main thread" if self.stuck is None else f"thread {self.stuck.label}"
 
     @property
     def shared_objects(self) -> tuple[WaitTarget, ...]:
-        """The words of shared memory at which it waits; a loader's lead to its workers."""
+        """The words of shared memory it waits at (none in a loader: these lead to workers)."""
         if self.wait_kind == "dataloader":
             return ()
         return tuple(
@@ -169,30 +169,30 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def owing_workers(self) -> Sequence[ProcessLook]:
-        """The workers that may owe its batch: none that waits for work itself, unless all do."""
+        """The workers that may owe its batch: those that do not wait for work, else all."""
         return [look for look in self.workers if not read_process(look).wants_work] or self.workers
 
     def activity_of(self, worker: ProcessLook) -> Activity:
-        """What a worker does: busy, no more, if it moves and its rank is in a livelock by it."""
+        """What a worker does; a moving worker of a livelocked rank counts as busy."""
         activity = read_process_activity(worker).activity
         return "busy" if self.livelocked and activity == "moving" else activity
 
     def worker_node(self, worker: ProcessLook) -> str:
-        """Return the node of a worker of it in the wait-for graph."""
+        """Return the node of one of its workers in the wait-for graph."""
         return f"worker:{self.rank}/{worker.index}"
 
     def keeps_store(self, target: WaitTarget) -> bool:
-        """Whether a target is the store that the ranks share: whoever serves it brings nothing."""
+        """Whether a target is the ranks' shared store; who serves that brings nothing by itself."""
         port = self.view.store_port
         socket = target.kind == "socket" and not target.call.startswith("accept")
         return port is not None and socket and target.name.rpartition(":")[2] == str(port)
 
     @property
     def at_store(self) -> bool:
-        """Whether it waits for a key of that store, or of one of the program's own.
+        """Whether it waits for a key of the shared store, or of a store of the program's own.
 
-        Another rank could bring it, or anybody: the rank that serves a store does so in a thread of
-        torch's, whatever it waits for itself.
+        Another rank could set the key, or anybody. The rank that serves a store does so in a thread
+        of torch's, whatever it waits for itself.
         """
         if self.activity != "idle":
             return False
@@ -201,7 +201,7 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def asks_store(self) -> bool:
-        """Whether it asks a store, whosever: torch counts who does, and its stack ends there."""
+        """Whether it asks a store: torch counts such threads, and its stack fits."""
         counted = self.view.flight.waits if self.view.flight is not None else {}
         frames = self.stuck_frames or self.frames
         if self.child is not None or not frames or not any(ask in counted for ask in ASKS_STORE):
@@ -211,17 +211,17 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def own(self) -> ProcessReading:
-        """Its own process; one of which nothing was seen, where that is so."""
+        """Its own process; an unseen one, if nothing was seen of it."""
         return read_process(self.view.own_process or UNSEEN)
 
     @property
     def beat(self) -> Beat:
-        """Its page; one that says nothing, where it has none."""
+        """Its page; an empty one, if it has none."""
         return page_of(self.view)
 
     @property
     def handling(self) -> str:
-        """The exception that its main thread handles, by its own word; empty if none."""
+        """The exception that its main thread handles, as it reported; empty if none."""
         return self.beat.handling
 
     @property
@@ -231,12 +231,12 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def phase(self) -> Phase | None:
-        """Where in its life it is."""
+        """The phase that it is in."""
         return self.life.phase if self.life is not None else None
 
     @property
     def shown_by_calls(self) -> bool:
-        """Whether its calls show its phase: they tell more than the name of a section."""
+        """Whether its calls show its phase, which says more than a section's name."""
         return self.life is not None and self.life.basis == "calls"
 
     def shows(self, phase: Phase) -> bool:
@@ -245,35 +245,36 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def works_in_child(self) -> bool:
-        """Whether it is only busy as a process that it started is."""
+        """Whether it is busy only because a process that it started is."""
         itself = self.process_activity.activity != "idle" or self.for_gpu
         return self.activity == "busy" and not itself
 
     @property
     def wait_kind(self) -> WaitKind | None:
-        """Kind of the known wait in which it stands."""
+        """Kind of the known wait that it is in."""
         return self.wait.kind if self.wait is not None else None
 
     @property
     def in_wait(self) -> str:
-        """In which known wait it stands, ``in barrier``; empty for none."""
+        """The known wait that it is in, as ``in barrier``; empty for none."""
         return f"in {self.wait.name}" if self.wait is not None else ""
 
     @property
     def kept_by_message(self) -> bool:
-        """Whether its device may wait for a message, or work: nobody sees which it does."""
+        """Whether its device may wait for a message or may work: nobody sees which."""
         return self.wait_kind == "device" and self.wait is not None and self.wait.name in MESSAGES
 
     @property
     def alive(self) -> bool:
-        """Whether it is seen to have a process."""
+        """Whether its process was seen."""
         return self.activity not in ("gone", "missing", "unheard")
 
 
 def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankReading:
-    """Read a rank. One that is idle while a process outside the job works for it, works.
+    """Read one rank.
 
-    So does one that advanced after it was sampled: where it stood then, it stands no more.
+    An idle rank for which a process outside the job works counts as moving. So does a rank that
+    advanced after it was sampled: it is no longer where the sample shows it.
     """
     found, own = read_rank_activity(view), read_process(view.own_process or UNSEEN)
     child, at_end = through_children(view, own.targets)
@@ -298,7 +299,7 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
         or users_place(found.stuck_frames, program_of(functions_in(found.frames)))
         or users_place(found.frames),
         life=phase_of_life(view, (*found.frames, *found.stuck_frames)),
-        silence_s=min(max(0.0, silence_s), UNTOLD_S),
+        silence_s=min(max(0.0, silence_s), UNKNOWN_S),
         workers=tuple(look for look in workers if not read_process(look).serves_library),
         targets=at_end if idle else (),
         own_targets=own.targets if idle else (),
@@ -307,10 +308,11 @@ def read_rank(view: RankView, known: Collection[Process], now_ns: int) -> RankRe
 
 
 class JobReading(Struct, frozen=True, kw_only=True):
-    """All ranks, read, by global rank, ascending; ranks without a process included.
+    """All ranks by global rank, ascending; ranks without a process included.
 
     Attributes:
-        elsewhere: Ranks of which nothing is known, or nothing by now: they may run on other nodes.
+        elsewhere: Ranks of which nothing is known, or nothing any more: they may run on other
+            nodes.
     """
 
     case: Case
@@ -341,12 +343,12 @@ class JobReading(Struct, frozen=True, kw_only=True):
         return {rank: reading.view for rank, reading in self.ranks.items()}
 
     def rank_of(self, waiter: RankReading, holder: Holder) -> RankReading | None:
-        """Return the rank whose process could end a rank's wait; None where that is no rank's."""
+        """Return the rank whose process could end a rank's wait, or None."""
         rank = self.processes.rank_of(waiter.view.host, holder)
         return self.ranks.get(rank) if rank is not None else None
 
     def waiting_in(self, kinds: Collection[WaitKind]) -> tuple[RankReading, ...]:
-        """Return the ranks that stand in a wait of these kinds."""
+        """Return the ranks that are in a wait of these kinds."""
         return tuple(
             reading
             for reading in self.ranks.values()
@@ -355,7 +357,7 @@ class JobReading(Struct, frozen=True, kw_only=True):
 
 
 def read_job(case: Case) -> JobReading:
-    """Read a case: ranks with a view, then those it is told of. A second view of one is a gap."""
+    """Read a case: ranks with a view, then ranks represented by another. Second views are gaps."""
     views: dict[int, RankView] = {}
     gaps: list[Gap] = []
     for view in case.ranks:
@@ -366,16 +368,16 @@ def read_job(case: Case) -> JobReading:
             gaps.append(Gap(f"process {view.pid}", rank, why, "rank"))
         else:
             views[view.rank] = view
-    others = _told_by_others(case, views)
+    others = _represented(case, views)
     processes = JobProcesses(views.values())
     known = processes.looks.keys()
     every = {**{rank: view for rank, (_, view) in others.items()}, **views}
     alone = {rank: read_rank(views[rank], known, case.taken_ns) for rank in sorted(views)}
-    asked = {rank: _in_operation(one, case, every) for rank, one in alone.items()}
+    asked = {rank: _in_operation(reading, case, every) for rank, reading in alone.items()}
     read = dict(asked)
     if 0 in read:
         read[0] = _as_store_keeper(read[0], read)
-    read = {rank: _beside(one, case, read) for rank, one in read.items()}
+    read = {rank: _refined(reading, case, read) for rank, reading in read.items()}
     ranks = dict(read)
     ways: dict[tuple[int, Wait | None], RankReading] = {}
     for rank, (representative, view) in others.items():
@@ -385,10 +387,10 @@ def read_job(case: Case) -> JobReading:
             own = _in_operation(replace(alone[representative], view=view), case, every)
             way = representative, own.wait
             if own.wait != asked[representative].wait and way not in ways:
-                ways[way] = _beside(own, case, read)
+                ways[way] = _refined(own, case, read)
             reading = ways.get(way, reading)
         ranks[rank] = replace(reading, view=view, representative=representative)
-    seen = {rank for rank, one in ranks.items() if not one.view.unheard_for_s}
+    seen = {rank for rank, reading in ranks.items() if not reading.view.unheard_for_s}
     absent = (rank for rank in range(case.run.world_size) if rank not in seen)
     return JobReading(
         case=case,
@@ -399,34 +401,41 @@ def read_job(case: Case) -> JobReading:
     )
 
 
-def _told_by_others(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
-    """Return who tells for each rank without a view of its own, and a view with its own groups."""
-    told, known = dict(views), Members()
+def _represented(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
+    """For each rank without its own view, return who stands for it, and a view with its groups."""
+    own_views, known = dict(views), Members()
     others: dict[int, tuple[int, RankView]] = {}
     for alike in case.alike:
-        if alike.rank not in told:
+        if alike.rank not in own_views:
             continue
-        views[alike.rank] = with_members(told[alike.rank], alike.groups, known)
-        ranks = [rank for rank in parse_ranks(alike.ranks) if rank not in told]
-        names, flight = {name.rank: name for name in alike.names}, told[alike.rank].flight
+        views[alike.rank] = with_members(own_views[alike.rank], alike.groups, known)
+        ranks = [rank for rank in parse_ranks(alike.ranks) if rank not in own_views]
+        names, flight = {name.rank: name for name in alike.names}, own_views[alike.rank].flight
         records = alike_records(flight, alike.rank, alike.groups, ranks, known) if flight else {}
         for rank in ranks:
             name = asdict(names.get(rank, RankName(rank)))
-            others[rank] = alike.rank, replace(told[alike.rank], **name, flight=records.get(rank))
+            others[rank] = (
+                alike.rank,
+                replace(own_views[alike.rank], **name, flight=records.get(rank)),
+            )
     return others
 
 
-def _beside(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read a rank by the others: it goes round as one in the same functions does; its life, too."""
+def _refined(reading: RankReading, case: Case, ranks: Mapping[int, RankReading]) -> RankReading:
+    """Refine a rank's reading by the others'.
+
+    A busy rank circles if a rank in the same functions does; its phase may come from the others,
+    too.
+    """
     view, life, own = reading.view, reading.life, functions_in(reading.frames)
     if reading.activity == "busy" and not reading.circling and own:
         alike = any(rank.circling and functions_in(rank.frames) == own for rank in ranks.values())
         reading = replace(reading, circling=True) if alike else reading
-    return replace(reading, life=life_beside(view, life, case, reading.frames))
+    return replace(reading, life=completed_phase(view, life, case, reading.frames))
 
 
 def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> RankReading:
-    """Read rank 0 that counts in the store it keeps who has come, by torch's counter if any."""
+    """Read rank 0 while it counts arrivals in the store it keeps, by torch's counter if any."""
     wait, flight = reading.wait, reading.view.flight
     counted = flight.waits if flight is not None else {}
     found = any(rank.wait_kind == "rendezvous_peers" for rank in ranks.values())
@@ -437,7 +446,7 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
-    """Read a rank that waits, without a frame of torch, for an operation that it started before."""
+    """Read a rank that waits for an operation started earlier, without a frame of torch."""
     unknown, wait = reading.wait is None, None
     at_device = reading.wait_kind == "device" or (unknown and reading.activity == "busy")
     if at_device:
@@ -456,12 +465,12 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
 # Moments, process ids and addresses decide nothing, nor in which of many groups of one shape.
 
 
-def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
-    """Return numbers that are the same for ranks that stand alike; `UNLIKE` for one that is alone.
+def situation_numbers(views: Sequence[RankView], now_ns: int) -> list[int]:
+    """Return equal numbers for ranks in the same situation; `UNLIKE` for a rank like no other.
 
     Args:
-        views: The ranks of a node as it sees them.
-        now_ns: When its case was taken, as `Case` has it.
+        views: The ranks of a node as that node sees them.
+        now_ns: When the case was taken, as in `Case`.
     """
     awaited = {
         holder.pid
@@ -482,10 +491,10 @@ def standings_of(views: Sequence[RankView], now_ns: int) -> list[int]:
             for look in view.processes
         )
 
-    return [UNLIKE if is_alone(view) else _standing(view, now_ns) for view in views]
+    return [UNLIKE if is_alone(view) else _situation_number(view, now_ns) for view in views]
 
 
-def _standing(view: RankView, now_ns: int) -> int:
+def _situation_number(view: RankView, now_ns: int) -> int:
     silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
     # those within a factor of two of each other are alike, mostly
     brackets = [round(math.log2(silence)) if silence > 1.0 else 0 for silence in silences]
@@ -518,8 +527,8 @@ def _standing(view: RankView, now_ns: int) -> int:
     known = view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
     paced = pace is not None and pace.known
     facts = known, paced, page, end, raised_at(view), brackets, doing, _of_flight(view)
-    told = blake2b(encode_packed(facts), digest_size=8).digest()
-    return max(1, int.from_bytes(told, "big") & MOST)
+    digest = blake2b(encode_packed(facts), digest_size=8).digest()
+    return max(1, int.from_bytes(digest, "big") & MOST)
 
 
 def _of_look(look: ProcessLook) -> tuple[Any, ...]:
@@ -552,16 +561,22 @@ def _of_targets(targets: Iterable[WaitTarget]) -> list[Any]:
 
 
 def _of_flight(view: RankView) -> tuple[Any, ...] | None:
-    """A group counts by its shape, and which it is of those with the same members, else by name."""
+    """Describe a record so that ranks in the same situation are equal.
+
+    A group counts by its shape, and by its place among groups with the same members; else by its
+    name.
+    """
     flight = view.flight
     if flight is None:
         return None
-    beside, records = helper_threads(view), in_order(flight.groups)
+    helpers, records = helper_threads(view), in_order(flight.groups)
 
     def which(record: CollectiveRecord) -> Any:  # noqa: ANN401 - name or shape
         if not record.ranks:
             return record.group
-        names = [(len(one.group), one.group) for one in records if one.ranks == record.ranks]
+        names = [
+            (len(group.group), group.group) for group in records if group.ranks == record.ranks
+        ]
         return offsets_of(record), sorted(names).index((len(record.group), record.group))
 
     def from_first(call: CallSite, record: CollectiveRecord) -> int | str:
@@ -582,7 +597,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
                 (
                     (entry.seq, entry.op, entry.dtypes, entry.retired),
                     entry.sizes if entry.op in SAME_SIZES else len(entry.sizes),
-                    (entry.thread == 0, entry.thread in beside),
+                    (entry.thread == 0, entry.thread in helpers),
                     (call.frames, from_first(call, record), call.reduction),
                 )
                 for entry in record.entries
@@ -596,9 +611,12 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
     if counts is not None:  # by how far the peer is; in turn likewise, where it is sent or not
         own = view.rank - counts.moved
         sent, received = (
-            sorted((peer - own, count) for peer, count in told.items())
-            for told in (counts.sent, counts.received)
+            sorted((peer - own, count) for peer, count in counted.items())
+            for counted in (counts.sent, counts.received)
         )
-        newest = [[(one > 0, abs(one) - 1 - own) for one in thread] for thread in counts.newest]
+        newest = [
+            [(message > 0, abs(message) - 1 - own) for message in thread]
+            for thread in counts.newest
+        ]
         posted = sent, received, newest
     return groups, in_turn, flight.waits, posted, flight.reduced, flight.repeated

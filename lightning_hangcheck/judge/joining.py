@@ -1,9 +1,8 @@
-"""Node evidence to one `Case`: ranks that were seen, ranks that should be there, and gaps. Pure.
+"""Joins the evidence of nodes into one `Case`: seen ranks, expected ranks, and gaps. Pure.
 
-What a node's wall clock says decides nothing: it may be hours off. Moments of two nodes compare
-where one of them took them down as it heard the other, or where both are on one machine, whose
-monotonic clock counts for both. Else each node's case is taken as it was
-when it was looked at last, and which of two moments came first is open.
+A node's wall clock decides nothing: it may be hours off. Moments of two nodes compare if one node
+noted them as it heard the other, or if both are on one machine with one monotonic clock. Otherwise
+each node's case counts as of its last look, and which of two moments came first is open.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ LAST_WORD_NS = 5 * NANOSECONDS
 
 
 def complete_case(case: Case) -> Case:
-    """Add the ranks that should be there to what was seen of one or several nodes.
+    """Add the ranks that should be there to those that were seen on one or several nodes.
 
-    A rank that the launcher promised for this node and that has no process joins as a `RankView`
-    without a pid. Ranks of other nodes don't join: one gap says so. A world size of 0 is replaced
-    by how many are known.
+    A rank that the launcher promised for this node, without a process, joins as a `RankView`
+    without a pid. Ranks of other nodes do not join: one gap says so. A world size of 0 becomes the
+    number of known ranks.
     """
     known = {view.rank for view in case.ranks}
     known.update(rank for alike in case.alike for rank in parse_ranks(alike.ranks))
@@ -54,10 +53,10 @@ def complete_case(case: Case) -> Case:
 
 
 class NodeCase(Struct, frozen=True):
-    """The case of one node, and what to call it in sentences.
+    """The case of one node, and the name that sentences use for it.
 
     ``met``: one node heard all of these, and its clock says when each case was taken. Nodes of one
-    ``clock`` are known against each other.
+    ``clock`` can be compared with each other.
     """
 
     source: str
@@ -67,17 +66,17 @@ class NodeCase(Struct, frozen=True):
 
 
 def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
-    """Join the cases of several nodes into one, each node's monotonic times moved to one clock.
+    """Join the cases of several nodes; monotonic times are moved to one clock.
 
-    How long a rank was silent stays as it was seen there. Where two nodes contradict each other, a
-    gap says so and the newer one counts. Which of two ends came first is open where clocks are not
-    known against each other. Hosts of one name get one of their own each, ``localhost(node-1)``.
+    How long a rank was silent stays as its node saw it. If two nodes contradict each other, a gap
+    says so and the newer one counts. Which of two ends came first is open if their clocks cannot be
+    compared. Hosts with equal names get names of their own, ``localhost(node-1)``.
     """
     ordered = _on_one_clock(_with_own_names(nodes))
     newest = ordered[0].case
     views, gaps = _join_ranks(ordered)
     cases = [node.case for node in ordered]
-    told = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
+    known_gaps = [gap for case in cases for gap in case.gaps if gap.kind != "other_nodes"]
     for node in ordered[1:]:
         for what in ("command", "world_size"):
             here, there = getattr(newest.run, what), getattr(node.case.run, what)
@@ -92,7 +91,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
     merged = Case(
         run=replace(_run_facts(cases, run_id), silent_nodes=_silent_nodes(cases, views)),
         ranks=tuple(_with_remote_ends(views)),
-        gaps=(*dict.fromkeys(told), *gaps),
+        gaps=(*dict.fromkeys(known_gaps), *gaps),
         code=tuple(dict.fromkeys(note for case in cases for note in case.code)),
         limits=Limits(**limits),
         taken_at=newest.taken_at,
@@ -107,7 +106,7 @@ def merge_cases(nodes: Sequence[NodeCase], run_id: str) -> Case:
 
 
 def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
-    """Give each of several machines that have one host name a name of its own."""
+    """Give machines that share a host name a name of their own."""
     called: dict[tuple[str, str], str] = {}
     for node in nodes:
         for host in {view.host for view in node.case.ranks if view.host and node.case.run.machine}:
@@ -126,14 +125,14 @@ def _with_own_names(nodes: Sequence[NodeCase]) -> list[NodeCase]:
 
 
 def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
-    """Facts of the whole run; ranks that several nodes tell of count once."""
+    """Facts of the whole run; a rank that several nodes report counts once."""
     local = {
         frozenset(view.host for view in case.ranks if view.host): case for case in reversed(cases)
     }
     known = [case.run.local_world_size for case in local.values()]
     sizes = [size for size in known if size is not None]
-    told = [view.rank for case in local.values() for view in case.ranks]
-    again = len(told) - len(set(told))
+    numbered = [view.rank for case in local.values() for view in case.ranks]
+    again = len(numbered) - len(set(numbered))
     return RunFacts(
         run_id=run_id,
         command=cases[0].run.command,
@@ -149,7 +148,7 @@ def _run_facts(cases: Sequence[Case], run_id: str) -> RunFacts:
 
 
 def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
-    """Move all times to one clock, and order cases: newest, then of later rounds, first."""
+    """Move all times to one clock, and order cases: newest first, later rounds before earlier."""
     moments: list[int] = []
     clocks: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
@@ -177,10 +176,10 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
 
 
 def rebased(fact: Held, shift_ns: int) -> Held:
-    """Shift every monotonic time in a fact, and in the facts inside it.
+    """Shift every monotonic time in a fact, and in facts inside it.
 
-    By the convention of `model`, those are the fields whose names end in ``_ns``; 0 means that
-    there is no such time, and stays 0.
+    By the convention of `model` these are fields whose names end in ``_ns``. 0 means no such time,
+    and stays 0.
     """
 
     def moved(value: Any) -> Any:  # noqa: ANN401 - whatever a field holds
@@ -198,7 +197,7 @@ def rebased(fact: Held, shift_ns: int) -> Held:
 
 @cache
 def _timed(kind: type[Struct]) -> tuple[str, ...]:
-    """Return the fields of a fact that are times, or may hold some; most facts are frames."""
+    """Return the fields of a fact that hold times, directly or inside."""
 
     def leads(hint: Any) -> bool:  # noqa: ANN401 - whatever a type is
         if isinstance(hint, type) and issubclass(hint, Struct):
@@ -225,10 +224,9 @@ class _Told(NamedTuple):
 def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
     """Join ranks, the newest case first.
 
-    A rank that was not there, or that its node's silence hid, gives way to one that was seen, but
-    not to one seen before its host was lost. The ends of processes are numbered through all nodes,
-    by when each node saw them; those by clocks that are not known against each other are told
-    apart.
+    A rank that was not there, or that its node's silence hid, is replaced by one that was seen, but
+    not by one seen before its host was lost. Ends of processes are numbered over all nodes, by when
+    each node saw them; ends by clocks that cannot be compared are kept apart.
     """
     joined: dict[int, _Told] = {}
     gaps: list[Gap] = []
@@ -239,27 +237,38 @@ def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
                 since_ns = node.case.taken_ns - int(silent.silent_s * NANOSECONDS)
                 lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
         for view in node.case.ranks:
-            told = _Told(node, view, lost.get(view.rank, 0))
-            before = joined.setdefault(view.rank, told)
-            if before is not told and _counts_before(told, before, gaps):
-                joined[view.rank] = told
+            found = _Told(node, view, lost.get(view.rank, 0))
+            before = joined.setdefault(view.rank, found)
+            if before is not found and _counts_before(found, before, gaps):
+                joined[view.rank] = found
     every = joined.values()
-    ended = [(seen, one) for one in every if (seen := one.view.process_exit) is not None]
-    failed = {one.node.clock: one.node.source for seen, one in ended if seen.exit_code != 0}
+    ended = [
+        (seen, seen_rank)
+        for seen_rank in every
+        if (seen := seen_rank.view.process_exit) is not None
+    ]
+    failed = {
+        joined_rank.node.clock: joined_rank.node.source
+        for seen, joined_rank in ended
+        if seen.exit_code != 0
+    }
     if len(failed) > 1:
         gaps.append(_unknown_clocks(*islice(failed.values(), 2)))
     ended.sort(key=lambda pair: (pair[0].seen_ns, pair[0].order, pair[1].view.rank))
     exits = {
-        one.view.rank: replace(seen, order=order, clock=one.node.clock)
-        for order, (seen, one) in enumerate(ended)
+        joined_rank.view.rank: replace(seen, order=order, clock=joined_rank.node.clock)
+        for order, (seen, joined_rank) in enumerate(ended)
     }
-    views = [replace(one.view, process_exit=exits.get(rank)) for rank, one in joined.items()]
+    views = [
+        replace(joined_rank.view, process_exit=exits.get(rank))
+        for rank, joined_rank in joined.items()
+    ]
     return views, list(dict.fromkeys(gaps))
 
 
-def _counts_before(told: _Told, before: _Told, gaps: list[Gap]) -> bool:
-    """Whether what a node says of a rank counts more than what was said; what is open is a gap."""
-    view, known = told.view, before.view
+def _counts_before(found: _Told, before: _Told, gaps: list[Gap]) -> bool:
+    """Whether a node's word on a rank counts more than the earlier one; an open case is a gap."""
+    view, known = found.view, before.view
     if bool(view.unheard_for_s) is bool(known.unheard_for_s):
         here, there = (known.host, known.pid), (view.host, view.pid)
         if None not in (view.pid, known.pid) and not view.unheard_for_s and here != there:
@@ -268,19 +277,19 @@ def _counts_before(told: _Told, before: _Told, gaps: list[Gap]) -> bool:
                 f"and so does pid {known.pid} on {known.host or 'an unnamed host'} in "
                 f"{before.node.source}, which counts"
             )
-            gaps.append(Gap(f"rank {view.rank} in {told.node.source}", view.rank, why, "rank"))
+            gaps.append(Gap(f"rank {view.rank} in {found.node.source}", view.rank, why, "rank"))
         return known.pid is None and view.pid is not None
-    lost, seen = (told, before) if view.unheard_for_s else (before, told)
+    lost, seen = (found, before) if view.unheard_for_s else (before, found)
     comparable = seen.node.clock == lost.node.clock
     if lost.lost_ns and not comparable:
-        gaps.append(_unknown_clocks(told.node.source, before.node.source))
+        gaps.append(_unknown_clocks(found.node.source, before.node.source))
     since = comparable and seen.node.case.taken_ns > lost.lost_ns + LAST_WORD_NS
-    return (seen if since or not lost.lost_ns else lost) is told
+    return (seen if since or not lost.lost_ns else lost) is found
 
 
-def _unknown_clocks(one: str, other: str) -> Gap:
+def _unknown_clocks(source: str, other: str) -> Gap:
     return Gap(
-        f"order of what {min(one, other)} and {max(one, other)} saw",
+        f"order of what {min(source, other)} and {max(source, other)} saw",
         None,
         "their clocks are not known against each other",
         "time",
@@ -289,10 +298,10 @@ def _unknown_clocks(one: str, other: str) -> Gap:
 
 
 def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[SilentNode, ...]:
-    """Nodes that nobody heard, as the node says it that knows most of why, then the newest."""
+    """Nodes that nobody heard from, as described by the node that knows most, then newest."""
     unheard = {view.rank for view in views if view.unheard_for_s}
     known: dict[int, SilentNode] = {}
-    for node in (one for case in cases for one in case.run.silent_nodes):
+    for node in (silent for case in cases for silent in case.run.silent_nodes):
         before = known.get(node.number)
         better = before is None or (before.reach == "unknown" and node.reach != "unknown")
         if better and unheard.intersection(parse_ranks(node.ranks)):

@@ -1,9 +1,9 @@
-"""What is remembered of a rank from look to look: where it was seen, and what a look may lack.
+"""What is remembered of a rank between looks: where it was seen, and what a look may lack.
 
-Does a rank that moves get on, or is it in a livelock? The functions in which it was seen tell. And
-on a busy machine a look may fail in part: py-spy is late, and the rank's own stacks come without
-the kernel's ids and without classes; a name in the process's memory is not read in time. What is
-known of a thread that has not moved since must not come and go with that.
+The functions in which a moving rank was seen tell progress from a livelock. And on a busy machine a
+look may fail in part: py-spy is late, and the rank's own stacks lack the kernel's ids and class
+names; or a name in the process's memory is not read in time. What is known of a thread that has not
+moved since is kept.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ BUSY_HELPERS = 0.20
 
 
 class FunctionsMet:
-    """Tells a program that gets on from one that goes round in a loop.
+    """Tells a program that makes progress from one that goes round in a loop.
 
-    A loop's functions have all been met after a few looks; a long computation that gets on calls
-    others later. All processes and threads of a rank count together.
+    All functions of a loop have been met after a few looks; a long computation that makes progress
+    calls others later. All processes and threads of a rank count together.
 
     Attributes:
-        goes_round: Since anything new was met, the rank's main thread was seen at several lines, to
-            run Python at one, or to nap at one. Of a call of microseconds one look in seven sees it
-            run Python, where the interpreter lock is given up in that call (torch 2.13, py-spy
-            0.4.3, ``isfinite`` in a loop); of one that sleeps no look in a hundred does.
-        in_doubt: A thread that polls is elsewhere: the next look tells whether it got on.
+        goes_round: Since anything new was met, the main thread was seen at several lines, or
+            running Python or napping at one line. Of a call of microseconds, one look in seven sees
+            Python run, if the call gives up the interpreter lock (torch 2.13, py-spy 0.4.3,
+            ``isfinite`` in a loop); of one that sleeps, not one in a hundred.
+        in_doubt: A polling thread is elsewhere; the next look tells whether it advanced.
     """
 
     def __init__(self) -> None:
@@ -69,10 +69,12 @@ class FunctionsMet:
 
         Args:
             sample: Of one of the rank's processes.
-            last_new_ns: When the rank last did anything new, by whatever sign. If that was none of
-                ours, it advanced since: what it was in before says nothing of where it is now.
-            of_child: It is a child's: a worker owes one batch, whatever it does for that. The rank
-                itself may do the same to many batches, and shows that by the size of its loop.
+            last_new_ns: When the rank last did anything new, by any sign. If that was another sign
+                than ours, the rank has advanced since: earlier functions say nothing about where it
+                is now.
+            of_child: The sample is a child's. A worker owes one batch, whatever it does for that.
+                The rank itself may do the same to many batches, and shows that by the size of its
+                loop.
         """
         if last_new_ns > self._as_of_ns:
             for met in (self._known, self._lines, self._of_rank, self._rests):
@@ -136,7 +138,7 @@ class FunctionsMet:
         return rest.passes
 
     def _is_new(self, way: Sequence[Frame]) -> bool:
-        """Whether a thread is in a function in which none was, but no late one of a loop."""
+        """Whether a thread is in a function not met before, other than a late one of a loop."""
         met = [(frame.function, frame.file) in self._known for frame in way]
         first = met.index(False) if False in met else None
         late = self._steady >= STEADY and bool(first) and way[(first or 0) - 1] in self._lines
@@ -155,11 +157,12 @@ class _Rest:
 
 
 def naps(earlier: Sample, later: Sample) -> bool:
-    """Whether a process's main thread sleeps for moments, and no other thread works meanwhile.
+    """Whether a process's main thread sleeps for moments while no other thread works.
 
-    By its stacks, a loop that yields at each turn (``time.sleep(0)``) is in one C call, as one long
-    computation is: but that is never asleep until a time, and one sleep takes no turns on the
-    processor. A futex with a time limit is no sleep: so do threads wait for the interpreter lock.
+    By its stacks, a loop that yields at each turn (``time.sleep(0)``) is in one C call, as a long
+    computation is. But a computation never sleeps until a time, and a single sleep takes no turns
+    on the processor. A futex with a time limit does not count: threads wait for the interpreter
+    lock so.
     """
     before, after = earlier.kernel, later.kernel
     seconds = (later.taken_ns - earlier.taken_ns) / NANOSECONDS
@@ -175,10 +178,10 @@ def naps(earlier: Sample, later: Sample) -> bool:
 
 
 def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
-    """Complete a sample by the one before it of the same process: of threads that stand still.
+    """Complete a sample by the previous one of the same process, for threads that stand still.
 
-    Their ids and classes, where another source of stacks tells neither. And the name of what they
-    wait for: of threads at the same lines in the very call of before, if that waits for one thing.
+    Added are ids and class names, if the source of stacks tells neither, and the name of what a
+    thread at the same lines waits for, if the call is the same and waits for one thing.
     """
     if newest.stack is None or before.stack is None:
         return newest
@@ -218,7 +221,7 @@ def with_what_was_seen(newest: Sample, before: Sample) -> Sample:
 
 
 def _calls(thread: ThreadStack) -> Calls:
-    """Where a thread stands, by what all sources of stacks tell: not all know classes."""
+    """Where a thread stands, by what every source of stacks tells: not all tell class names."""
     return tuple(
         (frame.function.rpartition(".")[2], frame.file, frame.line) for frame in thread.frames
     )

@@ -1,9 +1,9 @@
-"""What each rank has entered in each process group and not ended, and for whom that makes it wait.
+"""Which operations each rank has entered and not completed, and for whom it therefore waits.
 
-One table: per group and number, the operation of each rank, by torch's flight record, and the
-messages between two ranks by their own counts; without a record, what a rank's frames show. An
-operation that was started with ``async_op=True`` leaves no frame of torch behind: a rank waits for
-it only where it stands at a line that asks for its end, or in torch's own code.
+One table: by group and number, the operation of each rank from torch's flight record, and messages
+between two ranks by their own counts. Without a record, the rank's frames tell. An operation
+started with ``async_op=True`` leaves no frame of torch: a rank waits for it only at a line that
+asks for its end, or in torch's own code.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ COLLECTIVE_CODE = re.compile(r"(^|/)torch/(distributed/|autograd/|_tensor\.py)")
 
 
 class Operation(Struct, frozen=True):
-    """What must be equal where ranks meet: the operation, of some also the input's sizes.
+    """What must be equal where ranks meet: the operation, and for some the input's sizes.
 
     Attributes:
-        detail: Root and reduction; empty where nobody noted them.
+        detail: Root and reduction; empty if not noted.
     """
 
     name: str
@@ -69,21 +69,21 @@ class Operation(Struct, frozen=True):
 
 
 class Step(Struct, frozen=True):
-    """An operation of one rank, and the frames from which it was called, as far as noted."""
+    """An operation of one rank, and the frames that called it, if noted."""
 
     operation: Operation
     called_from: tuple[Frame, ...] = ()
 
 
 class History(Struct, frozen=True, eq=False):
-    """A rank's column of the table for one group: its newest steps by number, those still open."""
+    """A rank's column of the table for one group: newest steps by number, and those still open."""
 
     steps: dict[int, Step]
     open: frozenset[int]
     newest: int
 
     def has_ended(self, seq: int) -> bool:
-        """Whether the rank has been through this number."""
+        """Whether the rank has completed this number."""
         return seq <= self.newest and seq not in self.open
 
 
@@ -91,11 +91,11 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
     """A rank that waits in a collective; equal only to itself.
 
     Attributes:
-        group: Name of the process group; None where the operation is not recorded.
-        seq: Its number in the group.
-        source: The one rank from which it comes: of a broadcast or scatter whose root was noted.
-        way: Frames that led to the operation by which ranks are compared: those where it stands,
-            unless that operation was an earlier one; none where they are not known.
+        group: Name of the process group; None if the operation is not recorded.
+        seq: The operation's number in the group.
+        source: The root that sends, of a broadcast or scatter with a noted root.
+        way: Frames by which ranks are compared: those where it stands, or that led to an earlier
+            operation; empty if unknown.
     """
 
     reading: RankReading
@@ -130,13 +130,13 @@ def record_of(reading: RankReading, group: str) -> CollectiveRecord | None:
 
 
 def call_of(reading: RankReading, entry: CollectiveEntry) -> CallSite:
-    """Return from where a rank called an operation; an empty one where nobody noted it."""
+    """Return the place from which a rank called an operation; an empty one if not noted."""
     flight = reading.view.flight
     return flight.call_of(entry) if flight is not None else NOT_NOTED
 
 
 def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
-    """Return what of an entry must be equal on all ranks."""
+    """Return the part of an entry that must be equal on all ranks."""
     call = call_of(reading, entry)
     detail = " ".join(filter(None, (call.root, call.reduction)))
     if entry.op in SAME_SIZES:
@@ -145,7 +145,7 @@ def operation_of(reading: RankReading, entry: CollectiveEntry) -> Operation:
 
 
 def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
-    """Return what a rank entered in all its groups, with their names, oldest first."""
+    """Return the (group name, entry) of all that a rank entered, oldest first."""
     every = (
         (record.group, entry) for record in groups_of(reading.view) for entry in record.entries
     )
@@ -153,7 +153,7 @@ def entered(reading: RankReading) -> list[tuple[str, CollectiveEntry]]:
 
 
 def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCollective, History]]:
-    """Return the table for each group in which one waits; equal records share one history."""
+    """Return the table for each group in which a rank waits; equal records share one history."""
     found: dict[str, dict[PendingCollective, History]] = {
         pending.group: {} for pending in waiting if pending.group is not None
     }
@@ -180,9 +180,9 @@ def histories(waiting: Sequence[PendingCollective]) -> dict[str, dict[PendingCol
 
 
 def way_in(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """Return the frames down to where torch's own collective code begins, without this package's.
+    """Return the frames above torch's collective code, without this package's.
 
-    What a rank noted of its call has none of these, and is compared with what stacks show.
+    Call sites that a rank noted have no frames of torch, and are compared with stacks.
     """
     end = next(
         (at for at, frame in enumerate(frames) if is_collective_code(frame.file)), len(frames)
@@ -196,14 +196,14 @@ def ways_of(waiting: Iterable[PendingCollective]) -> set[tuple[Frame, ...]]:
 
 
 def is_collective_code(file: str) -> bool:
-    """Whether a file is torch's own, on the way into an operation."""
+    """Whether a file is torch's own code on the way into an operation."""
     return COLLECTIVE_CODE.search(file) is not None
 
 
 def still_open(
     flight: FlightRecord | None,
 ) -> list[tuple[CollectiveRecord, CollectiveEntry | Message]]:
-    """Return what a rank has entered and not ended, the oldest first: there its device stands."""
+    """Return what a rank has entered and not completed, oldest first; its device is at that."""
     found: list[tuple[CollectiveRecord, CollectiveEntry | Message]] = []
     for record in flight.groups if flight is not None else ():
         found += [(record, entry) for entry in record.entries if not entry.retired]
@@ -212,22 +212,23 @@ def still_open(
 
 
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
-    """Return a rank's oldest operation that has not ended, with its group; None where all have.
+    """Return a rank's oldest operation that has not completed, with its group; or None.
 
-    The main thread waits for what it or autograd's (which runs no Python) entered, not for what
-    another Python thread did, such as a checkpoint's barrier; without ``of_main``, only that.
+    The main thread waits for what it or autograd's thread (which runs no Python) entered, not for
+    what another Python thread did, such as a checkpoint's barrier. With ``of_main`` false, only the
+    latter.
     """
     helpers = helper_threads(view)
-    for record, one in still_open(view.flight):
-        if isinstance(one, CollectiveEntry) and (
-            one.thread == 0 or (one.thread in helpers) is not of_main
+    for record, operation in still_open(view.flight):
+        if isinstance(operation, CollectiveEntry) and (
+            operation.thread == 0 or (operation.thread in helpers) is not of_main
         ):
-            return record, one
+            return record, operation
     return None
 
 
 def helper_threads(view: RankView) -> frozenset[int]:
-    """Return Python's identifiers of a rank's threads but the main one and autograd's."""
+    """Return Python's ids of a rank's threads other than the main one and autograd's."""
     own = view.own_process
     return frozenset(
         thread.ident
@@ -241,10 +242,10 @@ def helper_threads(view: RankView) -> frozenset[int]:
 
 
 def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
-    """Return the other ends of messages that a rank has posted, and that have posted fewer.
+    """Return the peers of messages that a rank has posted, and that have posted fewer.
 
-    A rank's own counts tell. Where nobody counted, what torch's record of NCCL has open does. By
-    the name of the operation in which it stands, sends, receives or both count.
+    The ranks' own counts tell; without counts, the open messages of torch's NCCL record. The name
+    of the operation tells whether sends, receives or both count.
     """
     own = _counts(waiter)
     if own is None:
@@ -265,10 +266,10 @@ def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
 
 
 def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:
-    """Return the other end of a rank's oldest open message that its device has not come to.
+    """Return the peer of a rank's oldest open message if the peer's device has not reached it.
 
-    A device does what was posted in order, and ranks post ahead of it: the other end may have been
-    posted, too, behind something that does not end there.
+    A device works in order, and ranks post ahead of it: the answer may have been posted behind
+    something that does not end.
     """
     first = next(iter(_open_messages(waiter)), None)
     if first is None or ("recv" if first.sends else "send") in name:
@@ -279,29 +280,31 @@ def _queued_behind(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]
         return ()
     operation, wanted = open_operation(peer), (-first.away, not first.sends)
     begun = [messages[0].created_ns, *([operation[1].created_ns] if operation is not None else [])]
-    answers = (one.created_ns for one in messages if (one.away, one.sends) == wanted)
+    answers = (
+        message.created_ns for message in messages if (message.away, message.sends) == wanted
+    )
     answered = next(answers, None)
     return (peer.rank,) if answered is not None and min(begun) < answered else ()
 
 
 def _open_messages(view: RankView) -> list[Message]:
-    return [one for _, one in still_open(view.flight) if isinstance(one, Message)]
+    return [operation for _, operation in still_open(view.flight) if isinstance(operation, Message)]
 
 
 def unmatched_messages(ranks: Views, waiter: RankView) -> Iterator[Message]:
-    """Yield what a rank's record has open with a peer that has come to none of their messages.
+    """Yield a rank's open messages whose peer has posted none to it that is open.
 
-    Both ends of a message end at about one time, so a peer with none open has not come. One that
-    has any open may have ended others before this rank's record was read: nothing is said of it.
+    Both ends of a message end at about one time, so a peer with none open has not come. A peer with
+    an open one may have ended others before this rank's record was read: nothing is concluded then.
     """
     for record in groups_of(waiter):
-        for one in record.messages:
-            peer = ranks.get(waiter.rank + one.away)
-            if not one.retired and peer is not None and peer.flight is not None:
+        for sent in record.messages:
+            peer = ranks.get(waiter.rank + sent.away)
+            if not sent.retired and peer is not None and peer.flight is not None:
                 theirs = (there for there in peer.flight.groups if there.group == record.group)
                 posted = (message for there in theirs for message in there.messages)
-                if not any(two.away == -one.away and not two.retired for two in posted):
-                    yield one
+                if not any(two.away == -sent.away and not two.retired for two in posted):
+                    yield sent
 
 
 def _counts(view: RankView | None) -> MessageCounts | None:
@@ -309,9 +312,9 @@ def _counts(view: RankView | None) -> MessageCounts | None:
 
 
 def _open_message(ranks: Views, view: RankView) -> str:
-    """Name a send or receive that waits for its other end, the oldest; empty where none does."""
+    """Name the oldest send or receive that waits for its other end; empty if none does."""
     oldest = _open_messages(view)[:1]
-    kinds = MESSAGES if all(one.sends for one in oldest) else reversed(MESSAGES)
+    kinds = MESSAGES if all(message.sends for message in oldest) else reversed(MESSAGES)
     return next((kind for kind in kinds if awaited_peers(ranks, view, kind)), "")
 
 
@@ -321,9 +324,10 @@ def _open_message(ranks: Views, view: RankView) -> str:
 def asked_end(
     code: Sequence[CodeNote], ranks: Views, view: RankView, frames: Sequence[Frame]
 ) -> Wait | None:
-    """Return the operation, started before, whose end a still rank asks for; None for none.
+    """Return the operation, started earlier, whose end an idle rank asks for; or None.
 
-    It stands in torch's own code, but in no known wait, or at a line that asks for such an end.
+    The rank stands in torch's own code but in no known wait, or at a line that asks for such an
+    end.
     """
     here = {(frame.file, frame.line) for frame in frames[-1:]}
     asks = any(owner_of(file).package == "torch" for file, _ in here)
@@ -335,11 +339,11 @@ def asked_end(
 
 
 def at_device(view: RankView) -> Frame | None:
-    """Return the line at which a rank that is busy may wait for its device.
+    """Return the line at which a busy rank may wait for its device; or None.
 
-    By default CUDA waits by spinning (cudaDeviceScheduleSpin where cores are free), long after the
-    collective that does not end. It is there in all samples, in a C call that gave up the
-    interpreter lock, and has a group whose operations run on its device.
+    By default CUDA waits by spinning (cudaDeviceScheduleSpin if cores are free), long after the
+    collective that does not end. Such a rank is at this line in all samples, in a C call that gave
+    up the interpreter lock, and has a group whose operations run on its device.
     """
     own = view.own_process
     if own is None or not any(group.on_device for group in groups_of(view)):
@@ -357,7 +361,7 @@ def helper_waits(view: RankView) -> bool:
 
 
 def device_wait(view: RankView) -> Wait | None:
-    """Return the operation for which a busy rank's device keeps it; None where that is not seen."""
+    """Return the operation in which a busy rank's device waits; None if that is not seen."""
     found, line = open_operation(view), at_device(view)
     if found is None or not found[0].on_device or line is None:
         return None
@@ -366,10 +370,10 @@ def device_wait(view: RankView) -> Wait | None:
 
 
 def behind_helper(ranks: Views, view: RankView) -> Wait | None:
-    """Return the older operation of a helper thread that keeps a rank's device; None for none.
+    """Return a helper thread's older operation that blocks a rank's device; or None.
 
-    Threads share the device's default stream: where all have entered the main thread's operation,
-    and it does not end, the device has not come to it.
+    Threads share the device's default stream. If all ranks have entered the main thread's operation
+    and it does not end, the device has not reached it.
     """
     found, older = open_operation(view), open_operation(view, of_main=False)
     if view.flight is None or found is None or older is None:
@@ -383,7 +387,7 @@ def behind_helper(ranks: Views, view: RankView) -> Wait | None:
 
 
 def is_behind_helper(reading: RankReading) -> bool:
-    """Whether its device is kept by what another thread than its main one called."""
+    """Whether its device is blocked by a call of another thread than the main one."""
     wait = reading.wait
     return wait is not None and wait.kind == "device" and wait.frame not in reading.frames
 
@@ -400,9 +404,9 @@ def all_came(ranks: Views, record: CollectiveRecord, seq: int) -> bool:
 
 
 def device_message(ranks: Views, view: RankView) -> Wait | None:
-    """Return the message for which a busy rank's device keeps it; None where it waits for none.
+    """Return the message for which a busy rank's device waits; or None.
 
-    By the ranks' own counts, if any: NCCL's record never ends the messages of a batch. Where an
+    The ranks' own counts tell, if any: NCCL's record never ends the messages of a batch. If an
     operation is open, too, only an older message counts.
     """
     line = at_device(view)
@@ -411,7 +415,9 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
         return None
     found, messages = open_operation(view), [*unmatched_messages(ranks, view)]
     awaited = awaited_peers(ranks, view, name)
-    messages += [one for one in _open_messages(view)[:1] if view.rank + one.away in awaited]
+    messages += [
+        message for message in _open_messages(view)[:1] if view.rank + message.away in awaited
+    ]
     if found is not None and not any(
         message.created_ns < found[1].created_ns for message in messages
     ):
@@ -423,7 +429,7 @@ def device_message(ranks: Views, view: RankView) -> Wait | None:
 
 
 def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
-    """Return where each rank waits in a collective; one told by another, in its own group."""
+    """Return the collective in which each rank waits, in that rank's own group."""
     found: dict[int, PendingCollective] = {}
     known: dict[tuple[int, int], PendingCollective | None] = {}
     for reading in job.waiting_in(COLLECTIVE):
@@ -447,9 +453,9 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
 
 
 def pending_collective(reading: RankReading) -> PendingCollective | None:
-    """Return where a rank stands; None where it waits in no collective.
+    """Return the collective that a rank waits in, or None; messages do not count.
 
-    In the oldest open operation that the waiting thread can have entered; a message is none.
+    It is the oldest open operation that the waiting thread can have entered.
     """
     wait = reading.wait
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
@@ -477,7 +483,7 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
 
 
 def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingCollective, ...]:
-    """Return those that don't move, of what `pending_collectives` returned."""
+    """Return those of `pending_collectives` whose process does not move."""
     return tuple(
         collective
         for collective in pending.values()
@@ -488,22 +494,21 @@ def still_pending(pending: Mapping[int, PendingCollective]) -> tuple[PendingColl
 def awaited_ranks(
     job: JobReading, pending: Mapping[int, PendingCollective]
 ) -> dict[int, tuple[int, ...]]:
-    """Return for each rank that waits in a collective the ranks that it waits for, ascending.
+    """Return, for each rank that waits in a collective, the ranks that it waits for, ascending.
 
-    These are the members of the group that have not entered its operation, by their numbers, or
-    whose devices have not come to it; for a message its other end, by how many each has posted.
-    Where neither is recorded, all ranks that stand in no collective and are in a group with which
-    it has called one, from this line or, where there is none, from any. Equal ones are one and the
-    same tuple.
+    These are members of the group that have not entered its operation, by its number, or whose
+    devices have not reached it; of a message the other end, by how many each has posted. If neither
+    is recorded, all ranks that are in no collective and share a group in which this rank has called
+    one from the same line, or from any line. Equal results are the same tuple object.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     away, views = frozenset(outside), job.views
     known: dict[object, tuple[int, ...]] = {(): outside}
 
     def not_come(collective: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
-        """Who has not entered it; where all have, or it is not known, who is away.
+        """Return members that have not entered it; if all have, or unknown, those that are away.
 
-        Of a broadcast its source alone, where that has not: what the others do changes nothing.
+        Of a broadcast only the source, if it has not entered: what the others do changes nothing.
         """
         record = record_of(collective.reading, group)
         named = set(record.ranks) if record is not None else set()
@@ -515,7 +520,7 @@ def awaited_ranks(
             return rank in away or (views[rank].flight is not None and rank in named)
 
         def is_before(rank: int) -> bool:
-            """Whether a device has it open, behind something else for which its rank waits."""
+            """Whether its device has the operation queued behind something else."""
             own, other = record_of(job.ranks[rank], group), pending.get(rank)
             if other is None or other.numbered == (group, seq) or own is None or not own.on_device:
                 return False
@@ -557,9 +562,9 @@ def awaited_ranks(
 def waiting_together(
     awaited: Mapping[int, tuple[int, ...]],
 ) -> list[tuple[list[int], tuple[int, ...]]]:
-    """Group the ranks that wait by whom they wait for.
+    """Group the waiting ranks by whom they wait for.
 
-    A hundred thousand ranks share one and the same tuple: each is read once.
+    A hundred thousand ranks share one tuple, which is read once.
     """
     waiters: dict[int, list[int]] = {}
     found: dict[tuple[int, ...], list[int]] = {}

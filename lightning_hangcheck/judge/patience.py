@@ -1,11 +1,11 @@
-"""Who could end a wait, and the contract's table of what that is called after so much silence.
+"""Who could end a wait, and the contract's table: what to report after how much silence.
 
-Every wait has its enders: of some *any* suffices (a lock, a queue, a pipe, a socket), of others
-*all* are needed (a collective waits for each member that has not come). `Enders` orders what could
-end a wait by its patience, nobody < person < inside < known pace < outside < unknown pace. That of
-a wait is the largest of its enders' where any suffices, the smallest where all are needed: the
-least such solution, so that a closed circle is ended by nobody. Such graphs are known as AND-OR
-wait-for graphs (Knapp 1987; used for MPI by Hilbrich et al. 2009).
+Every wait has enders: of some *any* suffices (a lock, a queue, a pipe, a socket), of others *all*
+are needed (a collective waits for each member that has not come). `Enders` orders them by patience:
+nobody < person < inside < known pace < outside < unknown pace. The patience of a wait is the
+largest of its enders' if any suffices, the smallest if all are needed. The least fixed point
+counts, so a closed circle is ended by nobody. Such graphs are known as AND-OR wait-for graphs
+(Knapp 1987; used for MPI by Hilbrich et al. 2009).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Drawn(NamedTuple):
     """What the wait-for graph shows of a wait: its named enders.
 
     Attributes:
-        file: The file between a waiter and the file's holders, where this is the second half.
+        file: The file between a waiter and the file's holders, if this is the second half.
         firm: As in `graph.Wait`.
     """
 
@@ -98,8 +98,8 @@ class Enders(NamedTuple):
     """What could end a wait.
 
     Attributes:
-        known: Ends of which nothing more is asked.
-        actors: Others, whose own waits tell: ranks, and processes and threads of theirs.
+        known: Enders whose patience is known at once.
+        actors: Ranks, processes and threads whose own waits tell their patience.
         needed: Whether ``any`` of all these suffices, or ``all`` are needed.
     """
 
@@ -109,14 +109,14 @@ class Enders(NamedTuple):
 
     @classmethod
     def any_of(cls, found: Sequence[Enders]) -> Enders:
-        """Return the enders of a wait that any of several things ends."""
+        """Return the enders of a wait that any of several waits' enders would end."""
         return cls(
-            tuple(end for one in found for end in one.known),
-            tuple(actor for one in found for actor in one.actors),
+            tuple(end for enders in found for end in enders.known),
+            tuple(actor for enders in found for actor in enders.actors),
         )
 
     def solved_by(self, solved: Mapping[Actor, EndedBy]) -> EndedBy:
-        """Return whose patience counts, where that of the actors is known."""
+        """Return the ender that counts, given the solution for each actor."""
         ends = (*self.known, *(solved[actor] for actor in self.actors))
         choose = max if self.needed == "any" else min
         return choose(ends, key=BY_PATIENCE.index, default="nobody")
@@ -126,8 +126,7 @@ class Patience:
     """Knows the enders of each actor of a job, and solves what they lead to.
 
     Attributes:
-        circles: Ranks that wait for each other alone, by each of them; as the graph tells, once it
-            is drawn.
+        circles: For each rank of a closed circle, all its ranks; set once the graph is drawn.
     """
 
     def __init__(self, job: JobReading) -> None:
@@ -136,9 +135,9 @@ class Patience:
         self._processes = job.processes
 
     def who_ends(self, culprits: Sequence[RankReading]) -> EndedBy:
-        """Say who could end what holds ranks up; of several answers the most patient one.
+        """Say who could end the waits of culprits; of several answers the most patient one.
 
-        But where nobody could end what one of them waits for, all that need it wait in vain.
+        If nobody could end one idle culprit's wait, all that need it wait in vain: then nobody.
         """
         # those that are told as another one is, in the same circle, are asked once
         different = {
@@ -154,7 +153,7 @@ class Patience:
         return max((end for _, end in ends), key=BY_PATIENCE.index)
 
     def _solve(self, wanted: Enders) -> EndedBy:
-        """Return who of some enders counts: the least fixed point over all that they lead to."""
+        """Return the ender that counts: the least fixed point over all actors reached."""
         reached: dict[Actor, Enders] = {}
         pending = list(wanted.actors)
         for actor in pending:
@@ -170,12 +169,12 @@ class Patience:
         return wanted.solved_by(solved)
 
     def _enders(self, actor: Actor) -> Enders:
-        """A rank's own process is that rank; what it does for its children, they wait for."""
+        """A rank's own process is that rank: children wait for whatever it does."""
         if isinstance(actor, int):
             return self._of_rank(self._job.ranks[actor])
         if isinstance(actor, Helper):
             free = read_process(self._processes.looks[actor.process]).free_threads
-            thread = next(one for one in free if one.tid == actor.tid)
+            thread = next(thread for thread in free if thread.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
             if (thread.ticks and thread.stack.bystander) or thread.for_ranks:
@@ -212,16 +211,16 @@ class Patience:
             return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
         called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
         if called or reading.wait_kind in ("call", "last_calls"):
-            peers = (one.rank for one in self._job.alive if one.rank != reading.rank)
+            peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
             called_by = Enders(("inside",), (*peers, *helpers))
-            return Enders.any_of([called_by, *self._heard_by((host, own.look.pid), own)])
+            return Enders.any_of([called_by, *self._listened_by((host, own.look.pid), own)])
         return self._of_wait((host, own.look.pid), own, reading.own_targets)
 
     def _of_wait(
         self, process: Process, own: ProcessReading, targets: Sequence[WaitTarget]
     ) -> Enders:
-        """Where nothing tells what a process waits for, anything may end it."""
+        """If nothing tells what a process waits for, anything may end the wait."""
         if own.waits_in_vain:
             return Enders()
         others_end = any(target.kind in ("lock", "file", "fifo", "terminal") for target in targets)
@@ -233,18 +232,18 @@ class Patience:
         if not targets:
             alone = own.in_own_memory and not own.limited
             itself = Enders(("inside" if alone else "outside",), helpers)
-            return Enders.any_of([itself, *self._heard_by(process, own)])
+            return Enders.any_of([itself, *self._listened_by(process, own)])
         # one call that waits for several things may have had another that nobody saw
         unseen = Enders(() if endless(targets) else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.gives_up else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
-    def _heard_by(self, process: Process, own: ProcessReading) -> list[Enders]:
-        """What threads of libraries hear may be what the main thread waits for."""
+    def _listened_by(self, process: Process, own: ProcessReading) -> list[Enders]:
+        """What libraries' threads listen to may be what the main thread waits for."""
         return [self._of_target(process, target) for target in own.heard]
 
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
-        """Return what the graph shows of a wait: nothing, if any end of it has no name."""
+        """Return a wait's edges for the graph; none if any ender has no name."""
         if not all(target.name and target.kind != "other" for target in targets):
             return []  # an unknown one would be a way out
         found = []
@@ -287,16 +286,16 @@ class Patience:
                 if alone and owners[process] == owners.get(waiter) and is_being_started(look)
             )
             return Enders(("inside" if alone else "outside",), coming)
-        known = [one for one in sorted(could) if one in looks and one != waiter]
+        known = [process for process in sorted(could) if process in looks and process != waiter]
         if target.kind == "process" and not known:
             return Enders(("outside",))  # nobody has looked at it, as at one just started
         if target.kind == "lock":  # whoever started it: idle with a lock, at nothing else's behest
             known = [
-                one
-                for one in known
-                if looks[one].role != "child"
-                or read_process(looks[one]).asks_anew
-                or read_process(looks[one]).targets
+                process
+                for process in known
+                if looks[process].role != "child"
+                or read_process(looks[process]).asks_anew
+                or read_process(looks[process]).targets
             ]
         complete = len(known) == len(could - {waiter})
         # a process that nobody has looked at may do anything, and anybody use what has a path
@@ -304,12 +303,12 @@ class Patience:
         commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
         if commanded or (target.kind in FED and not complete):
             return Enders(("outside",))
-        holders = [(one, looks[one]) for one in sorted(could) if one in looks]
+        holders = [(process, looks[process]) for process in sorted(could) if process in looks]
         if target.kind in FED and any(read_process(look).called_back for _, look in holders):
             return Enders(("outside",))
         helpers = tuple(
-            Helper(one, thread.tid)
-            for one, look in holders
+            Helper(process, thread.tid)
+            for process, look in holders
             for thread in read_process(look).free_threads
         )
         # one that holds it alone has only its own threads left, and the free ones are asked
@@ -318,16 +317,16 @@ class Patience:
         if target.kind != "lock":
             return ends
         # a library's thread may have taken it, and wait for what is to be written there
-        heard = (self._heard_by(one, read_process(look)) for one, look in holders)
+        heard = (self._listened_by(one, read_process(look)) for one, look in holders)
         return Enders.any_of([ends, *chain.from_iterable(heard)])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
 
-        An asynchronous save meets in a group of its own; a helper may wait for a child first, or
-        sleep. One whose code calls no collective from there on is none of them. Where the code does
-        not tell, one that ticks is none either, nor one that waits for an outsider's word, as a
-        server does all its life. What only ranks that wait would bring never comes.
+        An asynchronous save meets in a group of its own; its thread may first wait for a child or
+        sleep. A thread whose code calls no collective from there on does not count. If the code
+        does not tell, a periodic thread does not count either, nor one that waits for an outsider's
+        word, as a server does all its life. What only waiting ranks would bring never comes.
         """
         of_helpers = any(reading.stuck is not None for reading in waiting)
         ranks = self._job.ranks
@@ -360,7 +359,7 @@ class Patience:
         return max(found, key=BY_PATIENCE.index) if found else None
 
     def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:
-        """Whether an idle rank may wait for what ranks that advance bring, and for nobody else."""
+        """Whether an idle rank may wait for what advancing ranks bring, and nothing else."""
         if reading.activity != "idle" or not reading.own.moments or reading.own.waits_in_vain:
             return False
 
@@ -376,10 +375,10 @@ class Patience:
 
 
 def computation(reading: RankReading) -> EndedBy:
-    """Say with which patience a rank's computation is met: by whether it goes round, and its pace.
+    """Return the patience for a rank's computation, by whether it goes round and its pace.
 
-    One long call, or ever new code, may be what comes once in many steps: no pace tells of that.
-    What its GPU does, nobody sees: that counts as going round, as long as it works.
+    One long call, or ever new code, may come once in many steps: no pace tells about that. A
+    working GPU counts as going round, as nobody sees what it does.
     """
     pace, for_gpu = reading.view.pace, gpu_works(reading.own.look)
     if not reading.circling and not for_gpu:
@@ -389,7 +388,7 @@ def computation(reading: RankReading) -> EndedBy:
 
 
 def asks_again(reading: RankReading) -> bool:
-    """Whether a rank only sleeps between its questions: it may ask for anything, of anybody."""
+    """Whether a rank only sleeps between requests: it may ask anybody for anything."""
     idle = reading.activity == "idle" and reading.wait_kind != "dataloader"
     of_nobody_known = all(
         target.kind == "lock" and not shows_who(target) for target in reading.targets
@@ -411,14 +410,14 @@ their samples are kept."""
 
 
 class Row(NamedTuple):
-    """A row of the table.
+    """A row of the contract's table.
 
     Attributes:
-        suspect_s: Silence from which it is suspected, seconds.
-        hang_s: Silence from which it is called, seconds.
-        samples: Of each culprit, without which nothing is suspected; 0 where it is, whoever waits.
-        span_s: Likewise seconds from the first to the last of them.
-        surprise: Likewise how many times the culprits' longest pause, where that is known.
+        suspect_s: Silence from which a rank is suspected, seconds.
+        hang_s: Silence from which a hang is reported, seconds.
+        samples: Samples needed of each culprit for a suspicion; 0 if none are.
+        span_s: Seconds needed from the first to the last of them.
+        surprise: Silence needed, in multiples of the culprits' longest known pause.
     """
 
     suspect_s: float
@@ -429,7 +428,7 @@ class Row(NamedTuple):
 
 
 def decide(finding: Finding, limits: Limits) -> VerdictKind:
-    """Say what a finding is called: ``healthy`` where the silence is too short for anything."""
+    """Return the verdict for a finding: ``healthy`` if the silence is too short for more."""
     if finding.ended_by == "pace":
         return "slow"
     row, silence_s = row_of(finding, limits), finding.silence_s
@@ -451,7 +450,7 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
 
 
 def row_of(finding: Finding, limits: Limits) -> Row:
-    """Return the row of the table that a finding is in."""
+    """Return the table's row for a finding."""
     goes_on_s = finding.goes_on_after_s
     guarded_s = goes_on_s + GUARD_MARGIN_S if goes_on_s else 0.0
     stall_s = limits.stall_timeout

@@ -1,4 +1,4 @@
-"""Where in its life a rank is, what tells so, and whose pace holds there: the surest word first."""
+"""Which phase of its life a rank is in, what told so, and whose pace applies there."""
 
 from __future__ import annotations
 
@@ -73,14 +73,14 @@ NOTHING_KNOWN = PhaseOfLife("startup", "life")
 
 
 def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
-    """Tell where in its life a rank is; None where nothing is known of one without a process.
+    """Return a rank's phase; None if nothing is known of a rank without a process.
 
-    An open section or hook counts, then its calls, then names of the user's functions, the
-    innermost first, then what it has done so far. No open hook is ``startup``, with which pages
-    begin, nor what callbacks say until the next batch (`SAID_UNTIL_THE_NEXT`). Creating the logger
-    overrides all: it often runs inside a phase of training. Of a rank that went on after its newest
-    stack, and ended, calls count only where all else is silent; where an exception ended it, its
-    frame stands for all calls.
+    An open section or hook counts first, then its calls, then names of the user's functions
+    (innermost first), then what the rank has done so far. The hook ``startup`` does not count, as
+    pages begin with it, nor what callbacks say until the next batch (`SAID_UNTIL_THE_NEXT`).
+    Creating the logger overrides all: it often runs inside a phase of training. If a rank went on
+    after its newest stack and ended, calls count only if all else is silent. If an exception ended
+    it, the frame that raised replaces all calls.
     """
     at, beat = raised_at(view), page_of(view)
     if at is not None:
@@ -105,7 +105,7 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
         said = "logger_init"  # from within any other section
     if said not in (None, "startup", *SAID_UNTIL_THE_NEXT):
         return PhaseOfLife(said, "page")
-    told = overriding or called
+    shown = overriding or called
     ends = ("finished", "raised") if view.process_exit is None else ("finished",)
     deeds: Phase = "training_step" if _stepped(view) else "startup"
     deeds = "teardown" if beat.ending in ends else deeds
@@ -118,13 +118,13 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     kinds = [rule.of_file for frame in frames for rule in rules_of(frame) if rule.of_file]
     if kinds and named == kinds[-1]:
         return PhaseOfLife(named, "calls")
-    if kinds and told in (None, *AROUND_LOADING):
+    if kinds and shown in (None, *AROUND_LOADING):
         if named is not None:
             return PhaseOfLife(named, "names")
         if (deeds != "startup") == (kinds[-1] == "checkpoint_save"):
             return PhaseOfLife(kinds[-1], "calls")
-    if told is not None:
-        return PhaseOfLife(told, "calls")
+    if shown is not None:
+        return PhaseOfLife(shown, "calls")
     if named is not None:
         return PhaseOfLife(named, "names")
     loads = said != "dataloading" or deeds != "training_step" or not frames
@@ -134,13 +134,13 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     return PhaseOfLife(deeds, "life") if alive or said or deeds == "training_step" else None
 
 
-def life_beside(
+def completed_phase(
     view: RankView, life: PhaseOfLife | None, case: Case, frames: Sequence[Frame]
 ) -> PhaseOfLife | None:
-    """Tell of a rank that could not be asked in time whether it took part in steps.
+    """Complete the phase of a rank that could not be asked in time: did it take part in steps?
 
-    By the others' records, of steps that have ended, unless its own has that group; or by the code:
-    it stands where a step has been made before.
+    The others' records of completed steps tell, unless its own record has that group; or the code
+    does: the rank stands where a step has been made before.
     """
     if view.pid is None or life not in (None, NOTHING_KNOWN):
         return life
@@ -158,14 +158,14 @@ def life_beside(
 
 
 def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | None]:
-    """Return the innermost phase among those that win wherever they stand, and among all."""
-    told = [rule for frame in reversed(frames) for rule in rules_of(frame) if rule.phase]
-    winner = next((rule.phase for rule in told if rule.wins), None)
-    return winner, told[0].phase if told else None
+    """Return the innermost phase of calls that always win, and the innermost of all."""
+    with_phase = [rule for frame in reversed(frames) for rule in rules_of(frame) if rule.phase]
+    winner = next((rule.phase for rule in with_phase if rule.wins), None)
+    return winner, with_phase[0].phase if with_phase else None
 
 
 def _stepped(view: RankView) -> bool:
-    """Whether it has made steps, by its page or its record."""
+    """Whether the rank has made steps, by its page or its record."""
     beat = page_of(view)
     # a page begins with ``startup`` and shows none once a loop of the program's own began
     looped = beat.phase is None and beat.beats > 0
@@ -173,9 +173,9 @@ def _stepped(view: RankView) -> bool:
 
 
 def _reduced(flight: FlightRecord | None) -> bool:
-    """Whether torch recorded collectives of steps, or the rank noted them: such as come again.
+    """Whether recorded or noted collectives repeat as those of steps do.
 
-    On GPUs torch's record drops what has ended; the rank's own notes keep it.
+    On GPUs torch's record drops completed ones; the rank's own notes keep them.
     """
     if flight is None:
         return False
@@ -194,12 +194,12 @@ def _reduced(flight: FlightRecord | None) -> bool:
 
 
 def rare_place(beat: Beat | None, sample: Sample) -> str:
-    """Name the place of a rank that is in none that every pass of its loop comes through.
+    """Name the rank's place if not every pass of its loop comes there; else return "".
 
-    A page tells the last thing that happened: after a step that is ``training_step`` until the next
-    one. Pauses between two steps teach nothing of an evaluation that comes once an epoch, nor of an
-    optimizer that inverts matrices once in fifty steps. So calls must show that the rank is in what
-    takes its time in every pass: then empty, else its phase by calls, or the user's function.
+    A page tells the last event: after a step that is ``training_step`` until the next one. Pauses
+    between steps teach nothing about an evaluation once an epoch, or an optimizer that inverts
+    matrices every fifty steps. So calls must show that the rank is in what takes time in every
+    pass. Otherwise the place is named by the phase of its calls, or by the user's function.
     """
     if beat is None or beat.phase not in LOOPS:
         return ""
@@ -207,10 +207,10 @@ def rare_place(beat: Beat | None, sample: Sample) -> str:
     frames = threads[0].frames if threads else ()
     parts: list[Phase] = []  # of a pass, the innermost first
     for frame in reversed(frames):
-        told = {rule.phase for rule in rules_of(frame)}
+        phases = {rule.phase for rule in rules_of(frame)}
         part = PASSES.get(bare_name(frame.function))
         every = (*((part,) if part is not None else ()), *ONCE_A_STEP, "dataloading")
-        parts += [phase for phase in every if phase in told][:1]
+        parts += [phase for phase in every if phase in phases][:1]
     told_batch = beat.phase == "training_step" and beat.batch is not None  # by a callback
     in_pass = set(parts) & set(LOOPS[beat.phase]) or (told_batch and "dataloading" in parts)
     if in_pass and parts[0] != "optimizer_step":

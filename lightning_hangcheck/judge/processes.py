@@ -1,7 +1,8 @@
-"""A process that stands still, read once: for what it waits, in which thread, and in vain or not.
+"""One process that stands still: what it waits for, in which thread, and whether in vain. Pure.
 
-The same in its newest samples: a thread of its own, a word of its memory, or what the kernel names:
-a file or the lock on one, a child, the other end of a pipe or connection, a terminal, a time. Pure.
+The newest samples must agree. A wait is for a thread of its own, a word of its memory, or what the
+kernel names: a file or its lock, a child, the other end of a pipe or connection, a terminal, a
+time.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ Answer = TypeVar("Answer")
 
 
 def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], Answer]:
-    """Keep a pure function's answers of the newest looks, by identity: comparing takes as long."""
+    """Cache a pure function's answers for the newest looks, by identity (comparing costs more)."""
     known: OrderedDict[int, tuple[ProcessLook, Answer]] = OrderedDict()
 
     @wraps(ask)
@@ -93,11 +94,11 @@ def remembered(ask: Callable[[ProcessLook], Answer]) -> Callable[[ProcessLook], 
 
 
 class ProcessReading:
-    """A process, by its samples; each answer is worked out once.
+    """A process by its samples; each answer is worked out once.
 
     Attributes:
-        moments: What each sample shows of its threads, the oldest first.
-        complete: Those of them that have both stacks and the kernel's view.
+        moments: What each sample shows of its threads, oldest first.
+        complete: Moments with both stacks and the kernel's view.
     """
 
     def __init__(self, look: ProcessLook) -> None:
@@ -111,7 +112,7 @@ class ProcessReading:
 
     @cached_property
     def frames(self) -> tuple[Frame, ...]:
-        """The newest of its main thread that are its own: a fork inherits those of its parent."""
+        """The newest main-thread frames that are its own: a fork inherits its parent's."""
         return of_own_process(latest_frames(self.look))
 
     @property
@@ -123,28 +124,28 @@ class ProcessReading:
 
     @cached_property
     def wait(self) -> Wait | None:
-        """The known wait in which its main thread stands."""
+        """The known wait of its main thread."""
         return find_wait(self.frames)
 
     @property
     def wants_work(self) -> bool:
-        """Whether it is a worker that waits for its rank: such a one holds nobody up."""
+        """Whether it is a worker that waits for work: such a worker holds nobody up."""
         return self.wait is not None and self.wait.kind == "index_queue"
 
     @property
     def serves_library(self) -> bool:
-        """Whether it is a helper of multiprocessing's own (``main``): it owes nothing."""
+        """Whether it is a helper of multiprocessing (``main``), which owes nothing."""
         return self.wants_work and self.wait is not None and self.wait.name == "main"
 
     @cached_property
     def _telling(self) -> list[Moment]:
-        """Moments with stacks, if any; one found awake, asking again, tells nothing."""
+        """Moments with stacks, if any; those in which it was awake to retry tell nothing."""
         seen = self.complete or self._seen
         return [moment for moment in seen if not moment.awake] or seen
 
     @cached_property
     def targets(self) -> tuple[WaitTarget, ...]:
-        """What the threads in which its wait ends wait for, now and a sample ago."""
+        """What the threads in which its wait ends wait for, in both newest samples."""
         if len(self._telling) < 2:
             return ()
         before, now = self._telling[-2:]
@@ -163,19 +164,19 @@ class ProcessReading:
 
     @property
     def limited(self) -> bool:
-        """Whether the call in which its wait ends does so by itself at a time: a sleep, a retry."""
+        """Whether the call in which its wait ends has a time limit: a sleep, a retry."""
         return any(end.limited for end in self._ends)
 
     @property
     def in_foreign_call(self) -> bool:
-        """Whether its main thread waits itself, in a call of which nothing tells who ends it."""
+        """Whether its main thread itself waits in a call that does not tell who could end it."""
         return any(newest.chain and not newest.chain.leads_on for newest in self.complete[-1:])
 
     @property
     def gives_up(self) -> bool:
-        """Whether its wait for what has a name ends at a time: a poll's limit, a timer, an alarm.
+        """Whether its wait for something with a name has a time limit: a poll's, a timer, an alarm.
 
-        A sleep between two tries for a lock ends none, nor between two looks for work.
+        A sleep between two tries for a lock does not count, nor one between two looks for work.
         """
         if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
             return True
@@ -185,7 +186,7 @@ class ProcessReading:
 
     @property
     def may_wait_for_device(self) -> bool:
-        """Whether its wait may end in one for a device: in memory or the driver."""
+        """Whether its wait may be for a device: in memory or in a driver."""
         elsewhere = {*OUTSIDE, "pipe", "shared"}
         return not self._ends or any(
             not (
@@ -198,13 +199,13 @@ class ProcessReading:
 
     @property
     def asks_anew(self) -> bool:
-        """Whether it slept between the newest samples until other moments: asks again and again."""
+        """Whether it slept until different times in the newest samples: it retries."""
         until = {moment.states[0].wakes_ns for moment in self._telling[-2:] if moment.states}
         return len(until) > 1 and None not in until
 
     @property
     def only_sleeps(self) -> bool:
-        """Whether its wait ends in nothing but sleeps, each until a time that the program set."""
+        """Whether its wait ends only in sleeps, each until a time the program set."""
         return bool(self._ends) and all(
             end.targets
             and all(target.kind == "time" and target.call != "futex" for target in end.targets)
@@ -213,7 +214,7 @@ class ProcessReading:
 
     @property
     def sleeps_on(self) -> bool:
-        """Whether its wait ends in one sleep: until the same moment at the newest two samples."""
+        """Whether its wait ends in one sleep, until the same time in both newest samples."""
         until = [
             {(end.tid, end.wakes_ns) for end in moment.ends if end.wakes_ns is not None}
             for moment in self._telling[-2:]
@@ -222,7 +223,7 @@ class ProcessReading:
 
     @cached_property
     def heard(self) -> tuple[WaitTarget, ...]:
-        """Where threads of libraries hear of what its main thread may wait for as news."""
+        """Where libraries' threads listen for what its main thread may wait for as news."""
         newest = next(iter(self._telling[-1:]), None)
         if newest is None or not newest.threads or in_lock(newest.threads[0].stack):
             return ()
@@ -249,34 +250,33 @@ class ProcessReading:
 
     @property
     def in_own_memory(self) -> bool:
-        """Whether its wait ends, without a time limit, at what only the process itself can change.
+        """Whether only the process itself can end its wait, which has no time limit.
 
-        A word of its memory, or an event loop that is only woken by its own process, unless it may
-        be `called_back`, or a library's thread hears from outside.
+        It waits at a word of its memory, or in an event loop that only its own process wakes. Not
+        if it may be `called_back`, or if a library's thread listens to the outside.
         """
         return not self.called_back and self._at_own_memory
 
     def in_pythons_lock(self, target: WaitTarget) -> bool:
-        """Whether the interpreter's library waits for that shared word, or a line takes a lock.
+        """Whether the standard library waits at that shared word, or a line takes a lock.
 
-        What a library in C waits for there, a program that nobody knows may bring: a simulator.
+        A library in C may wait there for a program that nobody knows: a simulator.
         """
         return any(
             thread.stack.takes_lock or is_standard(thread.frames[-1].file)
             for newest in self.complete[-1:]
             for thread in newest.threads
-            if thread.frames and any(one.name == target.name for one in thread.targets)
+            if thread.frames and any(wait.name == target.name for wait in thread.targets)
         )
 
     @cached_property
     def called_back(self) -> bool:
-        """Whether what runs no Python yet may end its main thread's wait, by its newest sample.
+        """Whether something that runs no Python yet may end its main thread's wait.
 
-        A signal, if it is caught, runs a handler. Or a native thread that does anything but wait
-        for its own process (by a word of memory, an eventfd or a pipe of its own), unless it is
-        known to look only after its library. Without a recorded name only a sleep or a read counts:
-        torch's own threads wait for a word of memory until a time, or for any of several
-        connections.
+        A caught signal runs a handler. Or a native thread does more than wait for its own process
+        (at a word of memory, an eventfd or a pipe of its own), unless it is known to serve only its
+        library. Without recorded names only a sleep or a read counts: torch's own threads wait at a
+        word of memory until a time, or for any of several connections.
         """
 
         def by_own_process(target: WaitTarget) -> bool:
@@ -306,24 +306,25 @@ class ProcessReading:
 
     @property
     def called_by_ranks(self) -> bool:
-        """Whether only other ranks may end its wait, in its own memory, by a call of torch's RPC.
+        """Whether only other ranks may end its wait, by a call of torch's RPC.
 
-        Its agent (tensorpipe) has nameless threads, too, that wait for the time limits of calls.
+        The RPC agent (tensorpipe) has nameless threads, too, that wait for the time limits of
+        calls.
         """
         newest = next(iter(self.complete[-1:]), None)
         if newest is None or newest.kernel is None or newest.kernel.catches_timers:
             return False
         native = newest.native_threads
-        beside = [thread for thread in native if not thread.name.startswith((*HOUSEKEEPERS, "TP_"))]
+        others = [thread for thread in native if not thread.name.startswith((*HOUSEKEEPERS, "TP_"))]
         timed = (
-            thread.name == newest.states[0].name and thread.syscall in FUTEXES for thread in beside
+            thread.name == newest.states[0].name and thread.syscall in FUTEXES for thread in others
         )
-        only_calls = len(beside) < len(native) and all(timed)
+        only_calls = len(others) < len(native) and all(timed)
         return only_calls and self._at_own_memory and not self.limited
 
     @property
     def serves_calls(self) -> bool:
-        """Whether a thread of it is in what another rank called by torch's RPC."""
+        """Whether one of its threads runs what another rank called by torch's RPC."""
         return any(
             frame.file.endswith("/torch/distributed/rpc/internal.py")
             for newest in self.complete[-1:]
@@ -332,33 +333,34 @@ class ProcessReading:
         )
 
     def works(self, holder: Holder) -> bool:
-        """Whether a process that holds it up worked between the newest samples."""
+        """Whether a process that it waits for worked between the newest samples."""
         if len(self._seen) < 2:
             return False
         before, now = self._seen[-2:]
         seconds = now.seconds_since(before)
         return any(
-            holder.cpu_s - one.cpu_s > IDLE_SHARE * seconds
-            or holder.moved_bytes - one.moved_bytes > TRICKLE * seconds
+            holder.cpu_s - earlier.cpu_s > IDLE_SHARE * seconds
+            or holder.moved_bytes - earlier.moved_bytes > TRICKLE * seconds
             for _, target in before.targets
-            for one in target.holders
-            if one.pid == holder.pid
+            for earlier in target.holders
+            if earlier.pid == holder.pid
         )
 
     @cached_property
     def stuck(self) -> ThreadStack | None:
-        """The thread in which the main thread's wait ends; None for itself, or nothing tells.
+        """The thread in which the main thread's wait ends; None if itself or unknown.
 
-        Of several, one at something that has a name, one that waits for ranks, that computes, that
-        stands still elsewhere; not one that sleeps a moment at a time, nor an idle event loop.
-        Where none is left to end the wait, the one that is joined, or that the work was given to.
+        Of several threads: one at something with a name, one that waits for ranks, one that
+        computes, one that stands still elsewhere. Periodic threads and idle event loops do not
+        count. If none is left to end the wait, the thread that is joined, or that was given the
+        work.
         """
         chain = self.complete[-1].chain if len(self.complete) > 1 else None
         if chain is None or not chain.leads_on:
             return None
         earlier, newest = self.complete[-2:]
-        main, *beside = chain.threads
-        users = [thread for thread in beside if not thread.looping and thread.place is not None]
+        main, *rest = chain.threads
+        users = [thread for thread in rest if not thread.looping and thread.place is not None]
         given = users[0].stack if users else None
         if given is not None and joins(main.stack) and main.place is None:
             # the interpreter's exit: libraries make their threads daemons, users forget it
@@ -390,11 +392,11 @@ class ProcessReading:
         return next((end.stack for sign in signs for end in others if sign(end)), last)
 
     def lock_keeper(self, beat: Beat | None) -> ThreadStack | None:
-        """Return the thread that keeps the interpreter lock, the main one included.
+        """Return the thread that keeps the interpreter lock, maybe the main one.
 
-        One in a C call may not give it up, and then the page's pulse stands still. Without a page,
-        a thread that has it twice while it sleeps keeps it. One that only gets no processor would
-        go on.
+        A thread in a C call may not release it, and then the page's pulse stands still. Without a
+        page, a thread that has the lock in two samples while it sleeps keeps it. A thread that only
+        gets no processor would go on.
         """
         seen = self.complete[-2:]
         owners = [
@@ -411,9 +413,9 @@ class ProcessReading:
         return keeper if same and not computes else None
 
     def in_one_call(self, tid: int | None = None) -> ThreadStack | None:
-        """Return a thread if it stands in one C call without the interpreter lock, at each look.
+        """Return a thread that is in one C call, without the interpreter lock, at each look.
 
-        That may be one long computation: it does not go round, as far as anybody can see.
+        That may be one long computation: it is not seen to go round.
         """
         seen = [
             found.stack
@@ -425,7 +427,7 @@ class ProcessReading:
 
     @cached_property
     def locked(self) -> tuple[ThreadStack, ...]:
-        """Its threads in locks at both newest looks, the main one first, if none may release."""
+        """Threads in locks in both newest samples, main thread first, if none may release."""
         found = [each for moment in self.complete[-2:] if (each := _locked(moment))]
         if len(found) < 2 or {thread.tid for thread in found[0]} != {
             thread.tid for thread in found[1]
@@ -438,16 +440,16 @@ class ProcessReading:
 
     @cached_property
     def waits_in_vain(self) -> bool:
-        """Whether nobody is left to end its wait, and its two newest samples show the same.
+        """Whether nobody is left to end its wait; both newest samples must show the same.
 
-        That is proven where its only thread waits for a word of memory that no other process can
-        change: a fork leaves all other threads of the parent behind, also one that held a lock.
-        Else the main thread must wait for a lock, for the end of threads or for an executor, or for
-        news of one that waits for its lock, and so, without a time limit, must every thread that
-        could end this. One of these may also wait for news (a queue, an event), where the user's
-        own code does so and every thread waits likewise: what a library waits for may come by a
-        thread that runs no Python. What may be `called_back` proves nothing, but it gives back no
-        lock whose holder is known.
+        Proven if its only thread waits at a word of memory that no other process can change: a fork
+        leaves the parent's other threads behind, also one that held a lock. Otherwise the main
+        thread must wait for a lock, for the end of threads, for an executor, or for news of a
+        thread that waits for its lock; and so, without a time limit, must every thread that could
+        end this. One of these may also wait for news (a queue, an event), if the user's own code
+        does so and every thread waits likewise: what a library waits for may come by a thread that
+        runs no Python. If the process may be `called_back` nothing is proven, except for a lock
+        whose holder is known.
         """
         seen = self._seen[-2:]
         if self.called_back:
@@ -463,9 +465,9 @@ class ProcessReading:
     def free_threads(self) -> tuple[Thread, ...]:
         """The threads that may act whatever the main thread waits for, by the newest sample.
 
-        No circle through such a process is closed. None is a library's own that rests or ticks, of
-        which nearly every process has some, nor one that waits without a time limit for news of its
-        own process.
+        No circle through such a process is closed. Idle and periodic threads of libraries do not
+        count, of which nearly every process has some; nor threads that wait without a time limit
+        for their own process.
         """
         return tuple(
             thread
@@ -480,11 +482,12 @@ class ProcessReading:
         )
 
     def late_callers(self) -> Iterator[tuple[Thread, list[Thread]]]:
-        """Yield threads that may still call what ranks wait for, with where their own waits end.
+        """Yield threads that may still call what ranks wait for, with where their waits end.
 
-        An asynchronous save, a helper that first waits for a child, a queue or a sleep, by the
-        user's code or by what trains for it; or an installed package's, if its source says so. No
-        stack shows what an event loop runs next.
+        For example an asynchronous save, or a helper that first waits for a child, a queue or a
+        sleep. They run the user's code, or that of a library that trains. Also threads of an
+        installed package, if its source calls collectives. No stack shows what an event loop runs
+        next.
         """
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
@@ -501,9 +504,10 @@ read_process = remembered(ProcessReading)
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
-    """Threads in locks; none where the main thread is in none, has none, and waits for no thread.
+    """Threads in locks; none unless the main thread is in one, has one, or waits for such a thread.
 
-    Nor where who has the lock does something else. Where nobody is left, only those of that wait.
+    None either if the lock's owner does something else. If nobody is left to end the main thread's
+    wait, only threads of that wait.
     """
     locked = tuple(thread for thread in moment.threads if thread.words and in_lock(thread.stack))
     if not locked or not (locked[0] is moment.threads[0] or _gave(moment.threads[0], locked)):
@@ -518,12 +522,12 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
 
 
 def _gave(main: Thread, others: Sequence[Thread]) -> bool:
-    """Whether the main thread waits for what it gave to others, or keeps one from a lock."""
+    """Whether the main thread waits for work it gave to others, or holds a lock they need."""
     return given_away(main.stack) or any(thread.stack.held_by == main.tid for thread in others)
 
 
 def _circle(moment: Moment) -> set[Standing] | None:
-    """Return where the threads stand of which none is left to end the main one's wait."""
+    """Return where the threads stand if none is left to end the main one's wait; else None."""
     left_out = moment.kernel.threads_left_out if moment.kernel is not None else 0
     if len(moment.states) == 1 and not left_out:
         alone = Thread(ThreadStack(tid=moment.states[0].tid), moment.states[0])
@@ -559,26 +563,26 @@ def in_words(target: WaitTarget) -> str:
 
 
 def pids_here(target: WaitTarget) -> list[int]:
-    """Return the processes of the waiter's own host that could end its wait."""
+    """Return the processes on the waiter's host that could end its wait."""
     return [holder.pid for holder in target.holders if not holder.host]
 
 
 def shows_who(target: WaitTarget) -> bool:
-    """Whether it tells who could end the wait: a lock of an unknown maker may be one's own.
+    """Whether a target tells who could end the wait; a lock of unknown maker may be its own.
 
-    A semaphore that nobody else has may be on its way to a child that has just been started.
+    A semaphore that nobody else has may be on its way to a child that was just started.
     """
     known = target.kind not in ("lock", "shared") or bool(target.holders) or target.abandoned
     return known and bool(target.name)
 
 
 def endless(targets: Sequence[WaitTarget]) -> bool:
-    """Whether a process waits for one thing, without a time limit of the kernel's."""
+    """Whether a process waits for one thing, without a time limit in the kernel."""
     return bool(targets) and not any(target.call in POLLS for target in targets)
 
 
 def awaited_threads(moment: Moment) -> frozenset[int] | None:
-    """The threads whose work can end the main thread's wait, it included; None: any could."""
+    """The threads whose work can end the main thread's wait, itself included; None: any."""
     chain = moment.chain
     if chain is None:
         return None
@@ -592,11 +596,11 @@ def awaited_threads(moment: Moment) -> frozenset[int] | None:
 
 
 def awaited_processes(view: RankView) -> frozenset[int] | None:
-    """Return the processes that could end what a rank's own one waits for; None where any could.
+    """Return the processes that could end a rank's wait; None if any process could.
 
-    Those that hold it, and all that these started. Of a pipe every child has a copy: where a thread
-    of some is seen at it, or feeds queues, the others work for themselves. What no other process
-    has mapped yet, one that is being started may.
+    Those that hold the awaited thing, and all that these started. Every child has a copy of a pipe:
+    if a thread of some children is at it or feeds queues, the other children work for themselves.
+    Memory that no other process has mapped yet may be mapped by one that is being started.
     """
     own = view.own_process
     targets = read_process(own).targets if own is not None else ()
@@ -605,7 +609,7 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
     def uses(pid: int, target: WaitTarget) -> bool:
         return target.kind == "pipe" and any(
             any(map(feeds_queue, thread.frames))
-            or any(one.name == target.name for one in thread.targets)
+            or any(wait.name == target.name for wait in thread.targets)
             for moment in newest.get(pid, ())
             for thread in moment.threads
         )
@@ -616,7 +620,9 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
         if target.kind == "shared" and not target.holders:
             holders = [look.pid for look in view.processes if is_being_started(look)]
         found.update([pid for pid in holders if uses(pid, target)] or holders)
-    known = bool(targets) and all(one.kind != "other" and shows_who(one) for one in targets)
+    known = bool(targets) and all(
+        target.kind != "other" and shows_who(target) for target in targets
+    )
     if not known or view.pid in found:
         return None
     parents = {
@@ -630,10 +636,10 @@ def awaited_processes(view: RankView) -> frozenset[int] | None:
 
 
 def is_being_started(look: ProcessLook) -> bool:
-    """Whether a process has not yet taken what multiprocessing gives it: locks, events, queues.
+    """Whether a process has not yet received its locks, events and queues.
 
-    Spawned, it first imports the main module anew, which takes as long as that likes. A fork has
-    all from the beginning, and one that runs its target has taken all.
+    A spawned process first imports the main module again, which may take long. A fork has all from
+    the beginning; a process that runs its target has received all.
     """
     frames = latest_frames(look)
     spawned = not frames or any(frame.file.endswith(SPAWN) for frame in frames)
@@ -645,16 +651,16 @@ def is_being_started(look: ProcessLook) -> bool:
 def through_children(
     view: RankView, targets: tuple[WaitTarget, ...]
 ) -> tuple[ProcessLook | None, tuple[WaitTarget, ...]]:
-    """Return the child in which a rank's wait ends, and what that waits for.
+    """Return the child in which a rank's wait ends, and what that child waits for.
 
-    None and the rank's own where it ends in no child, leads back by anything but a file's lock, or
-    to one that serves anybody.
+    None and the rank's own targets if the wait ends in no child, leads to a server, or leads back
+    by anything but a file's lock.
     """
     children = {look.pid: look for look in view.processes if look.role != "rank"}
     pending = [pid for target in targets for pid in pids_here(target)]
     for pid in pending:
         inner = read_process(children[pid]).targets if pid in children else ()
-        holders = [one for target in inner for one in pids_here(target)]
+        holders = [awaited for target in inner for awaited in pids_here(target)]
         serves = any(target.call.startswith("accept") or not target.name for target in inner)
         locked = {target.kind for target in inner} == {"lock"}
         if inner and not serves and (locked or view.pid not in holders):

@@ -1,8 +1,8 @@
-"""How a cause is written down: what a rule looks at, what it finds, and how it says so.
+"""How a cause is written: what a rule looks at, what it finds, and how it says so.
 
-A decorator registers rules, and does nothing else: a rule's arguments are the evidence that it
-needs, looked up by their names in `engine.EVIDENCE`. One that is asked of each suspect is a row: it
-says what is `Seen` of it; the rest is data: how sure that is, and who could end the wait.
+The decorator only registers rules. A rule's arguments are the evidence that it needs, by their
+names in `engine.EVIDENCE`. A rule that is asked of each suspect is a row: it returns what is
+`Seen`; the confidence and who could end the wait are data.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ class Situation(Struct, frozen=True, kw_only=True):
     """What every rule sees.
 
     Attributes:
-        suspects: Ranks where the wait-for graph ends. Where nobody is seen to wait, ranks that have
-            been silent for the whole stall timeout; in a standstill those that hold it up.
+        suspects: Ranks where the wait-for graph ends. If no wait between ranks shows, ranks that
+            were silent for the whole stall timeout; in a standstill those that hold it up.
         waited_for: Whether other ranks wait for the suspects.
         standstill: No rank waits for another, and none does anything.
-        divergence: Where the ranks' ways part, if they do.
+        divergence: Where ranks diverge, if they do.
     """
 
     job: JobReading
@@ -65,36 +65,34 @@ class Situation(Struct, frozen=True, kw_only=True):
         return tuple(reading for reading in self.suspects if reading.activity in activities)
 
     def cycle(self, reading: RankReading) -> tuple[RankReading, ...]:
-        """Return the ranks of the circle in which this one waits; none where it leads out."""
+        """Return the ranks of the closed circle in which this rank waits; empty if none."""
         return tuple(self.job.ranks[rank] for rank in self.patience.circles.get(reading.rank, ()))
 
     def deadlocked(self, reading: RankReading) -> tuple[RankReading, ...]:
-        """Return that circle if nobody could end the wait; none else."""
+        """Return that circle if nobody could end the wait; else empty."""
         proven = self.waited_for and self.patience.who_ends([reading]) == "nobody"
         return self.cycle(reading) if proven else ()
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What a rule found; culprits may be empty where nothing tells.
+    """What a rule found; culprits are empty if nothing tells who they are.
 
     Attributes:
-        ended_by: Who could end it: decides, with the silence, what the finding is called; see
-            `patience`.
+        ended_by: Who could end it; with the silence this decides the verdict, see `patience`.
         confidence: From 0, a guess, to 1, proven.
         silence_s: The silence that counts.
-        sentence: Who, where, why and for how long; who waits is added to it.
+        sentence: Who, where, why and for how long; who waits is added later.
         gone: A culprit has no process any more.
-        held_up: Ranks that stand still because of the culprits: nothing else is to be
-            explained of them.
-        pace: The slowest of the culprits', if all are known.
-        goes_on_after_s: Seconds after which a guard ends what a culprit waits in; 0 where none
-            does.
-        samples: Fewest usable samples of any culprit, seen for ``span_s`` at least, or asleep so
-            long.
-        aspect: Of the cause, where some remedies help only against one.
-        test: Words for the test under which the place stands, where a rank left it out; empty if
+        held_up: Ranks that stand still because of the culprits, so that no other rule need explain
+            them.
+        pace: The slowest of the culprits' paces, if all are known.
+        goes_on_after_s: Seconds after which a guard ends a culprit's wait; 0 if none does.
+        samples: Fewest usable samples of any culprit, over ``span_s`` seconds at least, or asleep
+            as long.
+        aspect: Variant of the cause, if some remedies help only against one.
+        test: Words for the test under which the place stands, if a rank left it out; empty if
             unknown.
-        certainty: What names the culprits, where a rule tells.
+        certainty: What named the culprits, if a rule says.
     """
 
     cause: Cause
@@ -121,13 +119,13 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 class Seen(Struct, frozen=True, kw_only=True):
-    """What a row says of one suspect; the first one's sentence is told.
+    """What a row says of one suspect; the first suspect's sentence is used.
 
     Attributes:
-        text: The sentence, as `say` writes it with these words.
-        place: Where it is not the suspect's own; ``sure`` and ``ended_by``, where not the row's.
-        alike: The sentence speaks of all suspects of which this is equal.
-        evidence: Kinds of facts, and the facts.
+        text: The sentence, as `say` writes it with ``words``.
+        place: If it is not the suspect's own; ``sure`` and ``ended_by``, if not the row's.
+        alike: The sentence speaks of all suspects with an equal value.
+        evidence: Pairs of kind and fact.
     """
 
     text: str
@@ -141,13 +139,14 @@ class Seen(Struct, frozen=True, kw_only=True):
 
 
 class Rule(Struct, frozen=True, kw_only=True):
-    """A registered rule: a row, asked of each suspect with an activity of `of`, or one asked once.
+    """A registered rule: a row, asked of each suspect with an activity of `of`, or asked once.
 
     Attributes:
-        order: Of two findings that weigh the same, that of the lower one counts: the more specific.
+        order: Of two equally grave findings the rule with the lower order counts: the more
+            specific.
         evidence: Names of its arguments, see `engine.EVIDENCE`; of a row all but the suspect.
-        needs: Without this evidence it is not asked: no rule guesses.
-        ended_by: Of a row, where it is not what `patience` says.
+        needs: Without this evidence the rule is not asked: no rule guesses.
+        ended_by: Of a row, if it is not what `patience` says.
     """
 
     causes: tuple[Cause, ...]
@@ -165,7 +164,7 @@ Find = Callable[..., Any]
 
 
 def rule(*causes: Cause, of: tuple[Activity, ...] = (), **options: Any) -> Callable[[Find], Find]:  # noqa: ANN401 - the fields of `Rule`
-    """Register a rule that returns a `Finding`, or with `of` a row that says what is `Seen`."""
+    """Register a rule that returns a `Finding`; with `of`, a row that returns what is `Seen`."""
 
     def register(find: Find) -> Find:
         arguments = find.__code__.co_varnames[: find.__code__.co_argcount]
@@ -183,20 +182,20 @@ MARKS = frozenset(",;:")
 def say(who: Sequence[RankReading], text: str, /, **words: str) -> str:
     """Write a sentence about ranks: ``{who} [waits|wait] {at} for {what}``.
 
-    Of ``[one|many]`` the half is taken that goes with so many ranks. ``{who}`` names them,
-    ``{since}`` is the longest silence of any, ``{at}`` the first one's line, each where no word of
-    that name is given. Words that are empty leave no gap.
+    Of ``[one|many]`` the half for that number of ranks is used. ``{who}`` names them, ``{since}``
+    is the longest silence, ``{at}`` the first rank's line, unless a word of that name is given.
+    Empty words leave no gap.
     """
     alone = len({reading.rank for reading in who}) == 1
     since = duration(max(reading.silence_s for reading in who))
     known = {"who": names(who), "since": since, "at": within(who[0].place), **words}
     parts: list[str] = []
     for part in ONE_OR_MANY.sub(lambda found: found[1 if alone else 2], text).split(" "):
-        told = part.format_map(known)
-        if parts and told in MARKS:
-            parts[-1] += told
-        elif told and told not in MARKS:
-            parts.append(told)
+        said = part.format_map(known)
+        if parts and said in MARKS:
+            parts[-1] += said
+        elif said and said not in MARKS:
+            parts.append(said)
     return " ".join(parts)
 
 
@@ -206,7 +205,7 @@ def names(who: Sequence[RankReading]) -> str:
 
 
 def filling(target: WaitTarget) -> str:
-    """Say of a write to a pipe that does not return who should read it; empty of other waits."""
+    """Name who should read a full pipe that a write waits for; empty for other waits."""
     if target.kind != "pipe" or target.call not in WRITES:
         return ""
     if not target.holders:
@@ -223,18 +222,18 @@ def blame(
     /,
     *,
     sure: Sure | float,
-    **told: Any,  # noqa: ANN401 - the fields of `Finding`
+    **fields_given: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks: the fields of a finding that a rule does not tell are read off the culprits.
+    """Blame ranks: fields that the rule does not give are read from the culprits.
 
-    The first of them gives place and phase; all together the longest silence, the least evidence,
+    The first culprit gives place and phase; all together the longest silence, the least evidence,
     and the slowest pace.
     """
     paces = [reading.view.pace for reading in culprits if reading.view.pace is not None]
     known = len(paces) == len(culprits) and all(pace.known for pace in paces)
     guarded = (section.goes_on_after_s for reading in culprits for section in reading.beat.sections)
-    by = told.get("ended_by") or situation.patience.who_ends(culprits)
-    waited = told.get("waited_for", situation.waited_for)
+    by = fields_given.get("ended_by") or situation.patience.who_ends(culprits)
+    waited = fields_given.get("waited_for", situation.waited_for)
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]
         sure = awaited if waited else sure[1]
@@ -255,6 +254,6 @@ def blame(
         "samples": min(reading.process_activity.samples for reading in culprits),
         "span_s": min(reading.seen_s for reading in culprits),
     }
-    evidence = (*told.pop("evidence", ()), *handled)
-    fields = {**read, **told, "ended_by": by, "evidence": evidence}
+    evidence = (*fields_given.pop("evidence", ()), *handled)
+    fields = {**read, **fields_given, "ended_by": by, "evidence": evidence}
     return Finding(cause=cause, confidence=sure, sentence=sentence, **fields)

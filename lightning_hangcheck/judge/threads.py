@@ -1,10 +1,10 @@
-"""The threads of a process: what each waits for, which of them could end that, where it ends. Pure.
+"""The threads of a process: what each waits for, who could end that, and where the wait ends. Pure.
 
-A thread in a lock, an event, a queue, a future, a join or an event loop waits for other threads of
-its own process, whatever the kernel calls it: the memory that it waits on is nobody else's. So the
-wait leads on to the threads that could end it, and from there to their file, socket, child or
-collective. No table of functions says which waits these are: the kernel shows a futex, and the
-innermost frame is the interpreter's own library, or its line takes a lock.
+A thread in a lock, event, queue, future, join or event loop waits for other threads of its process,
+because the memory that it waits on is nobody else's. So the wait leads on to the threads that could
+end it, and from there to their file, socket, child or collective. No table of functions says which
+waits these are: the kernel shows a futex, and the innermost frame is the standard library, or its
+line takes a lock.
 """
 
 from __future__ import annotations
@@ -70,12 +70,12 @@ do such work: pools, executors and event loops run what others wait for."""
 
 
 class Thread:
-    """A thread at one moment: its calls, and the kernel's view of it where that is known.
+    """A thread at one moment: its calls, and the kernel's view if known.
 
     Args:
-        stack: Its calls; none of one that runs no Python.
+        stack: Its calls; empty for a thread that runs no Python.
         state: The kernel's view.
-        before: The same thread in the complete moment before.
+        before: The same thread in the previous complete moment.
         program: See `program_of`.
     """
 
@@ -102,37 +102,37 @@ class Thread:
 
     @cached_property
     def for_ranks(self) -> bool:
-        """Whether it stands in a wait that only other ranks could end."""
+        """Whether it is in a wait that only other ranks could end."""
         return waits_for_ranks(self.frames)
 
     @cached_property
     def looping(self) -> bool:
-        """Whether it is in an event loop that waits until there is anything to do."""
+        """Whether it is in an event loop that waits for something to do."""
         return in_event_loop(self.frames)
 
     @cached_property
     def pythons_loop(self) -> bool:
-        """Whether that loop is no library's own: it may run anybody's coroutine."""
+        """Whether that loop is Python's own: it may run anybody's coroutine."""
         return self.looping and all(is_standard(frame.file) for frame in self.frames)
 
     @property
     def runs(self) -> bool:
-        """Whether it was running, or ready to."""
+        """Whether it was running or ready to run."""
         return self.state is not None and self.state.state == "R"
 
     @property
     def limited(self) -> bool:
-        """Whether its wait ends by itself at a time."""
+        """Whether its wait has a time limit."""
         return any(target.kind == "time" for target in self.targets)
 
     @cached_property
     def words(self) -> tuple[str, ...]:
-        """The words of its process's memory for which it waits without a time limit."""
+        """The words of its process's memory at which it waits without a time limit."""
         return tuple(target.name for target in self.targets if target.kind == "futex")
 
     @cached_property
     def named(self) -> tuple[WaitTarget, ...]:
-        """What it waits for outside its memory; the socket that wakes a loop is left out."""
+        """What it waits for outside its memory, without the socket that wakes its loop."""
         outside = [target for target in self.targets if target.kind not in IN_MEMORY]
         wakers = [target for target in outside if target.kind == "socket" and not target.name]
         if self.looping and wakers:
@@ -141,7 +141,7 @@ class Thread:
 
     @cached_property
     def for_threads(self) -> bool:
-        """Whether only other threads of its process, as far as is shown, could end its wait."""
+        """Whether, as far as is shown, only threads of its process could end its wait."""
         if self.state is None or not self.frames or self.for_ranks:
             return False
         in_library = self.stack.takes_lock or is_standard(self.frames[-1].file)
@@ -150,7 +150,7 @@ class Thread:
 
     @cached_property
     def ticks(self) -> bool:
-        """Whether it woke, went back to sleep at the same place, and so ended nobody's wait."""
+        """Whether it woke and slept again at the same place, and so ended nobody's wait."""
         before = self._before
         if before is None or None in (before.wakes_ns, self.wakes_ns):
             return False
@@ -158,13 +158,13 @@ class Thread:
 
     @property
     def came_round(self) -> bool:
-        """Whether it was at another line before: it is not in one long call."""
+        """Whether it was at another line before, so that it is not in one long call."""
         before = self._before
         return before is not None and (before.frames != self.frames or before.came_round)
 
     @cached_property
     def timer(self) -> bool:
-        """Whether it is a timer of Python's that has not run out, or a loop with work for later."""
+        """Whether it is a Python timer that has not run out, or a loop with scheduled work."""
         of_python = any(
             frame.function == "Timer.run" and frame.file.endswith("/threading.py")
             for frame in self.frames
@@ -178,9 +178,9 @@ class Thread:
 
     @cached_property
     def packages(self) -> frozenset[str]:
-        """Installed packages whose code it runs, where none of it is the user's; else none.
+        """Installed packages whose code it runs; none if user code is among it.
 
-        None either of those whose threads look only after `OWN_BUSINESS`.
+        Empty also for packages whose threads serve only themselves (`OWN_BUSINESS`).
         """
         found = frozenset(owner.package for owner in self.owners if owner.package)
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
@@ -198,14 +198,14 @@ class Thread:
 
     @cached_property
     def scheduled(self) -> bool:
-        """Whether it is a library's that waits for news until a time, as a scheduler of jobs."""
+        """Whether it is a library's thread that waits until a time, as a job scheduler does."""
         return bool(self.packages) and self.limited and self.for_threads and not self.ticks
 
     @property
     def sleeps(self) -> bool:
-        """Whether it waits for nothing but a time, and was not seen to do so again and again.
+        """Whether it waits only for a time, and was not seen to do so repeatedly.
 
-        What a timer of Python's calls makes no collectives, as far as anybody has seen.
+        A function that a Python timer calls makes no collectives, as far as was ever seen.
         """
         return (
             {target.kind for target in self.targets} == {"time"}
@@ -217,9 +217,9 @@ class Thread:
     def acts(self) -> bool:
         """Whether it may bring what others wait for.
 
-        It runs the user's code, or what that gave to a timer, a queue, a pool or a loop: an event
-        loop of Python's that is at connections runs coroutines of which no stack tells. Or it is a
-        library's, and does more than rest.
+        It runs user code, or work that user code gave to a timer, queue, pool or loop: Python's
+        event loop with connections runs coroutines that no stack shows. Or it is a library's thread
+        that does more than rest.
         """
         if self.packages and (self.scheduled or not self.rests) and not self.ticks:
             return True
@@ -234,7 +234,7 @@ class Thread:
 
     @cached_property
     def rests(self) -> bool:
-        """Whether it only waits for news; who writes to a full pipe does so for somebody."""
+        """Whether it only waits for news; a writer to a full pipe works for somebody."""
         reads = bool(self.named) and all(
             (target.kind in ("socket", "pipe") or target.name.startswith(EVENTS))
             and target.call not in WRITES
@@ -246,7 +246,7 @@ class Thread:
     def heard(self) -> tuple[WaitTarget, ...]:
         """Connections and pipes of a thread that may call the user back by what comes there.
 
-        A server's, or that of a broker's client, or of a library's pool of processes.
+        For example a server's thread, a broker client's, or that of a library's process pool.
         """
         files = [frame.file for frame in self.frames]
         serves = any(file.endswith("/multiprocessing/managers.py") for file in files)
@@ -263,10 +263,10 @@ class Thread:
 
 
 class WaitChain(NamedTuple):
-    """The threads of a process through which a thread's wait leads, the waiting one first.
+    """The threads through which a thread's wait leads, the waiting one first.
 
-    ``ends`` are those that wait for no further thread, or else only until a time; none where nobody
-    is left to end it.
+    ``ends`` are those that wait for no further thread, or only until a time; empty if nobody is
+    left to end the wait.
     """
 
     threads: tuple[Thread, ...]
@@ -283,7 +283,7 @@ class Moment:
 
     Args:
         sample: Of the process.
-        before: The complete moment before, for what changed since.
+        before: The previous complete moment, to see what changed.
     """
 
     def __init__(self, sample: Sample, before: Moment | None) -> None:
@@ -295,10 +295,14 @@ class Moment:
 
     @cached_property
     def threads(self) -> tuple[Thread, ...]:
-        """Those that run Python, the one that trains first."""
+        """The threads that run Python, the training one first."""
         stacks = self.sample.stack.threads if self.sample.stack is not None else ()
         states = {thread.tid: thread for thread in self.states}
-        before = {one.tid: one for one in self._before.threads} if self._before is not None else {}
+        before = (
+            {thread.tid: thread for thread in self._before.threads}
+            if self._before is not None
+            else {}
+        )
         program = program_of(functions_in(stacks[0].frames)) if stacks else ""
         return tuple(
             Thread(
@@ -312,7 +316,7 @@ class Moment:
 
     @cached_property
     def helpers(self) -> tuple[Thread, ...]:
-        """Those beside the main one that might end anybody's wait."""
+        """The threads beside the main one that might end somebody's wait."""
         return tuple(
             thread
             for thread in self.threads[1:]
@@ -327,11 +331,11 @@ class Moment:
 
     @cached_property
     def chain(self) -> WaitChain | None:
-        """Where the main thread's wait leads; None where stacks or the kernel's view lack."""
+        """Where the main thread's wait leads; None without stacks or the kernel's view."""
         return self.follow(self.threads[0]) if self.complete and self.threads else None
 
     def follow(self, first: Thread) -> WaitChain:
-        """Follow a thread's wait, through those beside the main one, or the one that is known."""
+        """Follow a thread's wait through the threads that could end it."""
         followed, ends, met = [first], [], {first}
         for thread in followed:
             enders = self._enders(thread) if thread.for_threads else self._callbacks(thread)
@@ -345,9 +349,9 @@ class Moment:
             followed += new
         # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
         unasked = bool(ends) and all(end.looping for end in ends) and not given_away(first.stack)
-        late = [one for one in followed if one is not first and one.runs_out]
+        late = [thread for thread in followed if thread is not first and thread.runs_out]
         ends = late or ends if unasked else ends + late
-        ends = ends or [one for one in followed if one.limited]
+        ends = ends or [thread for thread in followed if thread.limited]
         return WaitChain(tuple(followed), tuple(ends))
 
     def _callbacks(self, thread: Thread) -> Sequence[Thread]:
@@ -365,14 +369,14 @@ class Moment:
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.
 
-        The one that it joins or that has its lock, if known; nobody where it has that lock itself.
-        Else those of the pool or loop that it gave work to. Else those that run code of the same
-        owner, and all that do anything: a library's thread that rests only waits for news. A timer
-        may end any wait for news; a bystander none but a join of it.
+        The thread that it joins or that owns its lock, if known; nobody if it owns that lock
+        itself. Otherwise threads of the pool or loop that it gave work to. Otherwise threads that
+        run code of the same owner, and all that do more than wait for news. A timer may end any
+        wait for news; a bystander only a join of it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
-        the_one = [one for one in self.threads if known is not None and one.tid == known]
+        the_one = [thread for thread in self.threads if known is not None and thread.tid == known]
         if the_one or stack.holds_lock:
             return the_one
         gave_to = _families(_innermost_standard(thread.frames))
@@ -406,7 +410,7 @@ class Moment:
     def ends(self) -> tuple[Thread, ...]:
         """The threads in which the main thread's wait ends, as far as the kernel shows them.
 
-        The main one itself where nobody is left to end its wait, or there are no stacks.
+        The main thread itself if nobody is left to end its wait, or without stacks.
         """
         if self.chain is not None:
             found = self.chain.ends or self.chain.threads[:1]
@@ -415,17 +419,17 @@ class Moment:
 
     @property
     def awake(self) -> bool:
-        """Whether a thread in which the main thread's wait ends was ready to run just then."""
+        """Whether a thread in which the main thread's wait ends was ready to run."""
         ready = any(thread.state == "R" for thread in self.states)  # mostly none: following costs
         return ready and any(end.runs for end in self.ends)
 
     @cached_property
     def targets(self) -> tuple[tuple[int, WaitTarget], ...]:
-        """What the threads wait for on which the main thread's wait rests, each with its thread."""
+        """What the main thread's wait rests on: (thread id, target) of the threads at its end."""
         return tuple((end.tid or 0, target) for end in self.ends for target in end.named)
 
     def shares_since(self, before: Moment) -> dict[int, float]:
-        """Return the cores that each thread used since an earlier moment, by its kernel id."""
+        """Return the cores that each thread used since an earlier moment, by kernel id."""
         seconds = self.seconds_since(before)
         old = {thread.tid: thread.cpu_s for thread in before.states if seconds > 0}
         return {
@@ -436,20 +440,20 @@ class Moment:
 
     @property
     def native_threads(self) -> list[ThreadState]:
-        """Those that run no Python, as far as known; a native program's threads are all its own."""
+        """The threads that run no Python, as far as known; in a native program all."""
         of_python = {thread.tid for thread in self.threads}
         known = self.complete or not of_python
         return [thread for thread in self.states[1:] if known and thread.tid not in of_python]
 
     def starved_since(self, before: Moment) -> bool:
-        """Whether the main thread had work to do since, but others had the processor."""
+        """Whether the main thread was ready to run, but others had the processor."""
         queued = [thread.queued_s for thread in (*before.states[:1], *self.states[:1])]
         if len(queued) < 2 or queued[0] is None or queued[1] is None:
             return False
         return queued[1] - queued[0] > STARVED_SHARE * self.seconds_since(before)
 
     def seconds_since(self, before: Moment) -> float:
-        """Return the time since an earlier moment, seconds."""
+        """Return the seconds since an earlier moment."""
         return (self.sample.taken_ns - before.sample.taken_ns) / NANOSECONDS
 
 
@@ -462,7 +466,7 @@ def joins(thread: ThreadStack) -> bool:
 
 
 def in_lock(thread: ThreadStack) -> bool:
-    """Whether it waits for a lock, and not for news behind one."""
+    """Whether it waits for a lock itself, not for news that comes behind one."""
     if not thread.frames or thread.holds_lock or thread.held_by is not None:
         return bool(thread.frames)
     inner = thread.frames[-1]
@@ -471,7 +475,7 @@ def in_lock(thread: ThreadStack) -> bool:
 
 
 def given_away(thread: ThreadStack) -> bool:
-    """Whether it waits for the end of threads, or for what an executor or other ranks gave them."""
+    """Whether it waits for the end of threads, or for an executor, or for ranks' last calls."""
     if joins(thread) or awaits_executor(thread):
         return True
     wait = find_wait(thread.frames)
@@ -484,7 +488,7 @@ def awaits_executor(thread: ThreadStack) -> bool:
 
 
 def in_event_loop(frames: Sequence[Frame]) -> bool:
-    """Whether it waits in an event loop; a native one's stack (uvloop) ends in what started it."""
+    """Whether it waits in an event loop; a native loop's stack (uvloop) ends in its start."""
     files = [frame.file for frame in frames[-2:]]
     if files and files[-1].endswith(STARTS_NATIVE_LOOP):
         return True
@@ -493,7 +497,7 @@ def in_event_loop(frames: Sequence[Frame]) -> bool:
 
 
 def may_help(thread: ThreadStack) -> bool:
-    """Whether a thread might end anybody's wait: it has work to do, and is none of our own."""
+    """Whether a thread might end somebody's wait: it is not parked, and not one of ours."""
     parked = any(
         rule.rests and holds(rule, thread.frames, position)
         for position, frame in enumerate(thread.frames)
@@ -504,7 +508,7 @@ def may_help(thread: ThreadStack) -> bool:
 
 
 def feeds_queue(frame: Frame) -> bool:
-    """Whether a call is of the thread that feeds a multiprocessing.Queue."""
+    """Whether a call is that of a multiprocessing.Queue's feeder thread."""
     return frame.function.endswith("_feed") and frame.file.endswith("/multiprocessing/queues.py")
 
 

@@ -1,9 +1,8 @@
-"""Case in, verdict out: the whole judgement as one pure function, and what a verdict holds.
+"""Case in, verdict out: the judgement as one pure function, and what a verdict holds.
 
-Whoever opens a verdict wants the culprits, examples of all others, and what was left out. So it
-stays small at any world size: each list has a most, and gaps count the rest.
-
-And of a job that is over: did it end well, and what became of a hang that had been proven?
+A reader wants the culprits, examples of the others, and what was left out. So a verdict stays small
+at any world size: each list has a limit, and gaps count the rest. Of a job that is over it also
+says whether it ended well, and what became of a proven hang.
 """
 
 from __future__ import annotations
@@ -97,9 +96,10 @@ SMALL = "left out: this file stays small at any world size"
 
 @contextmanager
 def without_collections() -> Iterator[None]:
-    """Have no collection of garbage begin in the process meanwhile; may be nested, also in threads.
+    """Suspend garbage collection meanwhile; may be nested, also in threads.
 
-    Reading a hundred thousand ranks makes some million objects in use: it is a third of the time.
+    Reading a hundred thousand ranks makes a million live objects: collecting is a third of the
+    time.
     """
     collecting = gc.isenabled()
     gc.disable()
@@ -155,7 +155,7 @@ def verdict_of(case: Case) -> Verdict:
 
 
 def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
-    """What names the culprits of processes that were seen; None where they only seem to be."""
+    """Return what names the culprits of processes that were seen; None if nothing is sure."""
     kind, parted = conclusion.kind, conclusion.divergence
     if kind not in COSTS_THE_JOB or not finding.culprits:
         return None
@@ -165,14 +165,14 @@ def _certainty(conclusion: Conclusion, finding: Finding) -> Certainty | None:
 
 
 def ended_well(case: Case) -> bool:
-    """Whether a job is seen to have ended without a fault, be it that somebody asked it to."""
+    """Whether a job ended without a fault, also if somebody asked it to end."""
     if conclude(case).kind != "finished":
         return False
     return case.exit_code == 0 or all(map(left_well, case.ranks))
 
 
 def aftermath_of(case: Case) -> str:
-    """Say how a job ended in which a hang stood, as in `Aftermath`."""
+    """Say how a job ended in which a hang had been reported, as in `Aftermath`."""
     conclusion = conclude(case)
     asked = asked_end(conclusion.job)
     if conclusion.finding is not None:
@@ -183,7 +183,7 @@ def aftermath_of(case: Case) -> str:
 
 
 def with_aftermath(hang: Verdict, aftermath: Aftermath) -> Verdict:
-    """Return a hang that another node has judged, and what became of the job then."""
+    """Return a hang that another node judged, with what became of the job."""
     sentence = aftermath_sentence(aftermath)
     return replace(
         hang,
@@ -206,7 +206,7 @@ def _victims(conclusion: Conclusion) -> tuple[int, ...]:
 
 
 def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
-    """Collect the facts: what became of it, what was found, what it costs, and how to save."""
+    """Collect the facts: the aftermath, what was found, what it costs, and how to save."""
     job, finding, case = conclusion.job, conclusion.finding, conclusion.job.case
     items: list[EvidenceItem] = []
     if finding is not None:
@@ -262,7 +262,7 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
 
 
 def _timestamp(text: str, before_s: float = 0.0) -> str:
-    """Write a moment, or one so many seconds before it; the epoch if it cannot be read."""
+    """Format a moment, or one so many seconds earlier; the epoch if it cannot be read."""
     try:
         return utc(read_utc(text) - timedelta(seconds=before_s))
     except (ValueError, OverflowError):
@@ -286,42 +286,42 @@ def _rank_table(
         kept = blamed | set(examples.values())
         shown = [reading for reading in shown if reading.rank in kept]
     rows = []
-    for one in shown:
-        state = conclusion.states.get(one.rank, STATES[one.activity])
-        if one.rank in blamed and one.activity in ("idle", "busy", "waiting"):
+    for row in shown:
+        state = conclusion.states.get(row.rank, STATES[row.activity])
+        if row.rank in blamed and row.activity in ("idle", "busy", "waiting"):
             state = "stalled"
-        elif one.rank in led and one.activity == "idle":
+        elif row.rank in led and row.activity == "idle":
             state = "waiting"
         if paced and state == "unseen":  # its page shows that it makes steps
-            state = "waiting" if one.rank in late else "running"
-        view, mark = one.view, one.beat.checkpoint
+            state = "waiting" if row.rank in late else "running"
+        view, mark = row.view, row.beat.checkpoint
         # oldest first, those of the main thread last: that is where the rank is
-        sections = sorted(one.beat.sections, key=lambda each: each.in_main_thread)
+        sections = sorted(row.beat.sections, key=lambda each: each.in_main_thread)
         rows.append(
             RankState(
-                rank=one.rank,
+                rank=row.rank,
                 local_rank=view.local_rank,
                 host=view.host,
                 pid=view.pid,
                 state=state,
-                phase=one.phase,
+                phase=row.phase,
                 last_checkpoint=LastCheckpoint(mark.number, mark.name, mark.at) if mark else None,
                 open_sections=tuple(map(str, sections)),
-                step=one.beat.step,
-                stack_group=groups.get(one.rank),
+                step=row.beat.step,
+                stack_group=groups.get(row.rank),
             )
         )
     return tuple(rows)
 
 
 def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
-    """Return the group in which the ranks' ways part, then each in which a rank waits."""
+    """Return the group in which ranks diverge, then each in which a rank waits."""
     job, divergence = conclusion.job, conclusion.divergence
     did: dict[tuple[str, int], dict[int, str]] = {}
     if divergence is not None and divergence.group is not None:
         seq = (divergence.last_agreed or 0) + 1
         operations = divergence.operations.items()
-        did[divergence.group, seq] = {rank: str(one) for rank, one in operations}
+        did[divergence.group, seq] = {rank: str(operation) for rank, operation in operations}
     parted = set(did)
     for pending in still_pending(conclusion.pending):
         key = pending.numbered
@@ -329,12 +329,14 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
             continue
         did.setdefault(key, {})[pending.rank] = str(pending.operation)
     rows = []
-    for (group, seq), told in did.items():
+    for (group, seq), by_rank in did.items():
         ops: dict[str, list[int]] = {}
-        for rank, operation in told.items():
+        for rank, operation in by_rank.items():
             ops.setdefault(operation, []).append(rank)
-        own = (record_of(job.ranks[rank], group) for rank in told)
-        known = next((set(one.ranks) for one in own if one is not None and one.ranks), set[int]())
+        own = (record_of(job.ranks[rank], group) for rank in by_rank)
+        known = next(
+            (set(record.ranks) for record in own if record is not None and record.ranks), set[int]()
+        )
         # where none of them says who the members are, all ranks' records may tell
         for rank, reading in () if known else job.ranks.items():
             record = record_of(reading, group)
@@ -397,9 +399,9 @@ def _cut(verdict: Verdict, graph: WaitGraph, most: dict[str, int]) -> Verdict:
 
 
 def _rows(verdict: Verdict, limit: int) -> tuple[RankState, ...]:
-    """One of each group of equal stacks and the culprits before all others."""
+    """Return the culprits and one rank of each group of equal stacks before all others."""
     every = verdict.ranks
     examples = {row.stack_group: row.rank for row in reversed(every)}.values()
     wanted = {*verdict.culprits[: limit // 2], *examples}
-    kept = {row.rank for row in [*(one for one in every if one.rank in wanted), *every][:limit]}
+    kept = {row.rank for row in [*(row for row in every if row.rank in wanted), *every][:limit]}
     return tuple(row for row in every if row.rank in kept)

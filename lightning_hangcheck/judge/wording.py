@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Reach, SilentNode
     from lightning_hangcheck.model.evidence import Frame, Holder
 
-UNTOLD_S = 10 * 365 * 86_400.0
+UNKNOWN_S = 10 * 365 * 86_400.0
 """Ten years stand for a time that nobody can tell, as of a stack that lies in a file."""
 MOST_RANGES = 32
 SHOWN_RANGES = 8
@@ -28,11 +28,11 @@ SHELL_CODES = {126: "the command was found, but may not be run", 127: "a command
 def name_ranks(ranks: Iterable[int]) -> str:
     """Write ``rank 1``, or ``ranks 0,2-7``; of many ranges the first, and how many ranks it is."""
     every = set(ranks)
-    told = format_ranks(every)
-    ranges = told.split(",")
+    shown = format_ranks(every)
+    ranges = shown.split(",")
     if len(ranges) > MOST_RANGES:
         return f"{len(every):,} ranks ({','.join(ranges[:SHOWN_RANGES])},...)"
-    return f"{'rank' if len(every) == 1 else 'ranks'} {told}"
+    return f"{'rank' if len(every) == 1 else 'ranks'} {shown}"
 
 
 def process_name(process: Holder) -> str:
@@ -51,7 +51,7 @@ def duration(seconds: float) -> str:
 
     What was measured is written by `seconds_in_words`, to three digits.
     """
-    if seconds >= UNTOLD_S:
+    if seconds >= UNKNOWN_S:
         return "an unknown time"
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 

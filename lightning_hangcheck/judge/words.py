@@ -79,16 +79,16 @@ def summarise(conclusion: Conclusion) -> str:
     if not ways:
         return sentence
     in_round = f"{sentence} in round {run.round}"
-    told = [in_round if conclusion.kind == "finished" else f"round {run.round}: {sentence}"]
+    parts = [in_round if conclusion.kind == "finished" else f"round {run.round}: {sentence}"]
     for summary, _, rounds in ways[:MOST_WAYS]:
-        told.append(f"{rounds} had ended{' likewise' if summary == sentence else f': {summary}'}")
+        parts.append(f"{rounds} had ended{' likewise' if summary == sentence else f': {summary}'}")
     if untold := sum(count for _, count, _ in ways[MOST_WAYS:]):
-        told.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
-    return "; ".join(told)
+        parts.append(f"{untold} more {'round' if untold == 1 else 'rounds'} had ended otherwise")
+    return "; ".join(parts)
 
 
 def own_end(case: Case) -> str:
-    """Say how the round of a case ended, without what was before and what followed."""
+    """Say how the round of a case ended, without the rounds before and after."""
     return _sentence(conclude(case))
 
 
@@ -100,14 +100,16 @@ def _sentence(conclusion: Conclusion) -> str:
         return finding.sentence
     first = job.ranks.get(finding.culprits[0]) if finding.culprits else None
     in_loop = tracked_place(first.view.beat) if first is not None else ""
-    told = ", ".join(filter(None, (finding.sentence, in_loop)))
+    sentence = ", ".join(filter(None, (finding.sentence, in_loop)))
     after = job.case.aftermath
     later = exits.aftermath_sentence(after) if after is not None else ""
     named = finding.culprits or job.case.left is None
     waits = _who_waits(conclusion, finding) if named else ""
     since = duration(finding.silence_s)
-    untold = job.case.left is None and finding.ended_by != "pace" and f" {since}" not in told
-    return "; ".join(filter(None, (told, waits, f"blocked for {since}" if untold else "", later)))
+    untold = job.case.left is None and finding.ended_by != "pace" and f" {since}" not in sentence
+    return "; ".join(
+        filter(None, (sentence, waits, f"blocked for {since}" if untold else "", later))
+    )
 
 
 def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
@@ -131,7 +133,7 @@ def _who_waits(conclusion: Conclusion, finding: Finding) -> str:
 
 
 def _alike(job: JobReading, ranks: Iterable[int]) -> Iterable[tuple[RankReading, list[int]]]:
-    """Return one of the ranks that wait in the same at the same place, with all of them."""
+    """Return one of the ranks that wait in the same way at the same place, with all of them."""
     together: dict[tuple[int, int], tuple[RankReading, list[int]]] = {}
     for rank in ranks:
         reading = job.ranks[rank]
@@ -166,9 +168,9 @@ def _ended(job: JobReading) -> str:
         left += f"hangcheck attach --pid {pids[0]}"
     if asked is not None:
         what = "the job was" if job.case.run.next_start is None else "its ranks were"
-        told = f"{what} ended by {asked.by}; no rank failed by itself"
+        sentence = f"{what} ended by {asked.by}; no rank failed by itself"
         suspected = f"suspected by then: {asked.suspected}" if asked.suspected else ""
-        return "; ".join(filter(None, (told, lost_progress(job.case), suspected, left)))
+        return "; ".join(filter(None, (sentence, lost_progress(job.case), suspected, left)))
     if left:
         return f"the command ended; {left}"
     count, code = len(job.ranks), job.case.exit_code
@@ -183,7 +185,7 @@ def _ended(job: JobReading) -> str:
 
 
 def end_of_round(sentence: str, run: RunFacts) -> str:
-    """Tell the end of a round that another has followed."""
+    """Describe the end of a round that another has followed."""
     before, start = run.earlier[-1] if run.earlier else None, run.next_start
     alike = f" as round {before.number} did" if before and before.summary == sentence else ""
     again = "its ranks were started again"
@@ -195,7 +197,7 @@ def end_of_round(sentence: str, run: RunFacts) -> str:
 
 
 def earlier_rounds(run: RunFacts) -> Iterator[EvidenceItem]:
-    """Describe how earlier rounds failed, one sentence for all that did alike."""
+    """Describe how earlier rounds failed, one sentence for all with the same end."""
     for summary, _, rounds in _failed_rounds(run)[-MOST_SHOWN:]:
         yield EvidenceItem("round", None, f"{rounds} ended: {summary}")
 
@@ -215,7 +217,7 @@ def _failed_rounds(run: RunFacts) -> list[tuple[str, int, str]]:
 
 
 def facts_about(culprits: Iterable[RankReading]) -> Iterator[EvidenceItem]:
-    """Describe each culprit: where it stands, what it used, what the kernel and its page say."""
+    """Describe each culprit: where it stands, what it used, what kernel and page say."""
     seen = (reading for reading in culprits if reading.representative == reading.rank)
     for reading in islice(seen, MOST_SHOWN):
         yield from (EvidenceItem(kind, reading.rank, text) for kind, text in _facts_of(reading))
@@ -283,8 +285,8 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         yield "native", f"{what}in native code: {' > '.join(calls[-MOST_FRAMES:])}"
     # torch's counters show a wait in C++ code; they name no key and no thread, so draw no edge
     if counted := view.flight.waits if view.flight is not None else {}:
-        told = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
-        yield "torch", f"torch counts threads that wait: {told}"
+        counts = ", ".join(f"{count} in {name}" for name, count in sorted(counted.items()))
+        yield "torch", f"torch counts threads that wait: {counts}"
     yield from (("gpu", text) for text in describe_gpus(reading.own.look))
     state = next((sample.kernel for sample in newest if sample.kernel), None)
     if state is not None and view.process_exit is None:
@@ -309,7 +311,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
 
 
 def _where(frames: Sequence[Frame]) -> str:
-    """Say where a thread stands: the user's line, and what is called from there."""
+    """Say where a thread stands: the user's line, and what it called from there."""
     place, innermost = users_place(frames), (shown_frames(frames) or frames)[-1]
     if place is None or place == innermost:
         return _line(innermost)
@@ -360,7 +362,7 @@ def placeholders(text: str) -> set[str]:
 
 
 def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
-    """Let the first stopped process go on for which culprits wait, whatever the cause is called."""
+    """Put the command that lets the first stopped process go on first, whatever the cause."""
     first = causes_file().cause["process_stopped"].remedies[0]
     blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
     for reading in blamed if finding.cause != "process_stopped" else ():
@@ -380,13 +382,13 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
 
 
 def lost_progress(case: Case) -> str:
-    """Say what ends with the job, in one sentence.
+    """Say what is lost if the job ends, in one sentence.
 
-    ``last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost``. The time is that in which
-    ranks advanced, without the silence since. Where only some ranks save, the newest save counts.
+    ``last checkpoint step 10; 2 steps, 90 s, 3 rank minutes are lost``. The time counts progress,
+    without the silence since. If only some ranks save, the newest save counts.
 
     Returns:
-        Empty where no rank shows steps or saves: then nothing is known of them.
+        Empty if no rank shows steps or saves: then nothing is known.
     """
     seen = [(view, view.beat) for view in case.ranks if view.beat is not None and view.spent]
     saving = [pair for pair in seen if pair[1].save is not None]
@@ -395,7 +397,7 @@ def lost_progress(case: Case) -> str:
         return ""
 
     def held(beat: Beat) -> int | None:
-        """Steps that its last save holds; None where a rank that shows none has saved."""
+        """Steps that the rank's last save holds; None if a rank that shows none has saved."""
         step = beat.save.step if beat.save is not None else 0
         return 0 if step is None and beat.step is not None else step
 
@@ -409,14 +411,14 @@ def lost_progress(case: Case) -> str:
         of_ranks = rank_time(max(case.run.world_size, len(case.ranks)), seconds)
         lost += [duration(seconds), *([of_ranks] if of_ranks else [])]
     shown = f"last checkpoint step {'unknown' if saved is None else saved}"
-    told = shown if saving else "no save of a checkpoint was seen"
-    return f"{told}; {', '.join(lost)} are lost" if lost else told
+    saves = shown if saving else "no save of a checkpoint was seen"
+    return f"{saves}; {', '.join(lost)} are lost" if lost else saves
 
 
 def save_advice(case: Case) -> str:
     """Say how often such a training should save; empty if it is short, or saves often."""
     spent = [view.spent for view in case.ranks if view.spent is not None]
-    saver = max(spent, key=lambda one: one.saves, default=None)
+    saver = max(spent, key=lambda rank: rank.saves, default=None)
     if saver is None or saver.training_s <= SAVES_FROM_S:
         return ""
 

@@ -152,7 +152,9 @@ def flight_record(
             )
         taken_ns = time.monotonic_ns()
         try:
-            traces = [trace(one) for one in (*HANDLERS, *((NCCL2_HANDLER,) if nccl2 else ()))]
+            traces = [
+                trace(handler) for handler in (*HANDLERS, *((NCCL2_HANDLER,) if nccl2 else ()))
+            ]
             counted = ask_server(path, "wait_counter_values", deadline)
             counters = json_decoder(dict[str, _Counter]).decode(counted)
         except _NoSuchHandler as error:
@@ -257,7 +259,7 @@ def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
     sites: dict[tuple[_CalledFrom, ...], int] = {}
     groups = _groups([trace], {}, sites)
     called = {
-        number: CallSite(tuple(Frame(one.name, one.filename, one.line) for one in way))
+        number: CallSite(tuple(Frame(place.name, place.filename, place.line) for place in way))
         for way, number in sites.items()
     }
     return FlightRecord(taken_ns=taken_ns, groups=groups, sites=called)
@@ -274,13 +276,16 @@ def _groups(
     must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
     """
     of_dump = sites is not None
-    told = {name: trace.members(name) for trace in traces for name in trace.pg_config}
-    members = noted | {name: ranks for name, ranks in told.items() if ranks}
+    members_of = {name: trace.members(name) for trace in traces for name in trace.pg_config}
+    members = noted | {name: ranks for name, ranks in members_of.items() if ranks}
     entries = [entry for trace in traces for entry in trace.entries]
     entries.sort(key=lambda entry: entry.record_id if of_dump else entry.time_created_ns)
     older = entries[:-ENTRIES_KEPT] if of_dump else []
     together: dict[tuple[str, str], list[_Operation]] = {}
-    for operation in (*(one for one in older if not one.ended), *entries[-ENTRIES_KEPT:]):
+    for operation in (
+        *(operation for operation in older if not operation.ended),
+        *entries[-ENTRIES_KEPT:],
+    ):
         together.setdefault(operation.process_group, []).append(operation)
     found = [
         _record(group, operations, members.get(group[0], ()), sites)
@@ -303,7 +308,7 @@ def _groups(
                 )
             )
     if len(entries) <= ENTRIES_KEPT and all(entry.record_id < len(entries) for entry in entries):
-        unused = [name for name in noted if name not in told and name not in busy]
+        unused = [name for name in noted if name not in members_of and name not in busy]
         found += [CollectiveRecord(group=name, ranks=noted[name]) for name in unused]
     return tuple(found)
 
@@ -316,13 +321,13 @@ def _statuses(trace: _Trace) -> dict[str, _Status]:
     groups have such a name, those of both kinds belong together in their order. (torch 2.13,
     ``FlightRecorderDetail.hpp``, ``getPgStatus``)
     """
-    told = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
+    names = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
     numbered = [*trace.pg_config, *trace.pg_status]
     if len(trace.pg_config) == len(trace.pg_status) and all(map(str.isdecimal, numbered)):
         pairs = zip(sorted(trace.pg_status, key=int), sorted(trace.pg_config, key=int), strict=True)
         in_order = dict(pairs)
-        told = in_order if told.items() <= in_order.items() else told
-    return {name: trace.pg_status[key] for key, name in told.items() if key in trace.pg_status}
+        names = in_order if names.items() <= in_order.items() else names
+    return {name: trace.pg_status[key] for key, name in names.items() if key in trace.pg_status}
 
 
 def _record(
@@ -432,7 +437,7 @@ def with_sites(
         while left and left[-1].at_ns <= created_ns:
             call = left.pop()
             waiting[call.thread] = call
-        own = thread or max(waiting, key=lambda one: waiting[one].at_ns, default=0)
+        own = thread or max(waiting, key=lambda number: waiting[number].at_ns, default=0)
         if own in waiting:
             found[name, seq] = waiting.pop(own).site
 

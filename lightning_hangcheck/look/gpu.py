@@ -187,8 +187,13 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
     )
     running = ask("GetComputeRunningProcesses") or []
     used = ask("GetProcessUtilization", int((time.time() - LATELY_S) * 1e6)) or []
-    newest = {one.pid: one.smUtil for one in sorted(used, key=lambda one: one.timeStamp)}
-    return Device(state, {one.pid: (one.usedGpuMemory, newest.get(one.pid)) for one in running})
+    newest = {
+        sample.pid: sample.smUtil for sample in sorted(used, key=lambda sample: sample.timeStamp)
+    }
+    return Device(
+        state,
+        {process.pid: (process.usedGpuMemory, newest.get(process.pid)) for process in running},
+    )
 
 
 if __name__ == "__main__":

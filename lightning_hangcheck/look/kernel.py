@@ -126,7 +126,9 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     if not state.threads_left_out:
         return state
     read = {thread.tid for thread in state.threads}
-    tids = [one.tid for one in stack.threads if one.tid is not None and one.tid not in read]
+    tids = [
+        thread.tid for thread in stack.threads if thread.tid is not None and thread.tid not in read
+    ]
     calls = why_refused(state.pid) is None
     found, _ = _threads(state.pid, tids[:MOST_THREADS], math.inf, calls=calls, bytes_=False)
     left_out = max(0, state.threads_left_out - len(found))
@@ -319,7 +321,7 @@ def waits_for(
         else:
             children = [ref.pid for ref in descendants(pid) if ref.parent_pid == pid]
         if len(children) <= MOST_DESCRIPTORS:
-            found += [("process", str(one)) for one in children if one]
+            found += [("process", str(child)) for child in children if child]
     elif call.shape == "futex":  # a word of memory, which others may share, or until a time
         if arguments[1] & FUTEX_COMMAND in FUTEX_WAITS:
             of_word: TargetKind = "futex" if arguments[1] & FUTEX_PRIVATE else "shared"
@@ -405,15 +407,15 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
             return ()
         data = read_memory(pid, arguments[0], arguments[1] * POLLED.size)
         whole = data[: len(data) // POLLED.size * POLLED.size]
-        return [one for one, _, _ in POLLED.iter_unpack(whole) if one >= 0]
+        return [descriptor for descriptor, _, _ in POLLED.iter_unpack(whole) if descriptor >= 0]
     if call.shape == "epoll":
         watched = EPOLL_TARGET.findall(descriptor_facts(pid, arguments[0]))
-        numbers = [int(one) for one in watched]
+        numbers = [int(name) for name in watched]
     else:  # three sets of bits; 1,024 descriptors are all that each can have
         size = (min(arguments[0], 1024) + 7) // 8
         sets = [read_memory(pid, address, size) for address in arguments[1:4] if address]
-        bits = [int.from_bytes(one, "little") for one in sets]
-        numbers = [one for one in range(8 * size) if any(each >> one & 1 for each in bits)]
+        bits = [int.from_bytes(bitmap, "little") for bitmap in sets]
+        numbers = [number for number in range(8 * size) if any(each >> number & 1 for each in bits)]
     return numbers if len(numbers) <= MOST_DESCRIPTORS else ()
 
 

@@ -94,7 +94,7 @@ def open_of(pid: int) -> Iterator[Opened]:
 
 def _sockets(opened: Iterable[Opened]) -> list[int]:
     """Inodes of sockets."""
-    return [int(found[1]) for one in opened if (found := SOCKET.fullmatch(one.name))]
+    return [int(found[1]) for file in opened if (found := SOCKET.fullmatch(file.name))]
 
 
 class FileLock(NamedTuple):
@@ -280,7 +280,7 @@ def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _attribute(data: bytes, wanted: int) -> bytes:
-    return next((value for (_, one), value in _pieces(ATTRIBUTE, data) if one == wanted), b"")
+    return next((value for (_, kind), value in _pieces(ATTRIBUTE, data) if kind == wanted), b"")
 
 
 def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
@@ -299,7 +299,7 @@ MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may ta
 def own_addresses() -> tuple[str, ...]:
     """Return the addresses by which other machines may know this one, as `shown_end` has them."""
     found = []
-    for addr in (one for every in psutil.net_if_addrs().values() for one in every):
+    for addr in (address for every in psutil.net_if_addrs().values() for address in every):
         with suppress(ValueError):  # of the hardware
             address = ipaddress.ip_address(addr.address.partition("%")[0])
             if not (address.is_loopback or address.is_link_local):
@@ -314,7 +314,7 @@ def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[Address
     for inode in {inode for pid in pids for inode in _sockets(open_of(pid))} & every.keys():
         by_address.setdefault(_address(every[inode].remote), []).append(every[inode])
     found = []
-    for address in (one for one in addresses if one in by_address):
+    for address in (candidate for candidate in addresses if candidate in by_address):
         heard_s = min(endpoint.heard_s for endpoint in by_address[address])
         unanswered = [endpoint.heard_s for endpoint in by_address[address] if endpoint.repeats]
         found.append(AddressReach(address, heard_s, len(unanswered), max(unanswered, default=0.0)))
@@ -360,8 +360,8 @@ class Holders:
 
     def complete(self, state: ProcessState) -> ProcessState:
         """Complete the state of one of the processes, as `kernel_state` read it."""
-        told, inodes = self._tcp or {}, _sockets(self._of_pid[state.pid])
-        tcp = [told[inode] for inode in inodes if inode in told]
+        connections, inodes = self._tcp or {}, _sockets(self._of_pid[state.pid])
+        tcp = [connections[inode] for inode in inodes if inode in connections]
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
             network_bytes = sum(endpoint.carried_bytes or 0 for endpoint in tcp)
@@ -399,7 +399,10 @@ class Holders:
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
         if target.kind in ("pipe", "fifo"):
             own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
-            reads, writes = any(one.reads for one in own), any(one.writes for one in own)
+            reads, writes = (
+                any(descriptor.reads for descriptor in own),
+                any(descriptor.writes for descriptor in own),
+            )
             if target.kind == "fifo" and reads and writes:
                 return target  # kept open for whoever writes to its path; children have a copy
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
@@ -418,7 +421,11 @@ class Holders:
         if target.name.startswith(EVENT):
             # one that other processes have, too, is one end of a pipe to them; all have both
             events = self._by_name.get(EVENTFD, ())
-            owners = [one.pid for one in events if event_behind(one.pid, one.number) == target.name]
+            owners = [
+                event.pid
+                for event in events
+                if event_behind(event.pid, event.number) == target.name
+            ]
             if set(owners) - {pid}:
                 return replace(target, kind="pipe", holders=_holders(dict.fromkeys(owners)))
         return target
@@ -426,9 +433,9 @@ class Holders:
     def _owners(self, name: str, fact: bytes = b"") -> list[int]:
         """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
         having = (
-            one.pid
-            for one in self._by_name.get(name, ())
-            if not fact or fact in descriptor_facts(one.pid, one.number)
+            descriptor.pid
+            for descriptor in self._by_name.get(name, ())
+            if not fact or fact in descriptor_facts(descriptor.pid, descriptor.number)
         )
         return list(dict.fromkeys(having))
 
@@ -444,7 +451,11 @@ class Holders:
 
         def among(opened: dict[str, list[Opened]]) -> list[int]:
             every = opened.get(name, ())
-            return [one.pid for one in every if (reads and one.writes) or (writes and one.reads)]
+            return [
+                descriptor.pid
+                for descriptor in every
+                if (reads and descriptor.writes) or (writes and descriptor.reads)
+            ]
 
         found = among(self._by_name)
         if pid in found:
@@ -460,7 +471,7 @@ class Holders:
             if self._cut_short:
                 return []
             found += among(self._elsewhere)
-        return [one for one in dict.fromkeys(found) if one != pid] or found[:1]
+        return [owner for owner in dict.fromkeys(found) if owner != pid] or found[:1]
 
     def _of_lock(self, target: WaitTarget, pid: int) -> Sequence[int]:
         """The kernel knows who blocks a waiter; one that polls is told by the file alone.
@@ -479,7 +490,7 @@ class Holders:
                     file = within(STAT_LIMIT_S, Path(f"/proc/{pid}/root{path}").stat, of=pid)
                     self._lock_holders[path] = holders_of(file, self._locks)
             blocking = self._lock_holders[path]
-        alive = tuple(one for one in blocking if vitals(one) is not None)
+        alive = tuple(waiter for waiter in blocking if vitals(waiter) is not None)
         # by descriptors, inherited ones too
         keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
@@ -530,14 +541,14 @@ class Holders:
             return self._maps[of]
 
         address = int(target.name, 16)
-        file = next((one for start, end, one in mapped(pid) if start <= address < end), "")
+        file = next((name for start, end, name in mapped(pid) if start <= address < end), "")
         if not file:
             return None
 
         def maps(of: int) -> bool:
             return any(name == file for _, _, name in mapped(of))
 
-        family = {one: None for each in self._of_pid for one in (each, *ancestors(each))}
+        family = {process: None for each in self._of_pid for process in (each, *ancestors(each))}
         sharing = [one for one in family if maps(one)]
         others = [one for one in sharing if one in self._of_pid or not self._only_joins(one)]
         # a launcher that made it may have given it to processes beside the ranks, too

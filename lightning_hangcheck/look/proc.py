@@ -230,7 +230,7 @@ def our_id_of_child(pid: int, child: int) -> int | None:
     if len(numbers_of(pid)) < 2:
         return child
     below = (ref.pid for ref in descendants(pid) if ref.parent_pid == pid)
-    return next((one for one in below if numbers_of(one)[-1:] == [child]), None)
+    return next((candidate for candidate in below if numbers_of(candidate)[-1:] == [child]), None)
 
 
 # Memory
@@ -295,7 +295,10 @@ def read_environment(pid: int) -> dict[str, str] | Gap:
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
     """Read the environments of many processes, in a fraction of the time."""
     found = _texts_of(pids, "environ", "environment")
-    return {pid: one if isinstance(one, Gap) else _by_name(one) for pid, one in found.items()}
+    return {
+        pid: content if isinstance(content, Gap) else _by_name(content)
+        for pid, content in found.items()
+    }
 
 
 def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
@@ -370,7 +373,7 @@ def _variables_now(pid: int) -> dict[str, str]:
 
     ours, theirs = files_mapped(os.getpid()), files_mapped(pid)
     symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
-    file = max((one for one in ours if ours[one] <= symbol), key=lambda one: ours[one])
+    file = max((start for start in ours if ours[start] <= symbol), key=lambda start: ours[start])
     if file not in theirs:
         raise LookupError("it has another C library than this process")
     pointer = theirs[file] + symbol - ours[file]

@@ -112,10 +112,10 @@ def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
     if scontrol is None:
         why = "there is no scontrol here"
     else:
-        told = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
+        passed_on = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
         command = [scontrol, "listpids", job, *([node] if node else [])]
         try:
-            answer = answer_of(command, SLURM_LIMIT_S, own_environment() | told)
+            answer = answer_of(command, SLURM_LIMIT_S, own_environment() | passed_on)
         except (ChildLate, OSError) as error:
             why = f"scontrol: {error}"
         else:

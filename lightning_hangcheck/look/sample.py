@@ -271,8 +271,12 @@ def look_at(
         for subject in subjects:
             subject.complete(holders)
         awaited = _awaited(subjects)
-        later = [one for one in subjects if not one.is_first and one.target.pid in awaited]
-        later = [one for one in later if one.target.python]
+        later = [
+            subject
+            for subject in subjects
+            if not subject.is_first and subject.target.pid in awaited
+        ]
+        later = [subject for subject in later if subject.target.python]
         list(pool.map(take_stacks, later))
         for subject in later:
             subject.complete(holders)
@@ -290,7 +294,7 @@ def look_at(
     ]
     called = (site.frames for flight in flights.values() for site in flight.sites.values())
     return Look(
-        samples=tuple((one.target, one.sample(gpus or {})) for one in subjects),
+        samples=tuple((subject.target, subject.sample(gpus or {})) for subject in subjects),
         gaps=(*(gap for subject in subjects for gap in subject.gaps), *without_flight),
         flights=flights,
         code=code_notes(
@@ -311,7 +315,9 @@ def _flights_of(
     """
     if servers is None:
         return {}, []
-    sockets = {one.rank: servers / str(one.pid) for one in targets if one.role == "rank"}
+    sockets = {
+        target.rank: servers / str(target.pid) for target in targets if target.role == "rank"
+    }
     if not any(socket.exists() or why_withheld(socket) for socket in sockets.values()):
         return {}, []
 
@@ -413,7 +419,9 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
     but not of one that stands where ranks wait for each other.
     """
     by_pid = {subject.target.pid: subject for subject in subjects}
-    states = {pid: one.completed for pid, one in by_pid.items() if one.completed is not None}
+    states = {
+        pid: process.completed for pid, process in by_pid.items() if process.completed is not None
+    }
     left = [pid for pid in states if by_pid[pid].is_first]
     found = set(left)
     while left:
@@ -424,7 +432,7 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
         frames = stack.threads[0].frames if stack is not None and stack.threads else ()
         meets = bool(frames) and frames[-1].file.endswith(WHERE_RANKS_MEET)
         if not meets and any(map(_waits_for_somebody_unseen, state.threads)):
-            holders |= {one.pid for one in states.values() if one.parent_pid == state.pid}
+            holders |= {other.pid for other in states.values() if other.parent_pid == state.pid}
         new = (holders & states.keys()) - found
         found |= new
         left += new

@@ -136,7 +136,7 @@ class Sources(NamedTuple):
                 except UNREADABLE:
                     return None
             _trees[path] = read, found
-            kept = sum(len(one) for one, _ in _trees.values())
+            kept = sum(len(source) for source, _ in _trees.values())
             while kept > TREES_KEPT and len(_trees) > 1:
                 kept -= len(_trees.popitem(last=False)[1][0])
         return found
@@ -200,7 +200,7 @@ def code_notes(
     }
     lines = {(frame.file, frame.line) for frame in frames if frame.file in read}
     found: list[CodeNote] = []
-    for file, line in sorted(lines, key=lambda one: (not is_users(one[0]), one))[:MOST_LINES]:
+    for file, line in sorted(lines, key=lambda place: (not is_users(place[0]), place))[:MOST_LINES]:
         if time.monotonic() > deadline:
             break
         with suppress(*UNREADABLE):
@@ -235,9 +235,10 @@ class Parsed:
         self.ranks = RankTests(tree)
         self.calls = CallsAhead(tree)
         self._run_backward = BACKWARD | {
-            one.name
-            for one in ast.walk(tree)
-            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef)) and BACKWARD & _called(one)
+            child.name
+            for child in ast.walk(tree)
+            if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and BACKWARD & _called(child)
         }
 
     def note(self, file: str, line: int) -> CodeNote:
@@ -258,16 +259,20 @@ class Parsed:
             if isinstance(inner, LOOPS):
                 loops.append(inner)
             # tests that leave the block before a statement: ``if rank: return``
-            block = next((one for one in _blocks(scope) if inner in one), [])
+            block = next((block for block in _blocks(scope) if inner in block), [])
             ifs = (
-                one for one in block if isinstance(one, ast.If) and span(one)[1] < span(inner)[0]
+                statement
+                for statement in block
+                if isinstance(statement, ast.If) and span(statement)[1] < span(inner)[0]
             )
-            exits = [one for one in ifs if isinstance(one.body[-1], LEAVES)]
+            exits = [statement for statement in ifs if isinstance(statement.body[-1], LEAVES)]
             for statement in exits:
                 behind = ((statement.end_lineno or statement.lineno) + 1, span(block[-1])[1])
                 leaves = ast.unparse(statement.body[-1]).partition(" ")[0]
                 branches.append((behind, f"if {_shown(statement.test)}: {leaves}"))
-            for statement in [one for one in exits if self.ranks.asks(one.test)][:1]:
+            for statement in [statement for statement in exits if self.ranks.asks(statement.test)][
+                :1
+            ]:
                 if self.ranks.of_one(statement.test):
                     skipped_under = _shown(statement.test)
                 else:
@@ -322,11 +327,17 @@ class Parsed:
         """
         block = body if isinstance(body, list) else []
         while block:
-            before = (one for one in block if isinstance(one, always) and span(one)[1] < line)
-            if any(self._run_backward & _called(one) for one in before):
+            before = (
+                statement
+                for statement in block
+                if isinstance(statement, always) and span(statement)[1] < line
+            )
+            if any(self._run_backward & _called(statement) for statement in before):
                 return True
-            inner = next((one for one in block if spans(one, line)), None)
-            within = (one for one in _blocks(inner) if any(spans(child, line) for child in one))
+            inner = next((statement for statement in block if spans(statement, line)), None)
+            within = (
+                block for block in _blocks(inner) if any(spans(child, line) for child in block)
+            )
             block = next(within, [])
         return False
 
@@ -334,7 +345,7 @@ class Parsed:
 def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
     """The blocks of a statement; an expression has none."""
     found = (getattr(node, name, None) for name in BLOCKS)
-    return [one for one in found if isinstance(one, list)]
+    return [field for field in found if isinstance(field, list)]
 
 
 def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
@@ -344,7 +355,7 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
     """
     body = inner.body if isinstance(inner.body, list) else [inner.body]
     otherwise = inner.orelse if isinstance(inner.orelse, list) else [inner.orelse]
-    inside = any(spans(one, line) for one in body)
+    inside = any(spans(statement, line) for statement in body)
     if (spans(inner.test, line) and span(body[0])[0] != line) or not (inside or otherwise):
         return False, []
     if isinstance(inner, ast.IfExp):
@@ -358,7 +369,7 @@ def _caught_in(loop: ast.AST, line: int) -> list[str]:
     """What a loop catches, elsewhere than around a line, and goes on after it: it tries again."""
     below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
-    for handler in (one for one in below if isinstance(one, ast.ExceptHandler)):
+    for handler in (node for node in below if isinstance(node, ast.ExceptHandler)):
         leaves = isinstance(handler.body[-1], (ast.Raise, ast.Return, ast.Break))
         if handler.type is not None and not leaves and not spans(handler, line):
             types = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
@@ -368,7 +379,7 @@ def _caught_in(loop: ast.AST, line: int) -> list[str]:
 
 def _called(*nodes: ast.AST) -> set[str]:
     """Names of what is called in pieces of code, without underscores before them."""
-    below = (node for one in nodes for node in ast.walk(one))
+    below = (node for part in nodes for node in ast.walk(part))
     return {called_name(node).lstrip("_") for node in below if isinstance(node, ast.Call)}
 
 
@@ -463,7 +474,7 @@ class CallsAhead:
                 self._has_barriers = True
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 self._functions.setdefault(node.name, []).append(node)
-                if any(last_name(one) in PROPERTIES for one in node.decorator_list):
+                if any(last_name(decorator) in PROPERTIES for decorator in node.decorator_list):
                     self._properties.add(node.name)
             elif isinstance(node, ast.Import):
                 for alias in node.names:
@@ -507,7 +518,7 @@ class CallsAhead:
 
     def _function(self, line: int) -> ast.AST:
         """The innermost function around a line; the whole file where there is none."""
-        functions = (one for one in around(self._tree, line) if isinstance(one, FUNCTIONS))
+        functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
         return [self._tree, *functions][-1]
 
     def _ahead(self, line: int, is_it: Callable[[str], bool], harmless: frozenset[str]) -> Answer:
@@ -541,16 +552,16 @@ class CallsAhead:
 
         def of_own(name: str) -> Iterator[Answer]:
             """For all functions of this file that have a name; a class makes what it can."""
-            for one in self._functions.get(name, ()):
-                if id(one) not in met:
-                    met.add(id(one))
+            for function in self._functions.get(name, ()):
+                if id(function) not in met:
+                    met.add(id(function))
                     if len(met) > MOST_FUNCTIONS:
                         yield None
                     else:
-                        yield from of_calls(ast.walk(one))
+                        yield from of_calls(ast.walk(function))
 
         function = self._function(line)
-        loops = [one for one in around(function, line) if isinstance(one, LOOPS)]
+        loops = [node for node in around(function, line) if isinstance(node, LOOPS)]
         first = loops[0].lineno if loops else line
         found = set(of_calls(node for node in ast.walk(function) if span(node)[1] >= first))
         return True if True in found else None if None in found else False

@@ -282,7 +282,7 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
             is_main = thread.thread_name == "MainThread" if tid is None else tid == pid
             return not is_main, tid or 0
 
-        stacks = tuple(one.stack() for one in sorted(threads, key=order))
+        stacks = tuple(thread.stack() for thread in sorted(threads, key=order))
         return ProcessStack(pid=pid, source=PY_SPY, threads=stacks)
 
     return guarded("stack", f"stack of pid {pid}", rank, look)
@@ -323,7 +323,7 @@ def local_values(
         frames = [frame for frame in reversed(variables.of(tid)) if frame.locals]
         if variables.why_not is not None:
             raise variables.why_not
-        return tuple(LocalValues(one.place, shown(one)) for one in frames)
+        return tuple(LocalValues(frame.place, shown(frame)) for frame in frames)
 
     return guarded("local_values", f"local variables of pid {pid}", rank, look)
 

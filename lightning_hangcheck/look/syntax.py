@@ -139,7 +139,7 @@ class RankTests:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         self._imported: dict[str, str] = {}
         self._known: dict[str, bool] = {}
-        self._one: dict[str, bool | None] = {}
+        self._of_one_rank: dict[str, bool | None] = {}
         functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
         calls: list[ast.Call] = []
         for node in walk(tree) if nodes is None else nodes:
@@ -152,8 +152,12 @@ class RankTests:
                 self._learn(node.target, node.value)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 functions[node.name] = node
-                returns = (one for one in walk(*node.body) if isinstance(one, ast.Return))
-                self._values[node.name] += [one.value for one in returns if one.value is not None]
+                returns = (
+                    statement for statement in walk(*node.body) if isinstance(statement, ast.Return)
+                )
+                self._values[node.name] += [
+                    statement.value for statement in returns if statement.value is not None
+                ]
             elif isinstance(node, ast.Call):
                 calls.append(node)
         for call in calls:
@@ -195,14 +199,14 @@ class RankTests:
             kind = type(test.ops[0])
             return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
         name = called_name(test) or last_name(test)
-        if name and name not in self._one:
-            self._one[name] = None  # a name that leads back to itself tells nothing
+        if name and name not in self._of_one_rank:
+            self._of_one_rank[name] = None  # a name that leads back to itself tells nothing
             if ONE_RANK.fullmatch(name) or self._is_number(name):
-                self._one[name] = ONE_RANK.fullmatch(name) is not None
+                self._of_one_rank[name] = ONE_RANK.fullmatch(name) is not None
             else:
                 every = set(map(self.of_one, self.values_of(name)))
-                self._one[name] = every.pop() if len(every) == 1 else None
-        return self._one.get(name)
+                self._of_one_rank[name] = every.pop() if len(every) == 1 else None
+        return self._of_one_rank.get(name)
 
     def values_of(self, name: str) -> list[ast.expr]:
         """Return what the file assigns to a name, returns from it or passes for it."""
@@ -214,8 +218,8 @@ class RankTests:
             return self._known[name]
         seen, level, leads = {name}, {name}, False
         for _ in range(DEEPEST):
-            values = [_terms(value) for one in level for value in self.values_of(one)]
-            leads = any(ONE_RANK.fullmatch(one) or self._is_number(one) for one in level)
+            values = [_terms(value) for term in level for value in self.values_of(term)]
+            leads = any(ONE_RANK.fullmatch(term) or self._is_number(term) for term in level)
             leads = leads or any(found for found, _ in values)
             level = set().union(*(names for _, names in values)) - seen
             if leads or not level:

@@ -66,7 +66,7 @@ def training_first(stack: ProcessStack) -> ProcessStack:
     user's code. Of several the one that was started first is it: it started the others.
     """
     main, *others = stack.threads
-    users = [one for one in others if any(is_users(frame.file) for frame in one.frames)]
+    users = [thread for thread in others if any(is_users(frame.file) for frame in thread.frames)]
     if not users or not only_serves((frame.function, frame.file) for frame in main.frames):
         return stack
 
@@ -78,7 +78,7 @@ def training_first(stack: ProcessStack) -> ProcessStack:
         return (0 if line is None else line.started_ticks), thread.tid
 
     first = min(users, key=age)
-    rest = (one for one in stack.threads if one is not first)
+    rest = (thread for thread in stack.threads if thread is not first)
     return replace(stack, threads=(first, *rest))
 
 
@@ -103,7 +103,9 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
         return None if found is None else found.calls.waking(frame.line)
 
     def marked(thread: ThreadStack) -> ThreadStack:
-        own = [one for one in thread.frames if not (is_standard(one.file) or is_ours(one.file))]
+        own = [
+            frame for frame in thread.frames if not (is_standard(frame.file) or is_ours(frame.file))
+        ]
         return replace(thread, bystander={*map(wakes, own)} == {False})
 
     first, *others = stack.threads
@@ -118,12 +120,14 @@ def with_relations(
     Asks for variables only where a thread joins another and there are several that it may be, or
     where only variables tell whether two lines name one lock.
     """
-    waits = [(one.tid, target.kind) for one in kernel.threads for target in one.waits_for]
+    waits = [(thread.tid, target.kind) for thread in kernel.threads for target in thread.waits_for]
     at_own = {tid for tid, kind in waits if kind == "futex"}
     # the futex of who joins a thread looks like a shared one until all processes were looked at
     at_words = at_own | {tid for tid, kind in waits if kind == "shared"}
     joining = [
-        one for one in stack.threads if one.tid in at_words and any(map(_is_join, one.frames[-2:]))
+        thread
+        for thread in stack.threads
+        if thread.tid in at_words and any(map(_is_join, thread.frames[-2:]))
     ]
     joined: dict[int | None, int] = {}
     if joining and len(stack.threads) > len(joining) + 1:
@@ -138,18 +142,19 @@ def with_relations(
             if awaited and awaited in born:
                 joined[thread.tid] = born[awaited]
     holders: dict[int | None, int] = {
-        one.tid: holder
-        for one in stack.threads
-        if one.tid in at_own and (holder := _lock_holder(one, stack.threads, sources, variables))
+        thread.tid: holder
+        for thread in stack.threads
+        if thread.tid in at_own
+        and (holder := _lock_holder(thread, stack.threads, sources, variables))
     }
     threads = (
         replace(
-            one,
-            joined=joined.get(one.tid),
-            holds_lock=one.tid in holders and holders[one.tid] == one.tid,
-            held_by=holders.get(one.tid) if holders.get(one.tid) != one.tid else None,
+            thread,
+            joined=joined.get(thread.tid),
+            holds_lock=thread.tid in holders and holders[thread.tid] == thread.tid,
+            held_by=holders.get(thread.tid) if holders.get(thread.tid) != thread.tid else None,
         )
-        for one in stack.threads
+        for thread in stack.threads
     )
     return replace(stack, threads=tuple(threads)) if joined or holders else stack
 
@@ -193,7 +198,7 @@ def _lock_holder(
         for at, call in list(enumerate(other.frames))[-DEEPEST:]:
             if call.file != frame.file or lock not in locks_at(source.tree, call)[1]:
                 continue
-            within = [one for one in other.frames[at:] if one.file == frame.file]
+            within = [inner for inner in other.frames[at:] if inner.file == frame.file]
             released = any(lock in locks_at(source.tree, one)[2] for one in within)
             if released or _waits_for_news(other.frames[at:]):
                 continue
@@ -239,7 +244,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     It holds that of each ``with`` block around the line, and of each ``try`` with a ``release`` in
     its ``finally``. Of a line that takes several, or is in other code too, nothing is told.
     """
-    functions = [one for one in around(tree, frame.line) if isinstance(one, FUNCTIONS)]
+    functions = [node for node in around(tree, frame.line) if isinstance(node, FUNCTIONS)]
     name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
     if name != frame.function.rpartition(".")[2]:
         return (), (), ()
@@ -419,7 +424,7 @@ def maker_of(path: str, pid: int) -> Maker:
     nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
     # a container that is seen from here may give one of its own processes this number
     if not (of_here or nameless) or any(
-        numbers_of(one)[1:][-1:] == [number] for one in process_ids()
+        numbers_of(pid)[1:][-1:] == [number] for pid in process_ids()
     ):
         return UNKNOWN
     alive = vitals(number)

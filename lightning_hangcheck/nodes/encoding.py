@@ -97,11 +97,11 @@ def read_message(data: bytes) -> tuple[Message, int]:
         spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
         numbers = (message.node, *(view.rank for view in views), *message.wants)
         _refuse_if(any(not 0 <= number < MOST_RANKS for number in numbers), "a node or rank number")
-        _refuse_if(any(not 0 <= one <= MOST_RANKS for one in sizes), "a world size")
+        _refuse_if(any(not 0 <= size <= MOST_RANKS for size in sizes), "a world size")
         odd = not all(line and is_rank_set(line, MOST_RANKS) for line in lines)
         _refuse_if(odd, "a set of ranks")
-        told = sum(map(size, lines))
-        _refuse_if(told > MOST_OF_A_NODE or told != size(message.ranks), "a node with ranks")
+        ranks = sum(map(size, lines))
+        _refuse_if(ranks > MOST_OF_A_NODE or ranks != size(message.ranks), "a node with ranks")
         seconds = (message.mark.began_s, *chain.from_iterable(spans))
         _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
         _refuse_if(not can_be_reckoned_with(message), "a number")
@@ -118,8 +118,8 @@ def read_judgement(data: bytes) -> Judgement:
         judgement = msgpack_decoder(Judgement).decode(data)
         end = judgement.end
         texts = [] if end is None else [end.round.summary]
-        told = (judgement.verdict, None if end is None else end.verdict)
-        for verdict in filter(None, told):
+        words = (judgement.verdict, None if end is None else end.verdict)
+        for verdict in filter(None, words):
             texts += [verdict.summary, verdict.command, verdict.run_id]
             _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
             _refuse_if(not 0 <= verdict.world_size <= MOST_RANKS, "more ranks")
@@ -212,28 +212,28 @@ def can_be_reckoned_with(fact: object) -> bool:
     """Whether every number in a fact is finite, and every whole one has 64 bits."""
     left: list[Any] = [fact]
     while left:
-        one = left.pop()
-        kind = type(one)
+        value = left.pop()
+        kind = type(value)
         if kind in PLAIN:
             continue
         if kind is float:
-            if not math.isfinite(one):
+            if not math.isfinite(value):
                 return False
         elif kind is int:
-            if not LEAST <= one <= LARGEST:
+            if not LEAST <= value <= LARGEST:
                 return False
         elif kind is tuple:
-            left += one
+            left += value
         elif kind is dict:
-            left += one.values()
+            left += value.values()
         elif kind is ThreadState:
             # registers have no sign, all else has
-            if not all(register in REGISTERS for register in one.arguments):
+            if not all(register in REGISTERS for register in value.arguments):
                 return False
-            left += [field for field in astuple(one) if field is not one.arguments]
+            left += [field for field in astuple(value) if field is not value.arguments]
         elif issubclass(kind, msgspec.Struct):
-            process = kind is WaitTarget and one.kind == "process" and one.name
+            process = kind is WaitTarget and value.kind == "process" and value.name
             if process and not is_number(process.removeprefix("-")):
                 return False
-            left += astuple(one)
+            left += astuple(value)
     return True

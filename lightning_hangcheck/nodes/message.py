@@ -27,7 +27,7 @@ from lightning_hangcheck.judge.alike import (
     size,
     without_members,
 )
-from lightning_hangcheck.judge.job import standings_of
+from lightning_hangcheck.judge.job import situation_numbers
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
 from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
@@ -87,11 +87,11 @@ class RankClass(Struct, frozen=True, array_like=True):
         return self.standing == UNLIKE
 
 
-def class_of(view: RankView, groups: tuple[GroupFamily, ...], standing: int) -> RankClass:
+def class_of(view: RankView, groups: tuple[GroupFamily, ...], alike_number: int) -> RankClass:
     """Return one rank as a class of its own."""
     name = RankName(view.rank, view.local_rank, view.host, view.pid)
-    names = () if standing == UNLIKE else (name,)
-    return RankClass(standing, view, (view.rank, view.rank), names, groups)
+    names = () if alike_number == UNLIKE else (name,)
+    return RankClass(alike_number, view, (view.rank, view.rank), names, groups)
 
 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
@@ -337,17 +337,17 @@ def message_of(
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
     small = case.run.world_size <= folded_above
-    standings = [0] * len(views) if small else standings_of(views, case.taken_ns)
+    standings = [0] * len(views) if small else situation_numbers(views, case.taken_ns)
     lines = together(
-        class_of(*without_members(rebased(view, shift_ns)), standing)
-        for view, standing in zip(views, standings, strict=True)
+        class_of(*without_members(rebased(view, shift_ns)), alike_number)
+        for view, alike_number in zip(views, standings, strict=True)
     )
     asked = rank_set(wanted)
     lines = tuple(
         rank_class if small or common(rank_class.ranks, asked) else without_evidence(rank_class)
         for rank_class in lines
     )
-    told = any(rank_class.view.processes for rank_class in lines)
+    with_evidence = any(rank_class.view.processes for rank_class in lines)
     message = Message(
         version=VERSION,
         node=node,
@@ -358,8 +358,8 @@ def message_of(
         local_world_size=case.run.local_world_size,
         machine=case.run.machine,
         lines=lines,
-        gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if told else (),
-        code=case.code[:MOST_CODE] if told else (),
+        gaps=tuple(gap for gap in case.gaps if gap.kind != "other_nodes") if with_evidence else (),
+        code=case.code[:MOST_CODE] if with_evidence else (),
         left=rebased(left, shift_ns) if left is not None else None,
     )
     return replace(with_table(message), **facts)

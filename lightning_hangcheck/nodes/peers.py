@@ -106,7 +106,7 @@ class _Exchange:
     def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
         self._meeting, self._peers = meeting, peers
         self.where, self.opened = meeting.where, opened
-        self.answered = self.heard_any = False
+        self.answered = self.met_others = False
         self.posted: Message | None = None
         self.double: tuple[str, ...] | None = None
         self.wake = threading.Event()
@@ -204,7 +204,7 @@ class _Exchange:
             self._seen[node] = seen = hash(data)
             news = data is not None and known not in (None, seen)
             if data is not None and news and self._peers.take(node, data):
-                self.heard_any = self.opened = True
+                self.met_others = self.opened = True
 
     def _post(self) -> None:
         message = self._peers.to_send()
@@ -292,7 +292,7 @@ class Peers:
         self.unused: dict[int, str] = {}
         self.listened_ns = self._busy_ns = now_ns()
         self.followed: int | None = None
-        self._heard: dict[int, PeerState] = {}
+        self._others: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
         self._judged, self._judged_bytes, self._since_ns = Judgement(), b"", 0
@@ -319,13 +319,13 @@ class Peers:
     # What is heard
 
     @property
-    def heard(self) -> dict[int, PeerState]:
+    def others(self) -> dict[int, PeerState]:
         """The nodes that this one has heard itself."""
-        return dict(self._heard)
+        return dict(self._others)
 
     def quiet_s(self, node: int) -> float:
         """Seconds for which this node has listened to another one and heard nothing."""
-        peer = self._heard.get(node)
+        peer = self._others.get(node)
         received_ns = peer.received_ns if peer is not None else 0
         since_ns = max(received_ns, self._asked.get(node, received_ns or self.listened_ns))
         return (self.listened_ns - since_ns) / NANOSECONDS
@@ -338,7 +338,7 @@ class Peers:
 
     def absent(self) -> list[int]:
         """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
-        known = self._heard.keys() | self.unused.keys() | {self._own}
+        known = self._others.keys() | self.unused.keys() | {self._own}
         asked = (node for node in list(self._asked) if node not in known)
         return sorted(node for node in asked if self.quiet_s(node) >= SILENT_AFTER_S)
 
@@ -384,7 +384,7 @@ class Peers:
 
     def _keep(self, message: Message, memory: int, now_ns: int) -> bool:
         node, kept, back_ns = message.node, self._kept, 0
-        before = self._heard.get(node)
+        before = self._others.get(node)
         if before is not None:
             kept, back_ns = kept - before.memory, before.back_ns
             silent = self.quiet_s(node) >= SILENT_AFTER_S
@@ -404,7 +404,7 @@ class Peers:
         else:
             judged = read_judgement(message.judgement)
         self._kept = kept + memory
-        self._heard[node] = PeerState(message, now_ns, back_ns, memory, judged)
+        self._others[node] = PeerState(message, now_ns, back_ns, memory, judged)
         self.unused.pop(node, None)
         return True
 
@@ -429,7 +429,7 @@ class Peers:
         lower = [node for node in self.listens_to() if node < self._own]
         there = [node for node in lower if self.quiet_s(node) < SILENT_AFTER_S]
         for node in there:  # ascending; one that was silent counts again after a while
-            peer = self._heard.get(node)
+            peer = self._others.get(node)
             if peer is not None:
                 back_s = (self.listened_ns - peer.back_ns) / NANOSECONDS
                 if not peer.back_ns or back_s >= BACK_AFTER_S:
@@ -443,7 +443,7 @@ class Peers:
     @property
     def judge(self) -> PeerState | None:
         """The node that this one follows, as it was heard last."""
-        return self._heard.get(self.role.judge) if self.role.judge is not None else None
+        return self._others.get(self.role.judge) if self.role.judge is not None else None
 
     @property
     def judged(self) -> Judgement:
@@ -453,8 +453,8 @@ class Peers:
     def all_know(self, verdict: Verdict) -> bool:
         """Whether the judging node has told that all have read a verdict of this kind."""
         if self.role.judges:
-            told = [way.posted for way in self._ways if way.opened and way.posted is not None]
-            known = any(message.known and message.stamp >= self._since_ns for message in told)
+            posted = [way.posted for way in self._ways if way.opened and way.posted is not None]
+            known = any(message.known and message.stamp >= self._since_ns for message in posted)
             return known and self._judged.kind == verdict.verdict
         judge = self.judge
         return judge is not None and judge.message.known and judge.judged.kind == verdict.verdict
@@ -499,7 +499,7 @@ class Peers:
             # each node that is heard has read a verdict of the kind that this one told
             known = told.kind == self._judged.kind != "" and all(
                 peer.message.read.judge == self._own and peer.message.read.stamp >= self._since_ns
-                for node, peer in self.heard.items()
+                for node, peer in self.others.items()
                 if self.quiet_s(node) < SILENT_AFTER_S and not peer.message.ended
             )
             message = replace(message, judgement=self._judged_bytes, known=known)
@@ -526,7 +526,7 @@ class Peers:
     @property
     def _shared(self) -> list[_Exchange]:
         """The places by which nodes can hear each other, as far as it is known."""
-        return self._ways if self._ways[-1].heard_any else self._ways[:1]
+        return self._ways if self._ways[-1].met_others else self._ways[:1]
 
     @property
     def where(self) -> str:
@@ -546,11 +546,13 @@ class Peers:
     @property
     def trouble(self) -> str:
         """Why the nodes do not hear each other, where that lasts; empty where they do."""
-        told = [way.trouble(self.now_ns()) for way in self._shared]
-        if not all(told):
+        troubles = [way.trouble(self.now_ns()) for way in self._shared]
+        if not all(troubles):
             return ""
         empty = [way for way in self._ways if way.opened and way not in self._shared]
-        return "; ".join([*(f"no other node was seen in {way.where}" for way in empty), told[0]])
+        return "; ".join(
+            [*(f"no other node was seen in {way.where}" for way in empty), troubles[0]]
+        )
 
     @property
     def same_number(self) -> tuple[str, ...] | None:

@@ -119,22 +119,22 @@ def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
     They are if one that the same process started has joined, which also tells the first rank of
     this node, or if that process failed itself: it had only waited for them.
     """
-    told = {beat.rank for beat in beats.values()}
+    ranks_known = {beat.rank for beat in beats.values()}
     found = dict(beats)
     for pid, beat in beats.items():
         if beat.rank is not None or beat.announced is None:
             continue
-        siblings = (one for one in beats.values() if one.parent_pid == beat.parent_pid)
+        siblings = (sibling for sibling in beats.values() if sibling.parent_pid == beat.parent_pid)
         firsts = {
-            one.rank - one.announced
-            for one in siblings
-            if one.rank is not None and one.announced is not None
+            sibling.rank - sibling.announced
+            for sibling in siblings
+            if sibling.rank is not None and sibling.announced is not None
         }
         parent = beats.get(beat.parent_pid)
         if not firsts and parent is not None and parent.ending == "raised":
             firsts = {0}
         rank = firsts.pop() + beat.announced if len(firsts) == 1 else None
-        if rank is not None and rank not in told:
+        if rank is not None and rank not in ranks_known:
             found[pid] = replace(beat, rank=rank, local_rank=beat.announced)
     return found
 
@@ -158,26 +158,32 @@ def find_ranks(
         and above.identity.world_size < (beat.world_size or 0)
     }
     ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
-    told = {pid: rank for pid, rank in ranked.items() if rank is not None}
+    by_pid = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
     # what ranks with a page, and launchers, started like themselves is none by its environment
-    others = {*told, *agents}
+    others = {*by_pid, *agents}
     others |= heirs_of(others, tree)
     for process in topmost_first:
         rank = process.identity.rank
         if process.pid not in others and process.python and rank is not None:
             found.setdefault(rank, _found_rank(process, None))
-    for pid, rank in told.items():
-        rivals = tuple(other for other, its in told.items() if its == rank and other != pid)
+    for pid, rank in by_pid.items():
+        rivals = tuple(other for other, its in by_pid.items() if its == rank and other != pid)
         found[rank] = replace(_found_rank(tree[pid], beats[pid]), rivals=rivals)
     if 0 not in found:  # a process becomes rank 0 without a launcher having said so
-        plain = [one for one in topmost_first if one.python and one.identity.launcher == "none"]
+        plain = [
+            process
+            for process in topmost_first
+            if process.python and process.identity.launcher == "none"
+        ]
         if found or numbered:
-            launched = (one for one in tree.values() if one.identity.launcher == "lightning")
-            parents = {one.parent_pid for one in launched if one.identity.rank}
-            plain = [one for one in plain if one.pid in parents]
+            launched = (
+                process for process in tree.values() if process.identity.launcher == "lightning"
+            )
+            parents = {process.parent_pid for process in launched if process.identity.rank}
+            plain = [process for process in plain if process.pid in parents]
         else:
-            plain = [one for one in plain if one.trains or one.pid in beats]
+            plain = [process for process in plain if process.trains or process.pid in beats]
         for main in plain[:1]:
             found[0] = FoundRank(
                 rank=0,
@@ -344,7 +350,7 @@ class ProcessTree:
         was killed. A page may outlive its process.
         """
         refs = filter(None, map(process_ref, self._root_pids))
-        roots = [one for one in refs if (one.pid, one.started_ticks) in self._started]
+        roots = [ref for ref in refs if (ref.pid, ref.started_ticks) in self._started]
         if roots:
             below = _without_our_own(descendants(*self._root_pids), self._root_pids)
             present = list(dict.fromkeys([*roots, *below])) if self._root_belongs else below
@@ -438,10 +444,10 @@ class ProcessTree:
             program = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
             if known is None or program:  # its memory and its executable go before it does
                 programs[ref.pid] = program
-        told = environments(programs)
+        by_pid = environments(programs)
         for ref, known in found.items():
             if ref.pid in programs:
-                environment = told[ref.pid]
+                environment = by_pid[ref.pid]
                 process = SeenProcess(
                     pid=ref.pid,
                     parent_pid=ref.parent_pid,

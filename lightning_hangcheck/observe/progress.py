@@ -57,7 +57,7 @@ class Progress:
 
     def __init__(self, now_ns: int) -> None:
         self.beats = False
-        self.last_progress_ns = self.last_told_ns = now_ns
+        self.last_progress_ns = self.last_reported_ns = now_ns
         self._active_ns = self._new_ns = now_ns
         self._elsewhere: set[str] = set()
         self._processor: tuple[ProcessorTime, int] | None = None
@@ -91,7 +91,7 @@ class Progress:
             self.beats, self._place = beat.beats > 0, (beat.phase, section)
             self._beat_ns, self._longest_silence_ns = beat.last_beat_ns, 0
             self.last_progress_ns = max(self.last_progress_ns, beat.last_beat_ns)
-            self.last_told_ns = max(self.last_told_ns, beat.last_beat_ns)
+            self.last_reported_ns = max(self.last_reported_ns, beat.last_beat_ns)
             self._elsewhere = set()
         self._longest_silence_ns = max(self._longest_silence_ns, now_ns - self._beat_ns)
 
@@ -117,7 +117,7 @@ class Progress:
 
     def read_collectives(self, moment_ns: int) -> None:
         """The rank began or ended a collective since it was last asked, however short it was."""
-        self.last_told_ns = max(self.last_told_ns, moment_ns)
+        self.last_reported_ns = max(self.last_reported_ns, moment_ns)
         self.saw_movement(moment_ns)
         self.saw_new(moment_ns)
 
@@ -145,9 +145,9 @@ class Progress:
         """Nanoseconds since the last progress."""
         return max(0, now_ns - self.last_progress_ns)
 
-    def untold_ns(self, now_ns: int) -> int:
+    def since_reported_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last told anything; looks at it are no word of its own."""
-        return max(0, now_ns - self.last_told_ns)
+        return max(0, now_ns - self.last_reported_ns)
 
     def idle_ns(self, now_ns: int) -> int:
         """Nanoseconds since the rank last used the processor or progressed."""

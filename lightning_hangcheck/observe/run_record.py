@@ -83,7 +83,7 @@ class WatchNotes(Struct, frozen=True, kw_only=True):
     written_ns: int
     ranks: tuple[RankNote, ...] = ()
     newest: Verdict | None = None
-    told_ns: int = 0
+    published_ns: int = 0
 
 
 DISK_LIMIT_S = 5.0
@@ -145,9 +145,9 @@ def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -
     write_atomically(evidence / CASE_FILE, encode_pretty(case))
     write_atomically(evidence / "stacks.txt", render_stacks(case).encode())
     make_private_folder(folder.numbered_verdict(number).parent)
-    told = encode_for_file(verdict)
-    write_atomically(folder.numbered_verdict(number), told)
-    write_atomically(folder.verdict_file, told)
+    data = encode_for_file(verdict)
+    write_atomically(folder.numbered_verdict(number), data)
+    write_atomically(folder.verdict_file, data)
 
 
 def save_page(

@@ -110,8 +110,8 @@ class WatchedRank:
         """Take the numbers of its collectives; others than before in this silence are progress."""
         known, since_ns = self._numbers, self._numbers_ns
         self._numbers, self._numbers_ns = known | numbers, moment_ns
-        moved = any(known.get(group, told) != told for group, told in numbers.items())
-        if moved and since_ns >= self.progress.last_told_ns:
+        moved = any(known.get(group, count) != count for group, count in numbers.items())
+        if moved and since_ns >= self.progress.last_reported_ns:
             self.progress.read_collectives(moment_ns)
 
     @property
@@ -144,7 +144,7 @@ class WatchedRank:
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
         """Add what a look saw of this rank's processes; children that are gone are forgotten."""
         present, self._functions.in_doubt = dict(samples), False
-        self._samples = {one: kept for one, kept in self._samples.items() if one in present}
+        self._samples = {pid: kept for pid, kept in self._samples.items() if pid in present}
         for target, taken in samples:
             kept = self._samples.setdefault(target, deque(maxlen=SAMPLES_KEPT))
             sample, of_rank = with_what_was_seen(taken, kept[-1]) if kept else taken, False
@@ -169,7 +169,7 @@ class WatchedRank:
         """
         beat, stack = self.beat, sample.stack
         if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
-            wakes = any(one != signal.SIGCHLD or has_children for one in beat.handled_signals)
+            wakes = any(number != signal.SIGCHLD or has_children for number in beat.handled_signals)
             alarm = signal.SIGALRM in beat.handled_signals
             kernel = replace(sample.kernel, catches_timers=wakes, catches_alarm=alarm)
             sample = replace(sample, kernel=kernel)
@@ -321,8 +321,8 @@ class WatchedRound:
     @property
     def count(self) -> int | None:
         """The launcher's own count of this round, None where it keeps none."""
-        told = (rank.found.start.number for rank in self.ranks.values())
-        return max((number for number in told if number is not None), default=None)
+        numbers = (rank.found.start.number for rank in self.ranks.values())
+        return max((number for number in numbers if number is not None), default=None)
 
     @property
     def world_size(self) -> int:
@@ -397,7 +397,9 @@ class WatchedRound:
             return None
         self.started_at = self.started_at if self.ranks else utc_now()
         # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
-        for before in [one for one, rank in self.ranks.items() if rank.found.pid == found.pid]:
+        for before in [
+            number for number, rank in self.ranks.items() if rank.found.pid == found.pid
+        ]:
             del self.ranks[before]
         if found.guessed:
             self.guessed_words = [] if words is None else words

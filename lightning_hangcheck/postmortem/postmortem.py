@@ -19,7 +19,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.log_book import LogBook
 from lightning_hangcheck.judge.verdict import COSTS_THE_JOB
-from lightning_hangcheck.judge.wording import UNTOLD_S
+from lightning_hangcheck.judge.wording import UNKNOWN_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
 from lightning_hangcheck.model.flight import FLIGHT_RECORD
@@ -205,7 +205,7 @@ def case_of(left: Left, run_id: str) -> Case:
             world_size=world_size,
         ),
         taken_at=utc(moment_of(max(last, default=0))),
-        taken_ns=int(UNTOLD_S * NANOSECONDS),
+        taken_ns=int(UNKNOWN_S * NANOSECONDS),
         ranks=tuple(
             _view(rank, dumps.get(rank), stacks.get(rank))
             for rank in sorted({*named, *range(min(world_size, MOST_LISTED))})
@@ -242,8 +242,8 @@ def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
         pid=pid,
         flight=flight,
         processes=(ProcessLook(pid=pid, role="rank", samples=(sample,)),),
-        silent_for_s=UNTOLD_S,
-        idle_for_s=UNTOLD_S,
+        silent_for_s=UNKNOWN_S,
+        idle_for_s=UNKNOWN_S,
     )
 
 

@@ -50,7 +50,7 @@ class Alarm:
     """
 
     def __init__(self) -> None:
-        self.standing: Verdict | None = None
+        self.verdict: Verdict | None = None
         self.case: Case | None = None
         self.advances_since_ns = 0
         self._raised_ns = 0
@@ -63,37 +63,37 @@ class Alarm:
     @property
     def proven(self) -> bool:
         """Whether a hang stands."""
-        return self.standing is not None and self.standing.verdict in PROVEN
+        return self.verdict is not None and self.verdict.verdict in PROVEN
 
     @property
     def suspected(self) -> str:
         """What is suspected, in a sentence; empty where nothing is, and where it is proven."""
-        suspects = self.standing is not None and self.standing.verdict == "suspect"
-        return self.standing.summary if self.standing is not None and suspects else ""
+        suspects = self.verdict is not None and self.verdict.verdict == "suspect"
+        return self.verdict.summary if self.verdict is not None and suspects else ""
 
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
         """Take the newest judgement, and return how to tell it; None where nothing in it is new."""
-        severity, standing = SEVERITY.get(verdict.verdict, 0), self.standing
+        severity, current = SEVERITY.get(verdict.verdict, 0), self.verdict
         if severity == 0:
             return None
-        if standing is not None:
-            known = SEVERITY[standing.verdict]
-            told = (standing.verdict, standing.culprits, standing.cause)
-            if told == (verdict.verdict, verdict.culprits, verdict.cause):
-                more = len(verdict.ranks) > len(standing.ranks)  # with nodes not heard before
-                self.standing = verdict if more else standing
+        if current is not None:
+            known = SEVERITY[current.verdict]
+            known_as = (current.verdict, current.culprits, current.cause)
+            if known_as == (verdict.verdict, verdict.culprits, verdict.cause):
+                more = len(verdict.ranks) > len(current.ranks)  # with nodes not heard before
+                self.verdict = verdict if more else current
                 return "silent" if more or closer else None
             # of ranks that poll alike some are awake at each look, or hardly get a processor: one
             # that only missed some of those that are stuck is no news while nobody waits for them
-            missed = set(standing.culprits) - set(verdict.culprits)
-            fewer = missed and set(verdict.culprits) <= set(standing.culprits)
-            fewer = fewer and verdict.cause == standing.cause and missed.isdisjoint(verdict.victims)
+            missed = set(current.culprits) - set(verdict.culprits)
+            fewer = missed and set(verdict.culprits) <= set(current.culprits)
+            fewer = fewer and verdict.cause == current.cause and missed.isdisjoint(verdict.victims)
             if severity < known or (severity == known and fewer and not self.proven):
                 return None
         else:
             self._silent_before_s = verdict.stalled_for_s
-        first = standing is None or standing.verdict not in PROVEN
-        self.standing = verdict
+        first = current is None or current.verdict not in PROVEN
+        self.verdict = verdict
         if severity < SEVERITY["hang"]:
             return "line"
         named_before = self._named and not first
@@ -118,14 +118,14 @@ class Alarm:
         Where none is seen anywhere, as their node is silent: whether those have that waited for
         them here. It waits a little after that: ranks that are asked to end advance, too.
         """
-        standing = self.standing
-        alive = {rank: one for rank, one in here.items() if one.process_exit is None}
-        seen = {rank: one.progress.last_progress_ns for rank, one in alive.items()}
+        current = self.verdict
+        alive = {rank: watched for rank, watched in here.items() if watched.process_exit is None}
+        seen = {rank: watched.progress.last_progress_ns for rank, watched in alive.items()}
         seen = {**(elsewhere or {}), **seen}
-        culprits = standing.culprits if standing is not None else ()
+        culprits = current.culprits if current is not None else ()
         asked = [rank for rank in culprits if rank in seen]
-        if standing is not None and elsewhere is not None and not here.keys() & culprits:
-            asked = asked or [rank for rank in standing.victims if rank in alive]
+        if current is not None and elsewhere is not None and not here.keys() & culprits:
+            asked = asked or [rank for rank in current.victims if rank in alive]
         if not asked or any(seen[rank] <= self._raised_ns for rank in asked):
             self.advances_since_ns = 0
             return False
@@ -134,36 +134,36 @@ class Alarm:
 
     def stalled_s(self, now_ns: int) -> float:
         """Return for how many seconds the job has stood still, by our own clock; 0 if it moves."""
-        standing = self.standing
-        if standing is None or standing.stalled_since is None or standing.verdict == "slow":
+        current = self.verdict
+        if current is None or current.stalled_since is None or current.verdict == "slow":
             return 0.0
-        return standing.stalled_for_s + (now_ns - self._raised_ns) / NANOSECONDS
+        return current.stalled_for_s + (now_ns - self._raised_ns) / NANOSECONDS
 
     def recovered(self, detected_at: str, since_ns: int) -> Verdict | None:
         """The culprits advance since a moment: return the verdict that ends the alarm."""
-        before_s = self.standing.stalled_for_s if self.standing is not None else 0.0
+        before_s = self.verdict.stalled_for_s if self.verdict is not None else 0.0
         return self.ended(detected_at, before_s + (since_ns - self._raised_ns) / NANOSECONDS)
 
     def ended(self, detected_at: str, silent_for_s: float) -> Verdict | None:
         """End the alarm, and return the verdict that says so; None if none stood."""
-        standing, self.standing = self.standing, None
-        if standing is None:
+        raised, self.verdict = self.verdict, None
+        if raised is None:
             return None
         called_s = max(0.0, silent_for_s - self._silent_before_s)
         return replace(
-            standing,
+            raised,
             verdict="recovered",
             detected_at=detected_at,
             stalled_for_s=round(silent_for_s, 3),
             remedies=(),
-            evidence=tuple(item for item in standing.evidence if item.kind != "lost"),
-            summary=f"moves again, was {CALLED[standing.verdict]} for {duration(called_s)} (silent "
-            f"for {duration(silent_for_s)}); what was seen: {standing.summary}",
+            evidence=tuple(item for item in raised.evidence if item.kind != "lost"),
+            summary=f"moves again, was {CALLED[raised.verdict]} for {duration(called_s)} (silent "
+            f"for {duration(silent_for_s)}); what was seen: {raised.summary}",
         )
 
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
         """After 2, 4, 8... minutes, return for how many seconds it stands; None between."""
-        kind = self.standing.verdict if self.standing is not None and wanted else None
+        kind = self.verdict.verdict if self.verdict is not None and wanted else None
         if kind != self._reminded_kind:
             self._reminded_kind, self._kind_since_ns = kind, now_ns
             self._remind_after_s = FIRST_REMINDER_S
@@ -186,7 +186,7 @@ class Shutdown:
         self._gone: frozenset[int] = frozenset()
 
     @property
-    def told(self) -> bool:
+    def was_asked(self) -> bool:
         """Whether somebody asked for it, and not only ranks show a signal that they got."""
         return self.asked is not None and not self._shown
 

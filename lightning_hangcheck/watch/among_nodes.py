@@ -60,7 +60,7 @@ class Meeting(NamedTuple):
     """
 
     places: tuple[NodesPlace, ...] = ()
-    told: str = ""
+    description: str = ""
     way_out: str = ""
 
 
@@ -103,8 +103,8 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
             why = f"{no_store}, no --nodes-dir; the nodes were given one --run-dir"
         places.append(_folder(Path(settings.run_dir) / NODES_FOLDER, job))
     where = places[0].where if places else "nowhere"
-    told = f"{where}: {why}; this is node {place.number} of {place.nnodes}"
-    return Meeting(tuple(places), told, "" if places else way_out)
+    sentence = f"{where}: {why}; this is node {place.number} of {place.nnodes}"
+    return Meeting(tuple(places), sentence, "" if places else way_out)
 
 
 def _folder(named: str | Path, job: str) -> FolderPlace:
@@ -144,7 +144,7 @@ class AmongNodes:
         self.peers = Peers(place, meetings, clock)
         self.peers.start()
         self._store = meetings[0].where
-        self._told_ns = 0
+        self._sent_ns = 0
         self.left: LeftRound | None = None
         self.round_end: RoundEnd | None = None
         self._mark = RoundMark()
@@ -169,7 +169,7 @@ class AmongNodes:
 
     def is_due(self, now_ns: int) -> bool:
         """Whether it is time to tell the others how things are."""
-        return now_ns - self._told_ns >= self.peers.pause_s * NANOSECONDS
+        return now_ns - self._sent_ns >= self.peers.pause_s * NANOSECONDS
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
         """Give a round the number that it has on the other nodes, where they know better."""
@@ -180,7 +180,7 @@ class AmongNodes:
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
         """Tell the other nodes."""
-        self._told_ns = own.taken_ns
+        self._sent_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
         judge, known = self.peers.judge, self.judged_with()
@@ -232,13 +232,13 @@ class AmongNodes:
         Where it judges, all; where it follows, that one and those in whose place it judges; alone,
         whom it followed last: silence says nothing where the place to meet is lost.
         """
-        role, heard, followed = self.peers.role, self.peers.heard, self.peers.followed
+        role, peers_known, followed = self.peers.role, self.peers.others, self.peers.followed
         if role.judges:
-            return heard
+            return peers_known
         judge = role.judge
         if judge is not None:
-            return {node: peer for node, peer in heard.items() if node <= judge}
-        return {node: peer for node, peer in heard.items() if node == followed}
+            return {node: peer for node, peer in peers_known.items() if node <= judge}
+        return {node: peer for node, peer in peers_known.items() if node == followed}
 
     def news(self) -> Verdict | None:
         """Return what the node has told since last asked that this one follows."""
@@ -258,7 +258,7 @@ class AmongNodes:
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have told since last asked what a look of theirs brought."""
         looked = {}
-        for node, peer in self.peers.heard.items():
+        for node, peer in self.peers.others.items():
             processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
             looked[node] = peer.received_ns - TAKEN_NS + max(moments) if moments else 0
@@ -282,12 +282,12 @@ class AmongNodes:
             return own
 
     def _with_others(self, own: Case) -> Case:
-        peers, heard = self.peers, self.judged_with()
+        peers, theirs = self.peers, self.judged_with()
         fell_silent = list(self._silent_nodes(own))
         if not self.judges:  # where the place to meet is lost, not to be heard says nothing
-            fell_silent = [one for one in fell_silent if one.reach == "unanswered"]
-        silent = [heard[one.number] for one in fell_silent]
-        there = [peer for peer in heard.values() if self.judges and not peers.silent_s(peer)]
+            fell_silent = [node for node in fell_silent if node.reach == "unanswered"]
+        silent = [theirs[node.number] for node in fell_silent]
+        there = [peer for peer in theirs.values() if self.judges and not peers.silent_s(peer)]
         joined = joining.join_peers(own, there, silent, self.place.number)
         gaps = list(map(joining.silence_gap, fell_silent))
         unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
@@ -307,18 +307,18 @@ class AmongNodes:
         return joining.with_silent_nodes(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
-        heard, peers = self.judged_with(), self.peers
-        silent = {node: peers.silent_s(peer) for node, peer in heard.items()}
-        there = [peer for node, peer in heard.items() if not silent[node]]
+        nodes, peers = self.judged_with(), self.peers
+        silent = {node: peers.silent_s(peer) for node, peer in nodes.items()}
+        there = [peer for node, peer in nodes.items() if not silent[node]]
         if not any(silent.values()):
             return
         others = [*own.ranks, *joining.views_of(there)]
         reaches = [*self._reach, *(reach for peer in there for reach in peer.message.reach)]
-        addresses = self._addresses_of_missed(heard)
+        addresses = self._addresses_of_missed(nodes)
         for node, seconds in silent.items():
             if seconds:
                 known = [reach for reach in reaches if reach.address in addresses.get(node, ())]
-                yield joining.silent_node(heard[node], seconds, known, others)
+                yield joining.silent_node(nodes[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
         """Return how the job ended on all nodes, where a rank failed here and this one judges.
@@ -354,7 +354,7 @@ class AmongNodes:
         """Return when ranks of other nodes last showed progress, by our monotonic clock."""
         return {
             rank: peer.received_ns - int(line.view.silent_for_s * NANOSECONDS)
-            for peer in self.peers.heard.values()
+            for peer in self.peers.others.values()
             if not self.peers.silent_s(peer)
             for line in peer.message.lines
             for rank in members(line.ranks)
@@ -373,7 +373,7 @@ class AmongNodes:
             alone = "the nodes do not hear each other, each gives a verdict of its own"
             log.once("nodes", f"{alone}: {peers.trouble}")
         if peers.same_number is not None:
-            theirs = [one for one in peers.same_number if one not in self._addresses]
+            theirs = [number for number in peers.same_number if number not in self._addresses]
             where = f" at {theirs[0][:LONGEST_ADDRESS]}" if theirs else ""
             log.once(
                 "same number",
@@ -381,21 +381,21 @@ class AmongNodes:
                 "it should be: give each node another --node-rank (or NODE_RANK)",
             )
         if self.judges:
-            others = list(peers.heard.values())
+            others = list(peers.others.values())
             for sentence in contradictions(own, self._mark, others, number):
                 log.once(sentence, sentence)
         if peers.role.waits:
             return  # who judges is known in a moment
-        heard, silent = self.judged_with(), {one.number: one for one in self._silent_nodes(own)}
+        known, silent = self.judged_with(), {node.number: node for node in self._silent_nodes(own)}
         for node in self._said_silent.keys() - silent.keys():
             before, gap = self._said_silent[node]
-            if node in heard and heard[node].received_ns != before:
+            if node in known and known[node].received_ns != before:
                 del self._said_silent[node]
-                if not heard[node].message.ended:
+                if not known[node].message.ended:
                     log.once(f"node {node} {before} again", f"{gap.what} is heard again")
-        for node, one in silent.items():
-            last_ns, gap = heard[node].received_ns, joining.silence_gap(one)
-            if one.reach != "unknown" or one.silent_s >= SAID_AFTER_S:
+        for node, quiet in silent.items():
+            last_ns, gap = known[node].received_ns, joining.silence_gap(quiet)
+            if quiet.reach != "unknown" or quiet.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
                 instead = "this node judges for all that are heard" if node < number else ""
                 if peers.role.judge is not None:
@@ -421,11 +421,11 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
 
 
 def contradictions(
-    own: Case, mark: RoundMark, heard: Sequence[PeerState], number: int
+    own: Case, mark: RoundMark, peers: Sequence[PeerState], number: int
 ) -> Iterator[str]:
     """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
     versions: dict[str, list[int]] = {}
-    for peer in heard:
+    for peer in peers:
         versions.setdefault(peer.message.software, []).append(peer.message.node)
     for version, nodes in versions.items():
         if version not in ("", __version__):
@@ -436,7 +436,7 @@ def contradictions(
             )
     size = own.run.world_size
     holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
-    for peer in heard if own.run.local_world_size is not None else ():
+    for peer in peers if own.run.local_world_size is not None else ():
         message, node = peer.message, peer.message.node
         if message.round != own.run.round or message.local_world_size is None:
             continue

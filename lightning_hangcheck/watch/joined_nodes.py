@@ -58,14 +58,14 @@ GOES_ON_S = 5.0
 
 
 def join_peers(
-    own: Case, heard: Iterable[PeerState], silent: Iterable[PeerState] = (), number: int = 0
+    own: Case, peers: Iterable[PeerState], silent: Iterable[PeerState] = (), number: int = 0
 ) -> Case:
     """Return the case of this node with the ranks of others, but for those of another round.
 
     Of nodes that are ``silent`` only who their ranks are, and how far they were.
     """
     started = own.run.local_world_size is not None
-    theirs = [peer for peer in heard if started and _belongs(peer, own)]
+    theirs = [peer for peer in peers if started and _belongs(peer, own)]
     known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
     for peer in theirs:
@@ -153,11 +153,11 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
     return replace(node, case=case)
 
 
-def wanted_of(heard: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
+def wanted_of(peers: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     """Return ranks of other nodes whose evidence is needed: one of each class that is silent."""
     if world_size <= FOLDED_ABOVE:
         return ()
-    lines = (line for peer in heard for line in peer.message.lines)
+    lines = (line for peer in peers for line in peer.message.lines)
     silent = (line for line in lines if line.view.silent_for_s >= CALM_BELOW_S)
     chosen, _ = odd_and_usual(together(silent))
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
@@ -186,14 +186,14 @@ def with_silent_nodes(
 
 
 def addresses_to_ask(
-    heard: Mapping[int, PeerState], own: Iterable[str], missed: Iterable[int]
+    peers: Mapping[int, PeerState], own: Iterable[str], missed: Iterable[int]
 ) -> dict[int, tuple[str, ...]]:
     """Return the addresses by which nodes that may have fallen silent alone are known."""
     known = Counter(own)
-    for peer in heard.values():
+    for peer in peers.values():
         known.update(set(peer.message.addresses))
     return {
-        node: tuple(address for address in heard[node].message.addresses if known[address] == 1)
+        node: tuple(address for address in peers[node].message.addresses if known[address] == 1)
         for node in missed
     }
 
@@ -203,10 +203,10 @@ def silent_node(
 ) -> SilentNode:
     """Say of a node that it fell silent, and what was known of it last."""
     there = list(reaches)
-    unanswered_s = max((one.unanswered_s for one in there if one.unanswered), default=0.0)
+    unanswered_s = max((peer.unanswered_s for peer in there if peer.unanswered), default=0.0)
     silences = [view.silent_for_s for view in others]
     reach: Reach = "unknown"
-    if any(one.heard_s < seconds - ANSWERED_LATER_S for one in there):
+    if any(peer.heard_s < seconds - ANSWERED_LATER_S for peer in there):
         reach = "answers"
     elif unanswered_s >= UNANSWERED_S:
         reach = "unanswered"
@@ -215,7 +215,7 @@ def silent_node(
     # how far its ranks were known to be
     beats = [view.beat for view in views_of([peer]) if view.beat is not None]
     marks = [beat.checkpoint for beat in beats if beat.checkpoint is not None]
-    mark = max(marks, key=lambda one: one.number, default=None)
+    mark = max(marks, key=lambda mark: mark.number, default=None)
     steps = [beat.step for beat in beats if beat.step is not None]
     known = [f"checkpoint {mark.number} ({mark.name})"] if mark is not None else []
     known += [f"step {max(steps)}"] if steps else []
@@ -229,9 +229,9 @@ def silent_node(
     )
 
 
-def views_of(heard: Iterable[PeerState]) -> Iterator[RankView]:
+def views_of(peers: Iterable[PeerState]) -> Iterator[RankView]:
     """Yield what nodes tell of their ranks, of those that stand alike one."""
-    return (line.view for peer in heard for line in peer.message.lines)
+    return (line.view for peer in peers for line in peer.message.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
@@ -323,7 +323,7 @@ class EndedRounds:
             else:
                 end = nodes.peers.judged.end
                 # it is of no other round, also where nodes count theirs otherwise
-                pids = {} if end is None else {one.rank: one.pid for one in end.verdict.ranks}
+                pids = {} if end is None else {rank.rank: rank.pid for rank in end.verdict.ranks}
                 same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
                 found = left.case, *end_round(*left)
                 if end is not None and same and end.round.number == left.case.run.round:
@@ -410,14 +410,14 @@ def mark_of(watched: WatchedRound) -> RoundMark:
 
 
 def agreed_number(
-    watched: WatchedRound, mark: RoundMark, heard: Iterable[PeerState], now_ns: int
+    watched: WatchedRound, mark: RoundMark, peers: Iterable[PeerState], now_ns: int
 ) -> int:
     """Return the number of the present round: never a smaller one than it has."""
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
     if not mark.store_port or not settled:
         return watched.number
     others = []
-    for peer in heard:
+    for peer in peers:
         message = peer.message
         began_s = message.mark.began_s + (now_ns - peer.received_ns) / NANOSECONDS
         same_size = message.round > watched.number and message.world_size == watched.world_size
@@ -426,8 +426,8 @@ def agreed_number(
             if not ranks & watched.ranks.keys():
                 others.append((message, ranks))
     numbers = [message.round for message, _ in others if message.mark.store_port == mark.store_port]
-    told = [*watched.ranks, *chain.from_iterable(ranks for _, ranks in others)]
-    if not numbers and sorted(told) == list(range(watched.world_size)):
+    every_rank = [*watched.ranks, *chain.from_iterable(ranks for _, ranks in others)]
+    if not numbers and sorted(every_rank) == list(range(watched.world_size)):
         # each rank of the job once: it is one start, at whatever stores
         numbers = [message.round for message, _ in others]
     return max(numbers, default=watched.number)

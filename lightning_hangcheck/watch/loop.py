@@ -158,7 +158,7 @@ class Watcher:
         self._roster.close()
         self._session.remove()  # a launcher may have been killed that would do it
 
-    def told_to_end(self, number: int, _: FrameType | None) -> None:
+    def asked_to_end(self, number: int, _: FrameType | None) -> None:
         """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
         self._signal = signal.Signals(number).name
 
@@ -175,9 +175,9 @@ class Watcher:
         if look is not None and not look.samples:
             self._gaps, look, failed = look.gaps, None, True
         if failed:  # the next one comes as if it had brought nothing, not at once
-            suspicious = self._alarm.standing is not None
+            suspicious = self._alarm.verdict is not None
             self._schedule.looked(self._look_begun_ns, suspicious=suspicious)
-        self._roster.end_asked = self._shutdown.told
+        self._roster.end_asked = self._shutdown.was_asked
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
             self._updated_ns = now_ns
             with self._faults.of("the ranks' pages and processes"):
@@ -201,7 +201,7 @@ class Watcher:
             if not self._ending:
                 self._slow.read(alive, now_ns, lapsed=lapsed)
             # each node compares its own ranks, and speaks of them only while no alarm stands
-            if not self._ending and self._alarm.standing is None and self._shutdown.asked is None:
+            if not self._ending and self._alarm.verdict is None and self._shutdown.asked is None:
                 self._slow.tell(alive, now_ns, lambda: self._own_case(self._roster.round, now_ns))
         with self._faults.of("a look"):
             self._look_if_due(now_ns)
@@ -244,17 +244,17 @@ class Watcher:
                 self._nodes.tell(ended, None, ended=True)
                 ended = self._nodes.join_end(ended)
                 self._nodes.close()
-        standing, asked = self._alarm.standing, self._shutdown.asked
+        alarm, asked = self._alarm.verdict, self._shutdown.asked
         case = replace(ended, exit_code=exit_code, left_running=left_running, asked_end=asked)
-        well = standing is not None and ended_well(case)
+        well = alarm is not None and ended_well(case)
         if well and asked is None:
             self._tell_recovery(self._alarm.advances_since_ns or now_ns)
         verdict = self._verdict_of(case)
         killed = bool(self._alarm.suspected) and not well and verdict.verdict == "finished"
-        if standing is not None and (self._alarm.proven or killed):
+        if alarm is not None and (self._alarm.proven or killed):
             asked_ns = self._shutdown.asked_ns if asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
-            verdict = standing
+            verdict = alarm
         else:
             telling: Telling = "line" if verdict.verdict == "finished" else "report"
             self._writer.publish(case, verdict, telling)
@@ -288,7 +288,7 @@ class Watcher:
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self._shutdown.end_round())
-            hang = self._alarm.standing if self._alarm.proven else None
+            hang = self._alarm.verdict if self._alarm.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang))
             self._slow.close()
             self._begin_round()
@@ -326,7 +326,7 @@ class Watcher:
                 more = self._nodes.looked_elsewhere()  # their looks say when to judge
             if more:
                 self._judge(now_ns)
-        if self._alarm.standing is None or (self._follows and not self._alone):
+        if self._alarm.verdict is None or (self._follows and not self._alone):
             return
         there = self._nodes.elsewhere() if self._nodes is not None else None
         passed = self._alarm.has_passed(ranks, there, now_ns)
@@ -348,18 +348,18 @@ class Watcher:
         if not self._unsure:
             with self._faults.of("a verdict"):
                 self._judge(now_ns, closer=look.closer)
-        standing = self._alarm.standing
+        alarm = self._alarm.verdict
         seen: tuple[object, ...] = ()
-        if standing is not None:
+        if alarm is not None:
             # it changes once somebody moves whom the alarm is about, or it becomes another
-            about = {*standing.culprits, *standing.victims} or watched.ranks.keys()
+            about = {*alarm.culprits, *alarm.victims} or watched.ranks.keys()
             ranks = [rank for number, rank in watched.ranks.items() if number in about]
-            marks = ((one.progress.last_progress_ns, one.progress.last_new_ns) for one in ranks)
-            seen = (standing.verdict, *marks)
+            marks = ((rank.progress.last_progress_ns, rank.progress.last_new_ns) for rank in ranks)
+            seen = (alarm.verdict, *marks)
         moved, self._seen = seen != self._seen, seen
         self._schedule.looked(
             self._look_begun_ns,
-            suspicious=standing is not None,
+            suspicious=alarm is not None,
             moved=moved or self._unsure,
             stood_still=any(still),
             cost_s=self._looker.cost_s,
@@ -425,7 +425,7 @@ class Watcher:
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
         """Tell what became of the job while a hang stood, with the evidence of that hang."""
-        raised, hang = self._alarm.case, self._alarm.standing
+        raised, hang = self._alarm.case, self._alarm.verdict
         if raised is None or hang is None:
             return
         after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
@@ -466,12 +466,12 @@ class Watcher:
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
         ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
-        standing, closer = self._alarm.standing, tuple[int, ...]()
+        alarm, closer = self._alarm.verdict, tuple[int, ...]()
         # local variables on request only, and of ranks that a suspicion names
-        values = standing.culprits if self._settings.locals and standing is not None else ()
-        if standing is not None and self._alarm.proven and standing is not self._seen_closer:
+        values = alarm.culprits if self._settings.locals and alarm is not None else ()
+        if alarm is not None and self._alarm.proven and alarm is not self._seen_closer:
             # native calls cost a pause: only of ranks that a hang names, and once a verdict
-            self._seen_closer, closer = standing, standing.culprits[:MOST_SEEN_CLOSER]
+            self._seen_closer, closer = alarm, alarm.culprits[:MOST_SEEN_CLOSER]
         self._look_begun_ns = now_ns
         self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
@@ -523,7 +523,7 @@ class Watcher:
             if place is not None and news:
                 self._place = place
                 meeting = meeting_of(place, self._settings)
-                self._met = files.meeting = meeting.told
+                self._met = files.meeting = meeting.description
                 files.node = place.number
                 if self._nodes is not None:
                     self._nodes.close()
@@ -532,8 +532,8 @@ class Watcher:
                 if meeting.way_out and not self._settings.quiet:
                     log.once(
                         "nowhere to meet",
-                        f"the nodes of this job meet {meeting.told}; each gives a verdict of its "
-                        f"own; {meeting.way_out}",
+                        f"the nodes of this job meet {meeting.description}; each gives a verdict "
+                        f"of its own; {meeting.way_out}",
                     )
         nodes = self._nodes
         if nodes is not None and nodes.peers.moved:
@@ -548,9 +548,9 @@ class Watcher:
             stands=alarm.proven, known=lambda verdict: nodes is None or nodes.all_know(verdict)
         )
         stood_s = alarm.reminder(now_ns, wanted=self._shutdown.asked is None)
-        if alarm.standing is not None and stood_s is not None:
+        if alarm.verdict is not None and stood_s is not None:
             folder = str(self._writer.folder.path)
-            self._writer.say(render_reminder(alarm.standing, stood_s, folder))
+            self._writer.say(render_reminder(alarm.verdict, stood_s, folder))
         if self._settings.console != "off":
             pids = {rank.found.rank: rank.found.pid for rank in self._roster.round.alive}
             news = self._start_states.news(pids, now_ns)

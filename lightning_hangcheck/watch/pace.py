@@ -61,8 +61,8 @@ class JobPace:
         self._slow_after_s = slow_after_s
         self._ranks: dict[int, _RankPace] = {}
         self._slow: dict[int, _RankPace] = {}
-        self._told: tuple[int, ...] = ()
-        self._told_since_ns = 0
+        self._reported: tuple[int, ...] = ()
+        self._reported_since_ns = 0
         self._asked = 0
 
     def read(self, beats: Mapping[int, Beat], now_ns: int) -> None:
@@ -83,7 +83,7 @@ class JobPace:
         """Return who is slow, once that can be judged and after each further stretch, or None."""
         slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
-        if self._told or not slow or asked == self._asked:
+        if self._reported or not slow or asked == self._asked:
             return None
         waited = max(pace.count - pace.slow_since for pace in slow.values())
         paced = [pace for pace in self._ranks.values() if pace.count]
@@ -98,22 +98,22 @@ class JobPace:
 
     def tell(self) -> None:
         """What `slowness` has just returned was told."""
-        self._told = tuple(self._slow)
-        self._told_since_ns = min(pace.slow_from_ns for pace in self._slow.values())
+        self._reported = tuple(self._slow)
+        self._reported_since_ns = min(pace.slow_from_ns for pace in self._slow.values())
         for pace in self._slow.values():
             pace.tell()
 
     def recovered_s(self, now_ns: int) -> float | None:
         """Ask once whether the pace is back that was told as lost, and for how long it was lost."""
-        paces = (self._ranks.get(rank) for rank in self._told)
-        blamed = [pace for pace in paces if pace is not None and pace.told]
+        paces = (self._ranks.get(rank) for rank in self._reported)
+        blamed = [pace for pace in paces if pace is not None and pace.reported]
         if not all(pace.is_back for pace in blamed):
             return None
-        self._told = ()
+        self._reported = ()
         for pace in blamed:
-            pace.told = False
+            pace.reported = False
             pace.interrupt()
-        return (now_ns - self._told_since_ns) / NANOSECONDS if blamed else None
+        return (now_ns - self._reported_since_ns) / NANOSECONDS if blamed else None
 
 
 class _RankPace:
@@ -129,7 +129,7 @@ class _RankPace:
         self._since: StepTimes | None = None
         self._since_ns = 0
         self._between_loops = self._in_parts = False
-        self._told_levels: list[float] = []
+        self._reported_levels: list[float] = []
         self._begin_loop()
 
     def _begin_loop(self) -> None:
@@ -138,7 +138,7 @@ class _RankPace:
         self._unlearnt: deque[float] = deque()
         self._longest_s = 0.0
         self._learnt = 0
-        self.told = False
+        self.reported = False
         self.count = self.slow_since = 0
 
     def read(self, beat: Beat, now_ns: int) -> None:
@@ -166,11 +166,11 @@ class _RankPace:
         self._since, self._since_ns = sums, now_ns
         if step.seconds <= 0:
             return
-        if len(self._recent) == WINDOW and not self.told:
+        if len(self._recent) == WINDOW and not self.reported:
             self._usual.append(self._recent[0][1])
         self._recent.append((began_ns, step))
         self.count += 1
-        if len(self._recent) < WINDOW or self.told:
+        if len(self._recent) < WINDOW or self.reported:
             return
         level_s = self._level_s
         ready = self._learnt >= LEARNT and level_s >= SLOW * self._known_s
@@ -188,8 +188,8 @@ class _RankPace:
         self.slow_since = 0
 
     def tell(self) -> None:
-        self._told_levels.append(self._level_s)
-        self.told = True
+        self._reported_levels.append(self._level_s)
+        self.reported = True
 
     @property
     def is_back(self) -> bool:
@@ -225,8 +225,8 @@ class _RankPace:
 
     @property
     def _known_s(self) -> float:
-        told = sorted(self._told_levels, reverse=True)
-        again = told[TIMES_NEWS - 1] if len(told) >= TIMES_NEWS else 0.0
+        levels = sorted(self._reported_levels, reverse=True)
+        again = levels[TIMES_NEWS - 1] if len(levels) >= TIMES_NEWS else 0.0
         return max(self._longest_s, again)
 
 
@@ -304,7 +304,7 @@ class SlowTelling:
         self._found: Slowness | None = None
         self._found_ns = self._look_ns = 0
         self._glances = Glances()
-        self._told: Verdict | None = None
+        self._reported: Verdict | None = None
 
     def read(self, alive: Sequence[WatchedRank], now_ns: int, *, lapsed: bool) -> None:
         """Take a reading."""
@@ -317,16 +317,16 @@ class SlowTelling:
         """Tell what is new; to be asked only while no alarm stands."""
         slow_s = self._pace.recovered_s(now_ns)
         if slow_s is not None:
-            told, self._told, self._found = self._told, None, None
+            telling, self._reported, self._found = self._reported, None, None
             # where something graver was told since, that was over in its own way
-            if told is not None and self._writer.newest is told:
+            if telling is not None and self._writer.newest is telling:
                 back = replace(
-                    told,
+                    telling,
                     verdict="recovered",
                     detected_at=utc_now(),
                     remedies=(),
                     summary=f"steps have their own pace again, after {duration(slow_s)}; "
-                    f"what was seen: {told.summary}",
+                    f"what was seen: {telling.summary}",
                 )
                 self._writer.publish(case(), back, "line")
         found = self._found
@@ -342,7 +342,7 @@ class SlowTelling:
             self._found = None
             judged, verdict = _judged(case(), self._glances.added_to(found))
             if verdict.verdict == "slow":
-                self._told = verdict
+                self._reported = verdict
                 self._writer.publish(judged, verdict, "line")
 
     def close(self) -> None:

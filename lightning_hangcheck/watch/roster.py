@@ -86,7 +86,7 @@ class CollectiveReadings:
             return
         for rank in alive:
             path = self._servers / str(rank.found.pid)
-            silent = rank.progress.untold_ns(now_ns) > NUMBERS_EVERY_S * NANOSECONDS
+            silent = rank.progress.since_reported_ns(now_ns) > NUMBERS_EVERY_S * NANOSECONDS
             if silent and path.exists():
                 self._pending[rank] = self._pool.submit(ask, path)
         self._begun_ns = now_ns if self._pending else self._begun_ns
@@ -328,14 +328,14 @@ class StartStates:
 
     def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
         """Return the report of ranks once all have spoken, or have had the time for it."""
-        told = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
-        if not told or not self._shown.isdisjoint(pids.values()):
+        states = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
+        if not states or not self._shown.isdisjoint(pids.values()):
             return None
         self._since_ns = self._since_ns or now_ns
-        if len(told) < len(pids) and now_ns - self._since_ns < PATIENCE_NS:
+        if len(states) < len(pids) and now_ns - self._since_ns < PATIENCE_NS:
             return None
         self._shown, self._since_ns = set(pids.values()), None
-        return render_start(told, pids.keys() - told.keys())
+        return render_start(states, pids.keys() - states.keys())
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
@@ -345,7 +345,7 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
         alone = replace(verdict, summary=own_end(case))
         return verdict, describe_round(number, started_at, alone)
     hung = f"it hung: {hang.summary}"
-    told = replace(
+    ending = replace(
         hang,
         verdict="crashed",
         detected_at=verdict.detected_at,
@@ -354,7 +354,7 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
         ranks=verdict.ranks,
         summary=end_of_round(hung, case.run),
     )
-    return told, describe_round(number, started_at, replace(hang, summary=hung))
+    return ending, describe_round(number, started_at, replace(hang, summary=hung))
 
 
 def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:

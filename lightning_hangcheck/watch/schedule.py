@@ -78,10 +78,10 @@ class Schedule:
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
         """Say whether to look now, by the rank that has told nothing for longest."""
-        silent = max(alive, key=lambda rank: rank.progress.untold_ns(now_ns), default=None)
+        silent = max(alive, key=lambda rank: rank.progress.since_reported_ns(now_ns), default=None)
         if silent is None:
             return False
-        silent_s = silent.progress.untold_ns(now_ns) / NANOSECONDS
+        silent_s = silent.progress.since_reported_ns(now_ns) / NANOSECONDS
         if silent_s < self._look_after_s and not self._looks:
             self.calm()
             self._passed = 0

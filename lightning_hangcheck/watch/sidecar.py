@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         sidecar = Watcher(session, from_environment(os.environ), _settle(session))
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, sidecar.told_to_end)
+            signal.signal(number, sidecar.asked_to_end)
         # all that was imported stays: looking through it for garbage took a fifth of a tick
         gc.freeze()
         gc.set_threshold(MOST_NEW_OBJECTS)

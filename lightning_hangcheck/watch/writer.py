@@ -87,7 +87,7 @@ LONGEST_TEXT = 2000
 
 
 @dataclass
-class _Told:
+class _Publication:
     """A verdict on its way out: due once its saving was ``tried``, or took too long."""
 
     verdict: Verdict
@@ -123,15 +123,15 @@ class Writer:
     ) -> None:
         self.folder = folder
         self.newest: Verdict | None = None
-        self.told_ns = 0
+        self.published_ns = 0
         self.stalls = Stalls()
         self._journals = Carrier(journals, partial(prepare_run_folder, folder), seen)
         self._quiet = quiet
         self._tell_launcher = tell_launcher
         self._ends_the_job = ends_the_job
         self._reported = False
-        self._unsaid: deque[_Told] = deque()
-        self._hang: _Told | None = None
+        self._unsaid: deque[_Publication] = deque()
+        self._hang: _Publication | None = None
         self._number: int | None = None
         self._unsaved: tuple[Gap, ...] = ()
         self._page: Callable[[], object] | None = None
@@ -160,12 +160,12 @@ class Writer:
         self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
     ) -> None:
         """Have a verdict saved with its evidence, and told after that."""
-        self.newest, self.told_ns = verdict, time.monotonic_ns()
-        self.stalls.take(verdict, self.told_ns)
+        self.newest, self.published_ns = verdict, time.monotonic_ns()
+        self.stalls.take(verdict, self.published_ns)
         by_s = time.monotonic() + TOLD_AFTER_S
-        told = _Told(verdict, self._text(case, verdict, telling), hang, by_s)
-        self._unsaid.append(told)
-        self._hang = self._hang if hang is None else told
+        news = _Publication(verdict, self._text(case, verdict, telling), hang, by_s)
+        self._unsaid.append(news)
+        self._hang = self._hang if hang is None else news
 
         def save() -> None:
             """Number it behind those of an earlier sidecar of this run: none is overwritten."""
@@ -175,7 +175,7 @@ class Writer:
                     self._number = max(numbers, default=0)
                 self._number += 1
                 save_verdict(self.folder, self._number, case, verdict)
-                told.saved_as = self._number
+                news.saved_as = self._number
                 goes_on = not case.ended and case.aftermath is None
                 self._page = partial(
                     save_page, self.folder, self._number, case, verdict, goes_on=goes_on
@@ -186,7 +186,7 @@ class Writer:
                 self._unsaved = (Gap(what, None, why, "saved_evidence"),)
                 raise
             finally:
-                told.tried = True
+                news.tried = True
 
         self.save(save)
 
@@ -445,7 +445,7 @@ class RunFiles:
         self._records: dict[tuple[int, int], RankRecord] = {}
         self._versions: dict[str, str] = {}
         self._recorded: object = None
-        self._told_ns = self._noted_ns = self._measured_ns = 0
+        self._published_ns = self._noted_ns = self._measured_ns = 0
         metrics = settings.prometheus
         self._metrics = None if metrics is None else NewestOnly(Path(metrics).absolute())
 
@@ -458,7 +458,9 @@ class RunFiles:
         """Write what is due."""
         # run.json: if a rank appeared or changed its process since, or a round ended
         watched = self._roster.round
-        pids = [(rank, one.found.pid) for rank, one in sorted(watched.ranks.items())]
+        pids = [
+            (rank, watched_rank.found.pid) for rank, watched_rank in sorted(watched.ranks.items())
+        ]
         where = (self.meeting, self.node)
         shown = (watched.number, watched.world_size, pids, earlier, where)
         if shown != self._recorded:
@@ -470,8 +472,8 @@ class RunFiles:
                 ranks=tuple(RankPlace(rank=rank, host=watched.host, pid=pid) for rank, pid in pids),
             )
             self._save_record((*earlier, present) if pids else earlier)
-        news = self._writer.told_ns != self._told_ns
-        self._told_ns = self._writer.told_ns
+        news = self._writer.published_ns != self._published_ns
+        self._published_ns = self._writer.published_ns
         if news or now_ns - self._noted_ns >= NOTES_EVERY_S * NANOSECONDS:
             self._noted_ns = now_ns
             self._write_notes(now_ns)
@@ -541,7 +543,7 @@ class RunFiles:
                 or rank_record(rank, watched.host)
                 for rank in found
             }
-            ranks = tuple(one for _, one in sorted(self._records.items()))
+            ranks = tuple(record for _, record in sorted(self._records.items()))
             whole = replace(record, versions=self._versions, ranks=ranks, **end)
             write_atomically(self._session.run_folder.run_file, encode_pretty(whole))
 
@@ -551,7 +553,7 @@ class RunFiles:
         notes = WatchNotes(
             written_ns=now_ns,
             newest=self._writer.newest,
-            told_ns=self._writer.told_ns,
+            published_ns=self._writer.published_ns,
             ranks=tuple(
                 RankNote(
                     rank=rank.found.rank,
@@ -580,11 +582,11 @@ class RunFiles:
         exit_code: int | None = None,
     ) -> bytes:
         """As things are now, or as the run ended with a verdict."""
-        now_s, told = time.time(), verdict or alarm.standing
-        stands = told is not None and told is alarm.standing
+        now_s, shown = time.time(), verdict or alarm.verdict
+        stands = shown is not None and shown is alarm.verdict
         return metrics_text(
             run_id=self._writer.folder.run_id,
-            standing=None if told is None else told.verdict,
+            standing=None if shown is None else shown.verdict,
             stall_s=alarm.stalled_s(now_ns) if stands else 0.0,
             progress={
                 number: now_s - rank.progress.silent_ns(now_ns) / NANOSECONDS
@@ -628,6 +630,6 @@ def offloaded(folder: RunFolder) -> tuple[str, ...]:
     """Return what the ranks' journals tell of offloaded models; touches the disk."""
     found: dict[str, None] = {}
     for journal in sorted(folder.journals.glob("*.jsonl")):
-        told = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
-        found.update(dict.fromkeys(told))
+        words = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
+        found.update(dict.fromkeys(words))
     return tuple(found)

@@ -153,7 +153,7 @@ def _first_node(path: Path, nnodes: int, made: Made) -> AtFirst:
     del words
     started = time.process_time()
     peers.take_turn()
-    wanted = wanted_of(peers.heard.values(), own.run.world_size)
+    wanted = wanted_of(peers.others.values(), own.run.world_size)
     heard_s = time.process_time() - started
     nodes = {rank // RANKS_A_NODE for rank in wanted}
     asked = {key_of(node): pack(_word(node, nnodes, made, wanted=wanted)) for node in nodes}
@@ -162,7 +162,7 @@ def _first_node(path: Path, nnodes: int, made: Made) -> AtFirst:
     peers.take_turn()
     heard_s += time.process_time() - started
     started = time.process_time()
-    case = join_peers(own, peers.heard.values())
+    case = join_peers(own, peers.others.values())
     joined_s = time.process_time() - started
     verdict = judge(case)
     judged_s = time.process_time() - started - joined_s

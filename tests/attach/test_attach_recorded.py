@@ -132,7 +132,7 @@ HANG = Verdict(
 
 TOLD_NS = WRITTEN_NS - 30 * NANOSECONDS
 
-NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG, told_ns=TOLD_NS)
+NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG, published_ns=TOLD_NS)
 
 
 def after(seconds: float) -> int:

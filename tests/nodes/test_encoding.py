@@ -408,11 +408,11 @@ def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence
     first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
     hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
     assert hears.take(1, first)
-    assert hears.heard[1].message.lines[0].view.processes
-    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.heard[1].memory)
+    assert hears.others[1].message.lines[0].view.processes
+    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.others[1].memory)
     assert hears.take(2, second)
-    assert hears.heard[2].message.gaps == (TOO_LARGE,)
-    assert not hears.heard[2].message.lines[0].view.processes
+    assert hears.others[2].message.gaps == (TOO_LARGE,)
+    assert not hears.others[2].message.lines[0].view.processes
     monkeypatch.setattr(peers, "MOST_MEMORY", 0)
     assert not hears.take(3, third)
     assert "more memory" in hears.unused[3]

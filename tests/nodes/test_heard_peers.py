@@ -123,7 +123,7 @@ class Job:
         others = set(range(1, len(self.nodes)))
         self.tell_until(
             lambda: (
-                set(self.nodes[0].heard) == others
+                set(self.nodes[0].others) == others
                 and all(node.role == Role(judge=0) for node in self.nodes[1:])
             ),
             "the nodes to meet in the store",
@@ -169,7 +169,7 @@ def test_the_lowest_of_those_that_are_heard_judges_and_all_others_follow_it(
         nodes.tell_until(nodes.settled, f"the lowest node but {silent} to judge")
         first = min(nodes.roles())
         nodes.tell_until(
-            lambda first=first: nodes.nodes[first].heard.keys() >= nodes.roles().keys() - {first},
+            lambda first=first: nodes.nodes[first].others.keys() >= nodes.roles().keys() - {first},
             "it to hear all others",
         )
 
@@ -199,7 +199,7 @@ def test_who_begins_to_judge_calls_nobody_silent_before_it_has_listened_itself()
     for _ in range(int(SILENT_AFTER_S) + 10):
         nodes.turn()
         node = nodes.nodes[1]
-        said += [n for n, one in node.heard.items() if node.role.judges and node.silent_s(one)]
+        said += [n for n, one in node.others.items() if node.role.judges and node.silent_s(one)]
     assert set(said) == {0}
     assert nodes.settled()
 
@@ -224,8 +224,8 @@ def test_whoever_loses_the_store_goes_on_in_the_folder_and_is_heard(
     meeting.turns(30)
     assert meeting.settled()
     first = meeting.nodes[0]
-    assert set(first.heard) == {1, 2}
-    assert not any(first.silent_s(one) for one in first.heard.values())
+    assert set(first.others) == {1, 2}
+    assert not any(first.silent_s(one) for one in first.others.values())
     assert "folder" in first.where
 
 
@@ -236,7 +236,7 @@ def test_where_the_first_node_is_lost_with_the_store_the_next_one_judges_in_the_
     _, second, third = meeting.nodes
     meeting.lose_first()
     meeting.tell_until(
-        lambda: meeting.settled() and set(second.heard) >= {2}, "the second node to judge for both"
+        lambda: meeting.settled() and set(second.others) >= {2}, "the second node to judge for both"
     )
     assert [node.trouble for node in (second, third)] == ["", ""]
     assert all(node.moved and "folder" in node.where for node in (second, third))
@@ -248,11 +248,11 @@ def test_what_an_earlier_job_left_is_nobody_and_of_two_words_of_a_node_the_newer
     nodes.silent = {1}
     nodes.values["node-1"] = pack(message_of(job(rank(1, IN_BARRIER)), 1, 1))
     nodes.turns(10)
-    assert nodes.nodes[0].heard == {}
+    assert nodes.nodes[0].others == {}
     for stamp in (9, 5):
         nodes.values["node-1"] = pack(message_of(job(rank(1, IN_BARRIER)), 1, stamp))
         nodes.turn()
-    assert nodes.nodes[0].heard[1].message.stamp == 9
+    assert nodes.nodes[0].others[1].message.stamp == 9
 
 
 def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
@@ -269,7 +269,7 @@ def test_bytes_that_are_no_word_are_said_once_and_harm_nobody(
         message = message_of(job(rank(2, IN_BARRIER)), 2, stamp)
         nodes.values["node-2"] = pack(replace(message, lines=(odd,)))
         nodes.turn()
-    assert (set(nodes.nodes[0].heard), set(nodes.nodes[0].unused)) == ({3}, {1, 2})
+    assert (set(nodes.nodes[0].others), set(nodes.nodes[0].unused)) == ({3}, {1, 2})
     said = capfd.readouterr().err
     assert said.count("what node 1 tells is not used") <= 1, "it is said once by a process"
     assert "nodes do not hear each other" not in said

@@ -62,10 +62,10 @@ def test_what_a_rank_tells_and_what_looks_saw_is_progress() -> None:
     told, seen = Progress(0), Progress(0)
     told.read_collectives(7 * SECOND)  # another number of its collectives
     assert silence(told, 9.0) == 2.0
-    assert told.untold_ns(9 * SECOND) == told.circling_ns(9 * SECOND) == 2 * SECOND
+    assert told.since_reported_ns(9 * SECOND) == told.circling_ns(9 * SECOND) == 2 * SECOND
     seen.saw_movement(7 * SECOND)
     assert silence(seen, 9.0) == 2.0
-    assert seen.untold_ns(9 * SECOND) == 9 * SECOND, "no word of the rank"
+    assert seen.since_reported_ns(9 * SECOND) == 9 * SECOND, "no word of the rank"
 
 
 def test_a_pause_in_which_a_look_saw_the_rank_elsewhere_is_none_of_the_place() -> None:

@@ -148,7 +148,7 @@ def test_whose_progress_ends_an_alarm(
 ) -> None:
     """That of its culprits; others move on their way out, too. It waits a little after that."""
     alarm = Alarm()
-    alarm.standing = judge(BLAMED)
+    alarm.verdict = judge(BLAMED)
     alarm.raised(replace(BLAMED, taken_ns=RAISED_NS))
     assert not alarm.has_passed(here(at_ns), elsewhere(at_ns), 100)
     assert (alarm.advances_since_ns == 100) == (asked and at_ns > RAISED_NS)

@@ -166,16 +166,16 @@ def test_where_the_nodes_meet(place: NodePlace, asked: Settings, kinds: Any, tol
     """A folder that was named for it goes before all; in a run folder they go on if it is lost."""
     found = meeting_of(place, asked)
     assert [type(one) for one in found.places] == kinds
-    assert found.told.startswith(told)
-    assert found.told.endswith(f"; this is node 1 of {place.nnodes}" if kinds else "")
+    assert found.description.startswith(told)
+    assert found.description.endswith(f"; this is node 1 of {place.nnodes}" if kinds else "")
 
 
 @pytest.mark.parametrize("secret", ["", "short"])
 def test_nothing_is_served_without_a_secret(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SHARED_BY_NODES, secret)
     without = meeting_of(SLURM, OFFERED)
-    assert (without.places, without.told[:9]) == ((), "nowhere: ")
-    assert "needs a secret" in without.told
+    assert (without.places, without.description[:9]) == ((), "nowhere: ")
+    assert "needs a secret" in without.description
     assert f"export {SHARED_BY_NODES}=" in without.way_out
     in_folder = meeting_of(SLURM, IN_RUN_DIR)
     assert [type(one) for one in in_folder.places] == [FolderPlace]

@@ -1,8 +1,8 @@
-"""collective_mismatch, rank_diverged, uneven_work: the ranks' ways part in a collective.
+"""collective_mismatch, rank_diverged, uneven_work: ranks diverge in a collective.
 
-Ranks walk the same code, yet meet with other operations or shapes; a rank makes a collective that
-the others don't make there, or skips one; a rank ran out of work and left the loop that the others
-are in. An object of multiprocessing that ranks share is a place where they meet, too. And
+Ranks walk the same code but meet with other operations or shapes; or a rank makes a collective that
+the others do not make there, or skips one; or a rank ran out of work and left the loop that the
+others are in. A multiprocessing object that ranks share is a meeting place, too. Also
 thread_deadlock of several ranks: each keeps a lock that the other's collective needs.
 """
 
@@ -19,8 +19,8 @@ from lightning_hangcheck.judge.divergence import (
     Divergence,
     find_diverged,
     handles_anew,
-    parted_by_test,
-    parting_tests,
+    separated_by_test,
+    separating_tests,
 )
 from lightning_hangcheck.judge.exits import asked_by
 from lightning_hangcheck.judge.frames import (
@@ -92,10 +92,10 @@ TOLD_BY: dict[Basis, str] = {
 
 
 @rule("collective_mismatch", "rank_diverged", "uneven_work", order=40, needs=("stacks",))
-def ways_parted(situation: Situation, parted: Divergence) -> Finding:
-    """Blame the ranks that departed: nobody could end it, by the record.
+def diverged_in_collective(situation: Situation, parted: Divergence) -> Finding:
+    """Blame the ranks that diverged; the record proves that nobody could end the wait.
 
-    Unless a device that is asked may still work, or a helper thread of a rank comes to it.
+    Unless a device may still work, or a helper thread of a rank may still make the call.
     """
     job, every = situation.job, parted.pending_collectives
     pending = [collective.reading for collective in every]
@@ -166,7 +166,7 @@ def ways_parted(situation: Situation, parted: Divergence) -> Finding:
 
 
 def _of_omission(finding: Finding, code: Sequence[CodeNote], ways: Ways, others: Ways) -> Finding:
-    """Turn a finding to the line of the call that the culprits left out, if they did."""
+    """If the culprits left out a call, make its line the place of the finding."""
     found = [left_out(code, way, other) for way, other in product(ways, others)]
     left = found[0] if found else None
     if left is None or None in found:
@@ -178,13 +178,13 @@ def _of_omission(finding: Finding, code: Sequence[CodeNote], ways: Ways, others:
 def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """Tell the three causes apart.
 
-    Where two threads of each rank entered the same operations in another order, nobody left out
-    any. A test of its rank, or an exception that no other handles, leads a rank away, wherever it
-    stands, unless that says that there is no more work. Where all came the same way, they only meet
-    otherwise. One that has left the loop that the others are in ran out of work, as did the others
-    where most have left it: but where these left it after as many passes as ever, it skipped what
-    they do behind the loop. And where all had left it by the operation before, the others are in
-    the next pass: it makes one that they don't.
+    If two threads of each rank entered the same operations in another order, no rank left any out.
+    A rank test, or an exception that only this rank handles, makes it `rank_diverged`, wherever the
+    rank stands; an exception that says there is no more work does not. If all came by the same
+    lines, their operations only differ. A rank that has left the loop that the others are in ran
+    out of work; so did the others if most have left it. But if these left after as many passes as
+    ever, it skipped what follows the loop. And if all had left the loop by the operation before,
+    the others are in the next pass, and this rank makes an operation that they do not.
     """
     code = job.case.code
     left, stayed = parted.sides
@@ -196,7 +196,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     alone = all(threw) and bool(stayed) and not any(others_threw)
     if alone and all(pending.reading.handling.startswith(OUT_OF_WORK) for pending in left):
         return "uneven_work"
-    if alone or parted_by_test(code, parted):
+    if alone or separated_by_test(code, parted):
         return "rank_diverged"
     if parted.same_way:
         return "collective_mismatch"
@@ -217,9 +217,9 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
 
 
 def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
-    """Whether all ranks had left a loop by the last operation that they had in common.
+    """Whether all ranks had left a loop by their last common operation.
 
-    A rank that was given nothing to do in the next pass is in that pass by now, as the others are.
+    A rank that was given nothing to do in the next pass is in that pass now, as the others are.
     """
     here, there = ({way_in(way) for way in ways} for ways in (left, stayed))
     before = [*product(parted.came_from, here, there)]
@@ -249,15 +249,15 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         for rank, pending in every.items():
             alike.setdefault(_does(job, parted, pending, [rank]), []).append(rank)
         ways = list(alike.values())
-        told = [
+        parts = [
             join(name_ranks(ranks), _does(job, parted, every[ranks[0]], ranks))
             for ranks in ways[:MOST_SHOWN]
         ]
         if left := [rank for ranks in ways[MOST_SHOWN:] for rank in ranks]:
-            told.append(join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere"))
+            parts.append(join(name_ranks(left), verb(left, "waits", "wait"), "elsewhere"))
         names = frozenset(pending.operation.name for pending in every.values())
         unknown = NOBODY_ANSWERS.get(names, "; which departed is unknown")
-        return f"ranks wait for each other: {', '.join(told)}{agreed or unknown}"
+        return f"ranks wait for each other: {', '.join(parts)}{agreed or unknown}"
     first, (_, rest) = every[culprits[0].rank], parted.sides
     operation = parted.operations[rest[0].rank]
     ranks = [pending.rank for pending in rest if parted.operations[pending.rank] == operation]
@@ -270,7 +270,7 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         there = _did(parted, operation)
     else:
         there = f"{verb(ranks, 'is', 'are')} in {_numbered(parted, operation)}"
-    tests = parting_tests(job.case.code, parted, first)
+    tests = separating_tests(job.case.code, parted, first)
     return say(
         culprits,
         "{who} {does} {under} {handling} , while {others} {there}{agreed}",
@@ -308,14 +308,14 @@ def _did(parted: Divergence, operation: Operation) -> str:
 
 
 def _numbered(parted: Divergence, operation: Operation) -> str:
-    """Write ``all_reduce #12 ([4] Float)``: ranks may part in sizes or types alone."""
+    """Write ``all_reduce #12 ([4] Float)``: ranks may differ in sizes or types alone."""
     detail = str(operation).removeprefix(operation.name).strip()
     number = f" #{parted.seq}" if parted.seq is not None else ""
     return f"{operation.name}{number}{f' ({detail})' if detail else ''}"
 
 
 def _was_earlier(parted: Divergence, pending: PendingCollective) -> bool:
-    """Whether a rank parted in another operation than the one in which it waits by now."""
+    """Whether a rank diverged in an earlier operation than the one it waits in now."""
     return parted.seq is not None and (parted.group, parted.seq) != pending.numbered
 
 
@@ -323,13 +323,13 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
     together: dict[str, list[int]] = {}
     for rank, operation in parted.operations.items():
         together.setdefault(str(operation), []).append(rank)
-    told = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
+    shown = ", ".join(f"{name_ranks(ranks)} {name}" for name, ranks in together.items())
     number = f"#{parted.last_agreed + 1}" if parted.last_agreed is not None else "now"
     where = _group_name(job, parted.group) if parted.group is not None else "collectives"
-    items = [EvidenceItem("collective", None, f"{where}, {number}: {told}")]
+    items = [EvidenceItem("collective", None, f"{where}, {number}: {shown}")]
     tests = []
     for pending in parted.pending_collectives[:MOST_SHOWN]:
-        for file, line, test in parting_tests(job.case.code, parted, pending)[:1]:
+        for file, line, test in separating_tests(job.case.code, parted, pending)[:1]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
     # else the test itself says it, or nobody departed
@@ -341,7 +341,7 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
 
 
 def _group_name(job: JobReading, group: str) -> str:
-    """Return what people call a process group; of a mesh many have one name, so with its ranks."""
+    """Return the name people use for a process group, with its ranks if others share the name."""
     if group == DEFAULT_GROUP:
         return "the default group"
     for reading in job.ranks.values():
@@ -377,10 +377,10 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
 
 @rule("rank_diverged", order=60, needs=("stacks", "kernel"))
 def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
-    """Blame who departed, where ranks at what they share and ranks in collectives wait in a circle.
+    """Blame ranks that missed a meeting: others wait at a shared object, they in a collective.
 
-    That is a barrier, event or semaphore that spawned ranks were given. A queue's feeder or a timer
-    may still bring what is missing: nobody could is never proven.
+    The object is a barrier, event or semaphore given to spawned ranks. A queue's feeder or a timer
+    may still bring what is missing, so it is never proven that nobody could.
     """
     there = next((reading for reading in idle if reading.shared_objects), None)
     members = situation.cycle(there) if there is not None else ()
@@ -426,11 +426,11 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
 
 @rule("thread_deadlock", order=10, needs=("stacks", "kernel"))
 def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | None:
-    """Blame ranks that wait in different groups, each with a thread kept out by a lock.
+    """Blame ranks that wait in different groups while each has a thread kept out by a lock.
 
-    The call that would end this is made by a thread that takes that very lock: on one rank the
-    helper came first, on another the main thread. Where all main threads are in collectives, they
-    parted.
+    The call that would end this is made by a thread that needs that very lock: on one rank the
+    helper came first, on another the main thread. If all main threads are in collectives, ranks
+    diverged.
     """
     if parted.group is not None:
         return None
@@ -470,7 +470,7 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
 
 
 def _kept_out(job: JobReading, reading: RankReading) -> ThreadStack | None:
-    """Return a rank's thread that takes a lock, and that makes a collective call after it."""
+    """Return a rank's thread that takes a lock and makes a collective call after it."""
     stuck, samples = reading.stuck, [moment.sample for moment in reading.own.moments]
     stacks = [sample.stack for sample in samples if sample.stack is not None]
     if not stacks or not stacks[-1].threads:

@@ -1,8 +1,8 @@
 """process_dead, process_stopped: a process cannot go on.
 
-A rank is gone while others still need it; a child is, that was to bring what its rank waits for;
-the kernel holds a process. And of a job that is over (`find_crash`): did all ranks end well, and if
-not, which one failed first?
+A rank is gone while others still need it; a child is gone that was to bring what its rank waits
+for; the kernel holds a process. Of a job that is over, `find_crash` asks: did all ranks end well,
+and if not, which one failed first?
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ FROM_PROCESSES = ("pipe", "shared")
 
 @rule("process_stopped", order=5)
 def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
-    """Blame every rank that is stopped: proven, whoever waits, once it has been so for a while.
+    """Blame every rank that has been stopped for a while, whoever waits for it.
 
-    A debugger that comes to a rank which has been silent for long stops it for moments.
+    A debugger that attaches to a rank after a long silence stops it for moments.
     """
     stopped = []
     for reading in job.ranks.values():
@@ -80,11 +80,11 @@ def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
 
 @rule("process_dead", order=30)
 def process_dead(situation: Situation, job: JobReading) -> Finding | None:
-    """Blame the ranks that are gone and waited for; without a wait that is seen, those that failed.
+    """Blame ranks that are gone and waited for; if no wait shows, those that failed.
 
-    Or, where all that are left only ask again and again, those that broke off without a fault, but
-    neither left their groups nor came to an end (os._exit does that). Not a rank that a launcher
-    ended because another had failed, nor one that lost those that had left.
+    If all that are left only retry, also ranks that broke off without a fault but neither left
+    their groups nor came to an end (os._exit does that). Not blamed are ranks that a launcher ended
+    because another had failed, and ranks that failed because they lost a peer.
     """
     left, still = situation.suspects, situation.standstill
     gone = situation.suspects_that_are("gone")
@@ -132,25 +132,27 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
 
 
 def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_fault: bool) -> EndedBy:
-    """Say whether anybody but the ranks that are gone could bring what the others wait for.
+    """Say who, other than the gone ranks, could bring what the others wait for.
 
-    A key of the store may be set by anybody: a rank that ended well may have owed none. Else
-    nobody, where those that are left wait for what only the job could bring, or ask again and
-    again. What they ask of something outside, or sleep for once, may go on by itself, as may those
-    that have left the process group.
+    Anybody may set a key of the store: a rank that ended well may have owed none. Otherwise nobody
+    could, if those that are left wait for what only the job could bring, or retry. What they ask of
+    something outside, or one sleep, may go on by itself. So may ranks that have left the process
+    group.
     """
     if situation.waited_for:
-        ended = {one.rank for one in gone}
+        ended = {reading.rank for reading in gone}
         waits = [wait for wait in situation.graph.waits if not ended.isdisjoint(wait.enders)]
         at_store = all({*wait.through} == {AT_STORE} for wait in waits)
-        return "outside" if at_store and all(left_well(one.view) for one in gone) else "nobody"
+        return (
+            "outside" if at_store and all(left_well(reading.view) for reading in gone) else "nobody"
+        )
     if not situation.standstill:
         return "unknown_pace"
     if not with_fault or all(one.beat.membership == "left" for one in situation.suspects):
         return "outside"
 
     def asks_the_job(reading: RankReading) -> bool:
-        """It moves no byte, or asks only this machine, whose launcher may keep the store."""
+        """It moves no byte, or asks only this machine, where its launcher may keep the store."""
         if asks_again(reading) and reading.own.asks_anew:
             return True
         sockets = [target for target in reading.targets if target.kind == "socket"]
@@ -162,11 +164,11 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
 
 @rule("process_dead", of=("idle",), order=120, sure=(0.85, 0.6))
 def lost_child(reading: RankReading, situation: Situation) -> Seen | None:
-    """It waits for what only processes bring, after a child of its own failed.
+    """The rank waits for what only processes bring, after a child of its own failed.
 
-    multiprocessing tells nobody that a process has died. The parent has not asked how it ended,
-    else the kernel would have forgotten it. A thread of the rank that looks now and then may start
-    it anew.
+    multiprocessing tells nobody that a process has died. The parent has not collected the exit
+    code, else the kernel would have forgotten it. A thread of the rank that checks now and then may
+    restart the child.
     """
     ended = [
         (look.pid, code)
@@ -183,15 +185,15 @@ def lost_child(reading: RankReading, situation: Situation) -> Seen | None:
     how = f"exited with code {code}"
     if code < 0:
         how = f"was killed by {wording.signal_name(-code)}"
-    told = f"its child pid {pid} {how}, and the rank has not collected its exit code"
+    sentence = f"its child pid {pid} {how}, and the rank has not collected its exit code"
     stack = reading.own.moments[-1].sample.stack if reading.own.moments else None
     supervised = stack is None or any(map(may_help, stack.threads[1:]))
     return Seen(
         text="{who} [is|are] stuck {at} : waiting for {since} for data of a child process; {child}",
-        words={"child": told},
+        words={"child": sentence},
         ended_by="outside" if supervised else None,
         aspect="child_killed" if code < 0 else "child_raised",
-        evidence=[("kernel", told)],
+        evidence=[("kernel", sentence)],
     )
 
 
@@ -207,8 +209,8 @@ def is_over(job: JobReading) -> bool:
 def find_crash(job: JobReading) -> Finding | None:
     """Blame the first rank that failed by itself; None if the job ended well.
 
-    Ranks that end because another failed are no culprits, nor is one that failed because another
-    had left: that one is. What fails after the end was asked for is no crash.
+    Ranks that ended because another failed are no culprits. If a rank failed because another had
+    left, that other one is. What fails after the job was asked to end is no crash.
     """
     ranks, run = tuple(job.ranks.values()), job.case.run
     firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
@@ -260,13 +262,15 @@ def find_crash(job: JobReading) -> Finding | None:
         sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
         return _crashed(job, [first], sentence, sure=0.5, **nobody)
     if len(firsts) > 1:  # of each node the first
-        told = [f"rank {reading.rank} failed: {_its_end(reading)}" for reading in firsts]
-        if len(told) > MOST_SHOWN:
-            told[MOST_SHOWN:] = [f"so did {len(told) - MOST_SHOWN} more"]
-        told.append(
+        failures = [f"rank {reading.rank} failed: {_its_end(reading)}" for reading in firsts]
+        if len(failures) > MOST_SHOWN:
+            failures[MOST_SHOWN:] = [f"so did {len(failures) - MOST_SHOWN} more"]
+        failures.append(
             "which of them failed first is unknown: the clocks of their nodes cannot be compared"
         )
-        return _crashed(job, firsts, "; ".join(told), sure=0.5, **(nobody if lost_a_peer else {}))
+        return _crashed(
+            job, firsts, "; ".join(failures), sure=0.5, **(nobody if lost_a_peer else {})
+        )
     sentence = f"rank {first.rank} failed first: {end}"
     if left := [reading for reading in exits.left_before(first, ranks) if left_well(reading.view)]:
         sentence += f"; {names(left)} had exited cleanly before it"
@@ -274,13 +278,13 @@ def find_crash(job: JobReading) -> Finding | None:
 
 
 def _its_end(reading: RankReading) -> str:
-    """Say how and where it ended: ``it exited with code 1: KeyError (in phase backward)``."""
+    """Say how and where a rank ended: ``it exited with code 1: KeyError (in phase backward)``."""
     phase = f"(in phase {reading.phase})" if reading.phase is not None else ""
     return join("it", how_it_ended(reading.view), phase, _place_of(reading))
 
 
 def _place_of(reading: RankReading) -> str:
-    """Say where it ended; of one that went on after it was seen last, where that was, and when."""
+    """Say where a rank ended; if it went on after its last stack, where and when that was."""
     if exits.raised_at(reading.view) is not None:
         return ""  # its last words end in it
     place, went_on_s = within(reading.place), outlived_stack_s(reading.view)
@@ -289,8 +293,10 @@ def _place_of(reading: RankReading) -> str:
     return f"last seen {place}, {duration(went_on_s)} before its last progress"
 
 
-def _and_others(sentence: str, told: Sequence[RankReading], ranks: Sequence[RankReading]) -> str:
-    named = {reading.rank for reading in told}
+def _and_others(
+    sentence: str, named_readings: Sequence[RankReading], ranks: Sequence[RankReading]
+) -> str:
+    named = {reading.rank for reading in named_readings}
     others = [reading for reading in ranks if reading.rank not in named and failed(reading.view)]
     return f"{sentence}; {names(others)} ended after it" if others else sentence
 
@@ -301,7 +307,7 @@ def _crashed(
     sentence: str,
     /,
     sure: float = 0.9,
-    **told: Any,  # noqa: ANN401 - the fields of `Finding`
+    **fields: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
     blamed = {reading.rank for reading in culprits}
     others = any(
@@ -315,15 +321,14 @@ def _crashed(
         sentence,
         sure=sure,
         ended_by="nobody",
-        **{**read, **told},
+        **{**read, **fields},
     )
 
 
 def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
-    """No rank failed by itself: did only its command fail, or began its launcher anew for one?
+    """No rank failed by itself: did only the command fail, or did its launcher restart?
 
-    torchrun would not for ranks that left with exit code 0; ``sys.exit("no data")`` is any other
-    code.
+    torchrun does not restart for exit code 0; ``sys.exit("no data")`` gives another code.
     """
     code, next_start, ranks = job.case.exit_code, job.case.run.next_start, job.ranks.values()
     open_ends = restarted and not all(left_well(reading.view) for reading in ranks)
@@ -331,8 +336,8 @@ def _ended_otherwise(job: JobReading, *, restarted: bool) -> Finding | None:
         ends = (reading.view.process_exit for reading in ranks)
         open_ends = any(end is None or end.exit_code is None for end in ends)
     if code:
-        told = wording.exit_code_in_words(code)
-        sentence = f"no rank was seen to fail, but the command ended with exit code {told}"
+        shown = wording.exit_code_in_words(code)
+        sentence = f"no rank was seen to fail, but the command ended with exit code {shown}"
     elif code is None and open_ends:
         sentence = "no rank was seen to fail, but how some of them ended is unknown"
     else:

@@ -1,7 +1,7 @@
-"""Causes beyond a rank's own processes: files, their locks, remote ends, ranks that never came.
+"""Causes beyond a rank's own processes: files, file locks, remote ends, ranks that never came.
 
-file_lock, filesystem_wait, checkpoint_io, network_wait, rendezvous; and of a node that is no longer
-heard network_wait, or unknown.
+file_lock, filesystem_wait, checkpoint_io, network_wait, rendezvous; and for a node that is no
+longer heard, network_wait or unknown.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ NEVER_SEEN = "never came, or started on a machine that is not watched"
 
 @rule("file_lock", order=90, needs=("kernel",))
 def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | None:
-    """Blame the ranks of the cycle that a lock closes; without one, all that wait for any lock."""
+    """Blame the ranks of the circle that a lock closes; without one, all that wait for a lock."""
 
     def lock_of(reading: RankReading) -> WaitTarget | None:
         return next((target for target in reading.targets if target.kind == "lock"), None)
@@ -154,7 +154,7 @@ def _who_holds(situation: Situation, waiter: RankReading, lock: WaitTarget) -> s
 
 @rule("checkpoint_io", of=("idle",), order=180, sure=(0.85, 0.5), needs=("kernel",))
 def checkpoint_io(reading: RankReading, job: JobReading) -> Seen | None:
-    """It saves a checkpoint and is blocked in a file, or in a pipe that nobody reads."""
+    """The rank saves a checkpoint, blocked at a file or at a pipe that nobody reads."""
     if reading.phase != "checkpoint_save":
         return None
     doing = "while saving a checkpoint"
@@ -168,7 +168,7 @@ def checkpoint_io(reading: RankReading, job: JobReading) -> Seen | None:
 
 @rule("filesystem_wait", of=("idle",), order=190, sure=(0.85, 0.5), needs=("kernel",))
 def filesystem_wait(reading: RankReading, job: JobReading) -> Seen | None:
-    """Its system call waits for a file, or a FIFO, unless another rank has that open."""
+    """The rank's system call waits for a file, or for a FIFO that no other rank has open."""
     return _in_file(reading, job, "")
 
 
@@ -201,10 +201,11 @@ def _blocked(reading: RankReading, doing: str, call: str, aspect: str, fact: str
 
 @rule("network_wait", of=("idle",), order=160, sure=(0.85, 0.5), needs=("kernel",))
 def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
-    """It waits for a remote end, unless that is a rank or the ranks' store; or asks one in vain.
+    """The rank waits for a remote end that is no rank and no store, or asks one in vain.
 
-    Such a rank has its own state, and that is the cause; of the store a rank waits for a key. Who
-    asks in vain sleeps between its tries, and handles the error of the last one, or has caught it.
+    A rank at the other end has a state of its own, which is the cause; at the store a rank waits
+    for a key. A rank that asks in vain sleeps between its tries, and handles or has caught the
+    error of the last one.
     """
     ends = [
         target
@@ -214,15 +215,15 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
         if not reading.keeps_store(target)
     ]
     error = reading.handling.partition(CAME_FROM)[2] or reading.handling
-    told, vain = reading.handling, "in vain"
+    error_text, vain = reading.handling, "in vain"
     if not error:  # it sleeps behind the handler, in the loop that tries again
         caught = caught_around(job.case.code, (*reading.frames, *reading.stuck_frames))
-        error = next((one for one in caught if one.startswith(REFUSED)), "")
-        told, vain = f"{error} is caught there", "again and again"
+        error = next((name for name in caught if name.startswith(REFUSED)), "")
+        error_text, vain = f"{error} is caught there", "again and again"
     if not ends and reading.own.only_sleeps and error.startswith(REFUSED):
         return Seen(
             text="{who} [has|have] asked a remote end {vain} for {since} {at} : {error}",
-            words={"error": told, "vain": vain},
+            words={"error": error_text, "vain": vain},
             aspect="refused",
             alike=(reading.place, error.partition(":")[0]),
         )
@@ -250,10 +251,10 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
 
 @rule("network_wait", "unknown", order=150)
 def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding | None:
-    """Blame ranks of a node that is no longer heard, where all that others wait for are such ranks.
+    """Blame ranks of a silent node, if others wait only for such ranks.
 
-    A rank that is seen, and for which others wait as well, may be the only one that is late. How
-    long they have stood is what those say that wait; of the others nothing is known.
+    If others also wait for a rank that is seen, that one may be the only late rank. How long the
+    ranks have been stuck is told by those that wait; of the others nothing is known.
     """
     job, who = situation.job, {reading.rank for reading in unheard}
     waiters = [job.ranks[rank] for rank in situation.graph.waiters]
@@ -264,21 +265,23 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
     if not only_these or not waiters or not nodes:
         return None
     reachable = all(node.reach != "unanswered" for node in nodes)
-    told = []
+    sentences = []
     for node in nodes:
         unheard_s, why = duration(node.silent_s), wording.why_silent(node)
         last = f"; last known there: {node.last_known}" if node.last_known else ""
-        told.append(f"{wording.which_node(node)} has not been heard for {unheard_s}: {why}{last}")
+        sentences.append(
+            f"{wording.which_node(node)} has not been heard for {unheard_s}: {why}{last}"
+        )
     how = "[is|are] not seen" if reachable else "cannot be reached"
     return blame(
         situation,
         waiters,
         "unknown" if reachable else "network_wait",
-        say(unheard, f"{{who}} {how}: {{nodes}}", nodes="; ".join(told)),
+        say(unheard, f"{{who}} {how}: {{nodes}}", nodes="; ".join(sentences)),
         sure=0.5 if reachable else 0.85,
         ended_by="unknown_pace" if reachable else "outside",
         aspect="node",
-        evidence=[EvidenceItem("node", None, text) for text in told],
+        evidence=[EvidenceItem("node", None, text) for text in sentences],
         culprits=tuple(reading.rank for reading in unheard),
         phase=unheard[0].phase or waiters[0].phase,
         place=None,
@@ -291,7 +294,7 @@ def silent_node(situation: Situation, unheard: Sequence[RankReading]) -> Finding
 
 @rule("rendezvous", order=70, needs=("stacks",))
 def rendezvous(situation: Situation) -> Finding | None:
-    """Blame ranks that have no process, else ranks without a store, else all that wait."""
+    """Blame ranks without a process, else ranks without a store, else all that wait."""
     job, ends = situation.job, set(situation.graph.ends)
     launchers = job.waiting_in({"rendezvous_nodes"})
     if launchers and len(launchers) == len(job.alive):
@@ -332,11 +335,11 @@ def _unmet(
     *,
     sure: float,
     ended_by: EndedBy | None = None,
-    **told: Any,  # noqa: ANN401 - the fields of `Finding`
+    **fields: Any,  # noqa: ANN401 - the fields of `Finding`
 ) -> Finding:
-    """Blame ranks; nobody else comes where every rank was started, and all of them wait here.
+    """Blame ranks in the rendezvous; nobody else comes if all were started and wait here.
 
-    A launcher that nobody knows may yet open the store that they look for.
+    An unknown launcher may yet open the store that they look for.
     """
     job = situation.job
     everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
@@ -352,12 +355,12 @@ def _unmet(
         waited_for=True,
         phase="rendezvous",
         place=next((reading.place for reading in waiting if reading.place is not None), None),
-        **told,
+        **fields,
     )
 
 
 def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Finding:
-    """The only process is a launcher that waits for other nodes, as its command says."""
+    """The only process is a launcher that, by its command, waits for other nodes."""
     run, first = situation.job.case.run, launchers[0]
     joined = any(
         reading.wait is not None and reading.wait.name == FIRST_NODES_ADDRESS
@@ -398,7 +401,7 @@ def _no_rank_yet(situation: Situation, launchers: Sequence[RankReading]) -> Find
 
 
 def _torchruns_options(command: str) -> dict[str, str]:
-    """Read torchrun's own options, named with dashes; those behind the script are the script's."""
+    """Read torchrun's own options, named with dashes; options behind the script are its own."""
     words = iter(command.split())
     found: dict[str, str] = {}
     if not any(word.endswith(TORCHRUN) for word in words):  # which leaves those that follow it
@@ -434,7 +437,7 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
 
 
 def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
-    """All known ranks wait for peers, and nobody is elsewhere: somebody unknown never came."""
+    """All known ranks wait for peers: somebody unknown never came."""
     job, why = situation.job, NOBODY_ELSEWHERE
     ports: dict[int, list[RankReading]] = {}
     for reading in waiting:
@@ -443,8 +446,10 @@ def _nobody_came(situation: Situation, waiting: Sequence[RankReading]) -> Findin
     apart = len(ports) > 1
     if apart:
         by_rank = sorted(ports.items(), key=lambda item: item[1][0].rank)[:MOST_SHOWN]
-        told = (say(o, "{who} [looks|look] for it at port {port}", port=str(p)) for p, o in by_rank)
-        why = f"they were sent to different stores (MASTER_PORT), {', '.join(told)}"
+        by_port = (
+            say(o, "{who} [looks|look] for it at port {port}", port=str(p)) for p, o in by_rank
+        )
+        why = f"they were sent to different stores (MASTER_PORT), {', '.join(by_port)}"
     elif job.elsewhere:
         here = next((reading.view.host for reading in job.alive), "")
         why = f"WORLD_SIZE is {job.world_size}, and {name_ranks(job.elsewhere)} {NEVER_SEEN}"
@@ -469,8 +474,8 @@ def _of_absent(finding: Finding, absent: tuple[int, ...]) -> Finding:
 
 
 def _who_was_there(run: RunFacts, here: str) -> str:
-    """Say who ran on other nodes in the round before, and which of these is not heard any more."""
-    told = [
+    """Say who ran on other nodes in the round before, and which of these is silent now."""
+    parts = [
         f"{wording.which_node(node)} has not been heard for {duration(node.silent_s)}"
         for node in run.silent_nodes[:MOST_SHOWN]
     ]
@@ -480,5 +485,5 @@ def _who_was_there(run: RunFacts, here: str) -> str:
             hosts.setdefault(place.host, []).append(place.rank)
     there = [f"{name_ranks(ranks)} on {host}" for host, ranks in list(hosts.items())[:MOST_SHOWN]]
     if there:
-        told.insert(0, f"round {run.earlier[-1].number} had {', '.join(there)}")
-    return "; ".join(told)
+        parts.insert(0, f"round {run.earlier[-1].number} had {', '.join(there)}")
+    return "; ".join(parts)

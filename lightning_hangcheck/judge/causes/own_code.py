@@ -1,8 +1,8 @@
 """Causes within a rank's own processes: its code, its threads, its DataLoader's workers.
 
-dataloader_worker, thread_deadlock, gil_held, logger_init, model_load; and where nothing more
-specific is known: rank_stalled, where it stands still, and spinning, where it burns CPU in the same
-functions or waits for a GPU that never ends.
+dataloader_worker, thread_deadlock, gil_held, logger_init, model_load. If nothing more specific is
+known: rank_stalled if the rank stands still, spinning if it burns CPU in the same functions or
+waits for a GPU that never ends.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{
 
 @rule("dataloader_worker", of=("idle", "busy"), order=80, sure=(0.6, 0.6), needs=("stacks",))
 def dataloader_worker(reading: RankReading) -> Seen | None:
-    """It waits for its next batch; place and evidence are its worker's."""
+    """The rank waits for its next batch; place and evidence are its worker's."""
     if reading.wait_kind != "dataloader":
         return None
     text = "{who} [has|have] waited {since} for [its|their] next batch {at}: {does}"
@@ -87,9 +87,9 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
 
 
 def _in_vain(process: ProcessReading) -> tuple[str, str | None]:
-    """For what it waits that nobody is left to bring, and the aspect of that.
+    """Return what the rank waits for that nobody is left to bring, and the aspect of that.
 
-    A fork copies locks, and leaves the threads behind that hold them.
+    A fork copies locks, but not the threads that hold them.
     """
     main = next((moment.threads[0] for moment in process.complete[-1:] if moment.threads), None)
     if main is not None and threads.in_lock(main.stack):
@@ -115,9 +115,9 @@ def _described(reading: RankReading, worker: ProcessLook) -> str:
 
 @rule("thread_deadlock", of=("idle",), order=100, sure=(0.7, 0.7, 0.95), needs=("stacks", "kernel"))
 def thread_deadlock(reading: RankReading) -> Seen | None:
-    """Its threads stand in locks that only they could release.
+    """The rank's threads are in locks that only they could release.
 
-    Where the thread that may release one waits for something that has a name, that is the cause.
+    If the thread that may release one waits for something with a name, that is the cause instead.
     """
     locked = reading.own.locked if not reading.targets else ()
     if not locked:
@@ -131,20 +131,20 @@ def thread_deadlock(reading: RankReading) -> Seen | None:
     if awaits and len(locked) == 1:
         waiting = f"for its thread {first.label}, which waits"
         unreleased = "for a lock that no running thread can release"
-        told = join(within(users_place(reading.frames)), waiting, at, unreleased)
+        locks = join(within(users_place(reading.frames)), waiting, at, unreleased)
     elif first.holds_lock:
-        told = f"{at} for a lock that it already holds, taken by an outer call"
+        locks = f"{at} for a lock that it already holds, taken by an outer call"
     elif len(locked) == 1:
-        told = f"{at} for a lock that none of its running threads can release"
+        locks = f"{at} for a lock that none of its running threads can release"
     elif len(places) == 2 and len(locked) == 2 and each_others:
         inner, outer = places
         waiting = f"which waits {within(outer)} for a lock that {inner.function} holds"
-        told = f"{within(inner)} for a lock that its thread {locked[1].label} holds, {waiting}"
+        locks = f"{within(inner)} for a lock that its thread {locked[1].label} holds, {waiting}"
     else:
-        told = f"with {len(locked)} threads that wait for each other's locks: {at}"
+        locks = f"with {len(locked)} threads that wait for each other's locks: {at}"
     return Seen(
         text="{who} [has|have] waited {since} [|each] {locks}",
-        words={"locks": told},
+        words={"locks": locks},
         place=places[0] if places else None,
         aspect="awaited" if awaits else None,
         evidence=[
@@ -156,10 +156,9 @@ def thread_deadlock(reading: RankReading) -> Seen | None:
 
 @rule("gil_held", of=("idle", "busy"), order=110, sure=(0.9, 0.6), needs=("stacks",))
 def gil_held(reading: RankReading) -> Seen | None:
-    """Its pulse stands still, or it sleeps with the interpreter lock in hand.
+    """The rank's pulse stands still, or it sleeps while it holds the interpreter lock.
 
-    A call that waits for a file has a cause of its own, which names it: safetensors opens files
-    with the interpreter lock in hand.
+    A call that waits for a file has a cause of its own: safetensors opens files with the lock held.
     """
     in_file = any(target.kind in ("file", "fifo") for target in reading.targets)
     if in_file or reading.own.lock_keeper(reading.view.beat) is None:
@@ -172,9 +171,10 @@ def gil_held(reading: RankReading) -> Seen | None:
 
 @rule("logger_init", of=("idle", "busy", "unseen"), order=130)
 def logger_init(reading: RankReading, situation: Situation) -> Seen | None:
-    """Its calls show, or its open section says, that it creates the experiment logger.
+    """The rank's calls or its open section show that it creates the experiment logger.
 
-    A name is no proof: `create_logger` may do anything. It is the user's own where W&B is not seen.
+    A name is no proof: `create_logger` may do anything. The logger is the user's own if W&B is not
+    seen.
     """
     if not reading.shows("logger_init"):
         return None
@@ -198,7 +198,7 @@ def logger_init(reading: RankReading, situation: Situation) -> Seen | None:
 
 @rule("model_load", of=("idle",), order=200, sure=(0.6, 0.4), needs=("stacks",))
 def model_load(reading: RankReading) -> Seen | None:
-    """Its calls show, or its open section says, that it loads the model."""
+    """The rank's calls or its open section show that it loads the model."""
     if not reading.shows("model_load"):
         return None
     text = "{who} [is|are] stuck loading the model {at} : idle for {since}"
@@ -207,9 +207,9 @@ def model_load(reading: RankReading) -> Seen | None:
 
 @rule("rank_stalled", order=210, needs=("stacks",))
 def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
-    """Blame the suspects that are idle, and all others of a circle that nobody leaves.
+    """Blame idle suspects, and all other ranks of a closed circle.
 
-    Proven where the first of them and a child of it wait for each other.
+    Proven if the first of them and a child of it wait for each other.
     """
     first = idle[0]
     at_exit = _exit_waits(first)
@@ -217,8 +217,8 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     members, blamed = situation.deadlocked(first), [reading.rank for reading in idle]
     others, circle = [reading for reading in members if reading.rank not in blamed], ""
     if others:
-        told = "while {who} [waits|wait] for it {what} {at}"
-        circle = say(others, told, what=others[0].in_wait)
+        waiting_text = "while {who} [waits|wait] for it {what} {at}"
+        circle = say(others, waiting_text, what=others[0].in_wait)
     if aspect == "child" and members == (first,):
         for_it = (
             target
@@ -250,22 +250,23 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
 
 
 def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
-    """Say for which of its threads the exit of a rank's interpreter waits, and what that does.
+    """Say which of its threads the exit of a rank's interpreter waits for, and what that does.
 
-    For every one that is no daemon, and for the feeder of a multiprocessing.Queue with words left.
+    It waits for every thread that is no daemon, and for a multiprocessing.Queue's feeder with data
+    left.
     """
     stuck = reading.stuck
     if stuck is None or not stuck.frames or not is_exiting(latest_frames(reading.own.look)):
         return None
     place = users_place(stuck.frames)
     stands = within(place) or within(stuck.frames[-1])
-    told = f" for its thread {stuck.label}, which"
+    thread_text = f" for its thread {stuck.label}, which"
     if any(map(threads.feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full"
-        return "exit_queue", join(told, fills, stands)
+        return "exit_queue", join(thread_text, fills, stands)
     called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
     in_what = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
-    return "exit_thread", join(told, "is", stands) + (f", {in_what}" if in_what else "")
+    return "exit_thread", join(thread_text, "is", stands) + (f", {in_what}" if in_what else "")
 
 
 def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
@@ -349,7 +350,7 @@ def _keeps_pool(reading: RankReading) -> bool:
 
 @rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))
 def spinning(reading: RankReading) -> Seen:
-    """It is busy without moving; a busy GPU counts for who waits for it."""
+    """The rank is busy without moving; a busy GPU counts for a rank that waits for it."""
     doing = "waiting for a busy GPU" if reading.for_gpu else "busy on the CPU"
     return Seen(
         text="{who} [makes|make] no progress {at} : {doing} for {since}",

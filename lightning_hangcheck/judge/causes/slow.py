@@ -1,8 +1,8 @@
 """slow_progress, memory_pressure, unknown: ranks advance too slowly, or nothing more is known.
 
-Others wait for a rank that moves: it is slow, never stuck. Ranks make steps far below their own
-pace. Memory is full, and a rank waits for its own pages to come back from disk. Or somebody does
-not advance, and what was seen does not tell who holds whom up, or why.
+Others wait for a rank that moves: it is slow, never stuck. Or ranks make steps far below their own
+pace. Or memory is full, and a rank waits for its own pages to come back from disk. Or somebody does
+not advance, and the evidence does not tell who holds whom up, or why.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
     ended_by="moving",
 )
 def slow_progress(reading: RankReading) -> Seen:
-    """It moves."""
+    """The rank moves."""
     return Seen(
         text="{who} [is|are] slow {at} : running, but without progress for {since}", aspect="silent"
     )
@@ -74,7 +74,7 @@ def slow_progress(reading: RankReading) -> Seen:
 
 @rule("memory_pressure", of=("idle", "busy"), order=170, sure=(0.8, 0.5), needs=("kernel",))
 def memory_pressure(reading: RankReading) -> Seen | None:
-    """It reads pages back while memory is full."""
+    """The rank reads pages back from disk while memory is full."""
     looks = [(each.sample.taken_ns, each.kernel) for each in reading.own.moments]
     seen_at = [(at, kernel) for at, kernel in looks if kernel is not None][-2:]
     memory = seen_at[-1][1].memory if len(seen_at) > 1 else None
@@ -102,7 +102,7 @@ def memory_pressure(reading: RankReading) -> Seen | None:
 
 @rule("unknown", "collective_mismatch", order=230)
 def unknown(situation: Situation, job: JobReading) -> Finding | None:
-    """Say so where all ranks wait for each other, or where a suspect could not be seen."""
+    """Report unknown if all ranks wait for each other, or if a suspect could not be seen."""
     waiting = job.waiting_in(FOR_RANKS)
     if job.world_size > 1 and 0 < len(waiting) == len(job.ranks):
         moving = any(reading.process_activity.activity == "moving" for reading in waiting)
@@ -119,10 +119,10 @@ def unknown(situation: Situation, job: JobReading) -> Finding | None:
 
 
 def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
-    """Ranks at different places wait for each other; at one and the same, the work may go on.
+    """Ranks at different places wait for each other; at one place the work may go on.
 
-    Where each has posted as many messages as the other, yet none arrives, they differ in what is
-    not counted: their tag, group or size.
+    If each has posted as many messages as the other and none arrives, they differ in something not
+    counted: their tag, group or size.
     """
     apart, elsewhere = situation.graph.between_ranks, situation.job.elsewhere
     ends = set(situation.graph.ends) if apart else {reading.rank for reading in waiting}
@@ -140,10 +140,10 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
     other = next((reading for reading in culprits if reading.frames != first.frames), None)
     if len(culprits) == 1 and len(waiting) > 1:
         where = _in_what(first)
-        told = f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
+        sentence = f"rank {first.rank} has waited {where} for {since}, apart from all other ranks"
     elif other is None:
         many = everybody and len(waiting) > 1
-        told = say(
+        sentence = say(
             culprits,
             "{who} [has|have] waited {where} for {since}, it is unknown for whom{seen}",
             who=f"all {len(waiting)} ranks" if many else names(culprits),
@@ -158,13 +158,15 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
             if everybody
             else f"{names(culprits)} have waited"
         )
-        told = f"{who} for {since}: rank {first.rank} {_in_what(first)}, rank {other.rank} {there}"
+        sentence = (
+            f"{who} for {since}: rank {first.rank} {_in_what(first)}, rank {other.rank} {there}"
+        )
     if in_messages:
         return blame(
             situation,
             culprits,
             "collective_mismatch",
-            f"{told}; as many are sent as received, so their tags, groups or sizes differ",
+            f"{sentence}; as many are sent as received, so their tags, groups or sizes differ",
             sure=0.6,
             ended_by="inside",
             waited_for=True,
@@ -184,7 +186,7 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
         situation,
         culprits,
         "unknown",
-        told,
+        sentence,
         sure=0.2,
         ended_by="inside" if apart and not elsewhere and not kept else together,
         waited_for=apart or together == "outside",
@@ -206,10 +208,11 @@ def _in_what(reading: RankReading) -> str:
 
 @rule("slow_progress", order=250)
 def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
-    """Blame the ranks whose own work grew; all that are slow, where it was no one's own.
+    """Blame the ranks whose own work grew; all slow ranks if nobody's own work did.
 
-    Ranks that wait for each other in each step are slow together. It is the one whose own work grew
-    by most of what a step takes more; else the one at work in most looks, while others waited.
+    Ranks that wait for each other in each step are slow together. The cause is the rank whose own
+    work explains most of the growth; otherwise the rank that was at work in most looks while others
+    waited.
     """
     ranks = slowness.ranks
     if not ranks:
@@ -244,7 +247,7 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
         of_whom = f" of rank {worst.rank}" if len(who) > 1 else ""
         growth = changed(worst.before.parts[part], worst.now.parts[part])
         where = f"most of that in {PARTS[part]}{of_whom}: {growth}"
-    told = (
+    parts = (
         f"{slow}: a step takes {changed(worst.before.seconds, worst.now.seconds)}",
         where,
         f"seen {within(worst.place)}" if known and worst.place is not None else "",
@@ -256,7 +259,7 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
         ended_by="pace",
         confidence=0.9 if own else 0.7 if known else 0.5,
         silence_s=0.0,
-        sentence="; ".join(filter(None, told)),
+        sentence="; ".join(filter(None, parts)),
         aspect=ASPECTS[part],
         phase=PHASES[part],
         place=blamed[0].place,
@@ -265,7 +268,7 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
 
 
 def waits_in_each_step(job: JobReading, culprits: Sequence[int]) -> WaitGraph:
-    """Draw who is slow only because others are: what a look happened to see tells less."""
+    """Draw who is slow only because others are; a single look tells less."""
     slowness = job.case.slowness
     ranks = [rank.rank for rank in slowness.ranks] if slowness is not None else []
     victims = [rank for rank in ranks if rank not in culprits]
@@ -283,8 +286,8 @@ def _steps(ranks: Sequence[SlowRank]) -> Iterator[EvidenceItem]:
         steps = f"a step {_in_parts(rank.now, rank)}; before {_in_parts(rank.before, rank)}"
         yield EvidenceItem("pace", rank.rank, f"rank {rank.rank}: {steps}; {held}")
         if rank.looks:
-            told = f"rank {rank.rank} waited for others in {rank.waited} of {rank.looks} looks"
-            text = join(f"{told}, else most often" if rank.place else told, within(rank.place))
+            looks = f"rank {rank.rank} waited for others in {rank.waited} of {rank.looks} looks"
+            text = join(f"{looks}, else most often" if rank.place else looks, within(rank.place))
             yield EvidenceItem("pace", rank.rank, text)
 
 
