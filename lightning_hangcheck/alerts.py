@@ -195,11 +195,7 @@ def named(number: int, address: str) -> str:
 def notify(
     addresses: Sequence[str], news: HangNews, time_limit_s: float = NOTIFY_LIMIT_S
 ) -> list[str]:
-    """Send the news to all addresses in parallel.
-
-    Returns:
-        A sentence for each address that was not reached.
-    """
+    """Send the news to all addresses in parallel; return a sentence for each not reached."""
     outcomes = [f"no answer within {time_limit_s:g} s"] * len(addresses)
     body = f"{news.text}\nreport: {news.report_file}"
 
@@ -233,7 +229,6 @@ def notify(
 
 
 def _courier_of(address: str) -> Apprise | None:
-    """Return the apprise object for an address; None if apprise does not know it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about apprise's services: not ours to fix
         import apprise

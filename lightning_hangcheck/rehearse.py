@@ -73,7 +73,7 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
 
     Returns:
         The command, and whether the program or a file that it imports from its folder mentions
-            cuda.
+        cuda.
 
     Raises:
         CannotRehearse: The launcher is not supported, or there is no script.
@@ -269,8 +269,7 @@ NO_BATCHES = "let it read its batches from a DataLoader, or give it an option th
 class Played(Struct, frozen=True, kw_only=True):
     """The result of one scene; without a verdict if gloo ended it.
 
-    ``why`` says in a sentence why it did not pass. ``run_folder`` is spelled as a reader would type
-    it.
+    ``why`` says why it did not pass, in a sentence; a reader can type ``run_folder`` as it is.
     """
 
     scene: SceneName

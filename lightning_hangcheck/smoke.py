@@ -88,10 +88,7 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
 
 def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
-    """Replace ``{devices}`` and ``{workers}`` by the numbers of the sequence.
-
-    A missing placeholder means that this number is not varied; equal runs are made once.
-    """
+    """Fill in ``{devices}`` and ``{workers}`` by the sequence; equal runs are made once."""
     words = " ".join(command)
     trials: dict[tuple[str, ...], Trial] = {}
     for devices, workers in SEQUENCE:

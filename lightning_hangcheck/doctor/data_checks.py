@@ -199,7 +199,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
 
         Returns:
             Number of tensors found in both, a sentence for each that differs, and number of extra
-                layers.
+            layers.
         """
         asked = {
             **_by_config(fields),
@@ -259,7 +259,6 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
 
 
 def _whole(files: ModelFiles) -> Finding:
-    """Whether the files of one model are consistent."""
     name, tensors = files.name, several(len(files.shapes), "tensor")
     _, differing, layers = files.compared_with({}, files.fields)
     complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]

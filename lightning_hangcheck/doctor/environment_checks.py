@@ -183,7 +183,6 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
 
 @contextmanager
 def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
-    """Create and open a file; remove it afterwards."""
     trial = temporary_name(folder / "hangcheck-doctor")
     descriptor = os.open(trial, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
     try:
@@ -209,7 +208,7 @@ QUESTIONABLE = {
 }
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 """After this time, NCCL's monitor ends a rank whose watchdog is silent; 480 s by default."""
-STDERR = 2  # Of doctor itself: its stdout may go to a pipe though that of the run will not.
+STDERR = 2  # doctor's own: its stdout may go to a pipe where that of the run does not
 TIMES_TOO_MANY = 2.0
 """Below this ratio, threads take turns and none waits long: a core has two hyper-threads."""
 RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")

@@ -306,7 +306,6 @@ def script_parses(subject: Subject) -> Finding | None:
 
 
 def _parsed(script: str) -> ast.Module | Finding:
-    """Return the parsed script, or the finding that says why there is none."""
     try:
         source = beginning(Path(script))
         if len(source) < MOST_BYTES:
@@ -355,10 +354,7 @@ def trainers_strategy(subject: Subject) -> Finding | None:
 
 
 def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, str | None]]:
-    """Yield line and name of each strategy asked for; empty if the Trainer is given none.
-
-    The name is None if it is known only at run time.
-    """
+    """Yield lines and strategies; empty: none is given; None: known only at run time."""
     known: dict[str, str] = {}  # what names of Lightning refer to in the script
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

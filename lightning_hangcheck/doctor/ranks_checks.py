@@ -38,8 +38,8 @@ PROGRAM = Path(__file__).with_name("trial_rank.py")
 MARK = b"hangcheck-trial: "
 WHOLE_LIMIT_S = 180.0
 FIRST_LIMIT_S, STEP_LIMIT_S = 60.0, 15.0
-"""Without output: before the first rank's and after. Importing torch from a cold network disk takes
-long, a node's first NCCL collective a few seconds, all else far less."""
+"""Maximum time without a message: until the first one, and later. Importing torch from a cold
+network disk takes long, a node's first NCCL collective a few seconds, all else far less."""
 GRACE_S = 3.0
 MOST_WORDS = 64 * 1024
 PR_SET_PDEATHSIG = 1

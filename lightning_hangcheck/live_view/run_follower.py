@@ -138,11 +138,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
 
     @property
     def change_key(self) -> Hashable:
-        """Without a terminal, a new block is printed if this differs.
-
-        Steps, phases and ages change all the time. News is another verdict, or a rank with another
-        standing, checkpoint or save.
-        """
+        """What must change for a new block without a terminal: not steps, phases or ages."""
         ranks = tuple((row.rank, row.standing, row.culprit, row.kept) for row in self.ranks)
         return self.verdict_key, self.over, ranks
 
@@ -471,10 +467,7 @@ class RunFollower:
 
 
 def _mark(folder: RunFolder) -> tuple[list[tuple[int, int]], float]:
-    """Return times and sizes of the files read, and the time in s of the newest change.
-
-    Journals are included: they have news even without a verdict.
-    """
+    """Return times and sizes of the files read, journals included, and the newest time in s."""
     folders = [session.journals for session in folders_of_job(folder) if session.journals.is_dir()]
     journals = [path for session in folders for path in sorted(session.iterdir())]
     files = [folder.verdict_file, folder.run_file, *journals]

@@ -168,11 +168,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
 
 
 def fitted(shown: Sequence[Row], width: int) -> list[str]:
-    """Return the title line and a line per row, none wider than ``width``.
-
-    Empty columns are dropped. If a line is too wide, text columns are cut first; then whole columns
-    are dropped, least worth first.
-    """
+    """Return the table's lines, at most ``width`` long: cut text first, then drop columns."""
     table = [tuple(column.title for column in COLUMNS), *(row.cells for row in shown)]
     kept = [at for at in range(len(COLUMNS)) if any(row.cells[at] for row in shown)]
     while True:

@@ -235,10 +235,7 @@ def read_fields(config: Mapping[str, object]) -> Fields:
 
 
 def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
-    """Return the number format that from_pretrained would use, and its source in words.
-
-    If config.json names no format, transformers uses float32.
-    """
+    """Return the format that from_pretrained would use, by default float32, and its source."""
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
         why = "the checkpoint is quantized, says config.json"

@@ -131,7 +131,7 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
 
     Returns:
         Bytes per layer (with two stacks, per decoder layer); all 0 for a model that does not
-            generate text token by token.
+        generate text token by token.
     """
     keys_and_values = 2 * fields.kv_heads * fields.head_dim
     latent = fields.latent + fields.latent_position
@@ -239,10 +239,7 @@ def fit(sizes: Sizes, machine: Machine) -> tuple[tuple[int, ...], tuple[Share, .
 
 
 def _shares(sizes: Sizes, machine: Machine, limits: tuple[int, ...]) -> tuple[Share, ...]:
-    """Return shares of GPUs; of main memory and disk only if they hold something.
-
-    Offloaded layers run on the first GPU, so their keys and values are there.
-    """
+    """Return shares; offloaded layers run on the first GPU and have keys and values there."""
     gpus, every, shares = len(machine.gpus), max(1, len(sizes.pieces) - 2), []
     placed = place(sizes, limits)
     away = sum(layers for layers, _ in placed[max(1, gpus) :])
@@ -427,7 +424,6 @@ def make_plan(
 
 
 def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:
-    """Yield assumptions and limits of the plan."""
     fields = model.fields
     if model.weights.sureness == "guessed":
         yield (

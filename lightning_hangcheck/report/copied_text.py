@@ -153,7 +153,6 @@ def _mermaid(facts: PageFacts) -> list[str]:
         return []
 
     def label(text: str) -> str:
-        """Replace characters that have a meaning in mermaid or Markdown."""
         return re.sub(r"[^\w .,:;/()+*=@-]", "_", text, flags=re.ASCII)[:80]
 
     names = {node.key: f"n{number}" for number, node in enumerate(nodes)}
@@ -179,5 +178,4 @@ def _block(lines: Sequence[str], language: str = "text") -> list[str]:
 
 
 def _inline(text: str) -> str:
-    """Format as inline code, without backticks and line breaks."""
     return f"`{' '.join(text.replace('`', chr(39)).split())}`"

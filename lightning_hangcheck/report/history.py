@@ -179,10 +179,7 @@ def _history(
 
 
 def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Iterator[Span]:
-    """Yield sections; one without an end lasts until the verdict.
-
-    Sections that were open where lines are missing are dropped: their end is unknown.
-    """
+    """Yield sections; those open where lines are missing are dropped: their end is unknown."""
     inside: list[tuple[str, datetime]] = []
     for at, entry in entries:
         kind, name = entry.get("kind"), plain(str(entry.get("name", "")))
@@ -200,10 +197,7 @@ def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Itera
 
 
 def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
-    """Choose what fits on the lanes; one rank represents all equal ranks.
-
-    A mark has kind, time and title. The lane shows the time when a collective was entered.
-    """
+    """Choose what fits on the lanes, marks as kind, time and title; one rank represents equals."""
     names = {}
     if len(facts.shown) != facts.verdict.world_size:
         names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}

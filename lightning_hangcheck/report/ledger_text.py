@@ -107,7 +107,6 @@ def sum_up(history: PhaseHistory, prices: Prices) -> Totals:
     """Compute totals and costs of a ledger."""
 
     def summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
-        """Return the rows with their shares, and their total cost."""
         total = sum(row.rank_hours for row in rows)
         costs = [row.cost for row in rows if row.cost is not None]
         shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
@@ -201,7 +200,6 @@ Table = tuple[str, "Sequence[str]", "Sequence[Sequence[str]]"]
 
 
 def _tables(totals: Totals) -> Iterator[Table]:
-    """Yield phases, runs, stalls, and the most expensive rows that have a reason."""
     for kind, found, cost in (
         ("phases", totals.phases, totals.phases_cost),
         ("runs", totals.runs, totals.runs_cost),

@@ -329,7 +329,7 @@ def shown_processes(facts: PageFacts) -> list[Block]:
         left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
         if left < 0 and found:
             break
-        # newest local variables that were asked for, outside our own code
+        # local variables that were asked for: of the newest sample, innermost call not of ours
         asked = (
             local_values
             for earlier in reversed(look.samples)

@@ -35,10 +35,7 @@ def of_rank(rank: int | None, text: str) -> str:
 
 
 def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> list[str]:
-    """Wrap a text to ``width`` columns and at most ``most`` lines; cut text ends in ``...``.
-
-    Words are never broken, so that paths can be copied; only such a word makes a line longer.
-    """
+    """Wrap to ``most`` lines, cut by ``...``; words stay whole, so that paths can be copied."""
     lines: list[str] = []
     for piece in text.splitlines() or [""]:
         own = rest + " " * (len(piece) - len(piece.lstrip()))
@@ -63,10 +60,7 @@ def labelled(label: str, text: str, most: int) -> list[str]:
 
 
 def listed(label: str, items: Iterable[str], most: int) -> list[str]:
-    """Write a labelled list of at most ``most`` lines (minimum 2), at most four per item.
-
-    Items that do not fit are counted instead.
-    """
+    """Write a labelled list of ``most`` lines (at least 2); items that do not fit are counted."""
     every = list(items)
     lines: list[str] = []
     for index, item in enumerate(every):

@@ -98,7 +98,7 @@ def render_trace(facts: PageFacts) -> str:
 
     Returns:
         One JSON object without terminal control characters: names first, then events by time. If no
-            time passed in the run, there are only verdicts.
+        time passed in the run, there are only verdicts.
     """
     trace, history, verdict = Trace(), run_history(facts), facts.verdict
     trace.name(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}")
@@ -139,8 +139,8 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
         for span in [span for span in told.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
             trace.lasts(pid, "steps", span.name, span.began, span.ended, seconds_each=each)
-        # records do not say when a collective ended: one that did is a moment. The first of its
-        # group that the rank missed lasts from when others entered it
+        # records have no end times: a collective that ended is shown as a moment; the first one of
+        # its group that the rank missed lasts from when others entered it
         entered = [
             (entry, "" if entry.ended else "not ended") for entry in told.collectives[-most:]
         ]

@@ -157,10 +157,7 @@ def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
 
 
 def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
-    """Return the case of the newest numbered verdict, if that is the verdict shown.
-
-    The verdict is shown even if its evidence is lost.
-    """
+    """Return the newest numbered verdict's case if that verdict is shown; a gap if it is lost."""
     number = max(folder.verdict_numbers(), default=0)
     try:
         if read_fact(folder.numbered_verdict(number), Verdict) != verdict:

@@ -83,7 +83,7 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
 
     Returns:
         Lines of at most 120 columns (longer only for a single word, such as a path), ending in a
-            newline, without colour.
+        newline, without colour.
     """
     asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
     why = reason(verdict)
@@ -114,10 +114,7 @@ def render_line(verdict: Verdict) -> str:
 
 
 def render_short(verdict: Verdict, run_folder: str) -> str:
-    """Write one line with the run folder, and below it advice on saving.
-
-    A suspicion also names the likeliest remedy.
-    """
+    """Write one line with the run folder (for a suspicion, a remedy); below, advice on saving."""
     line = render_line(verdict)
     if verdict.verdict == "suspect" and verdict.remedies:
         line += f"; do: {plain(' '.join(verdict.remedies[0].in_words.split()))}"
@@ -180,10 +177,7 @@ def stall_cost(verdict: Verdict) -> str:
 
 
 def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
-    """Say what could not be seen; gaps with the same reason share one item.
-
-    A missing py-spy is one fact, not one per rank.
-    """
+    """Say what could not be seen; gaps with the same reason share one item."""
     together: dict[str, list[Gap]] = {}
     for gap in gaps:
         together.setdefault(gap.why, []).append(gap)
@@ -195,7 +189,6 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
 
 
 def _headline(verdict: Verdict, most: int) -> list[str]:
-    """Kind, summary and cost, on one line if they fit."""
     cost = stall_cost(verdict)
     lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
     room = WIDTH - len(lines[-1])
@@ -332,7 +325,6 @@ def equal_ranks(verdict: Verdict) -> list[EqualRanks]:
 
 
 def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
-    """Return the rank table; ranks that do not fit share the last line."""
     edges, seen = edges_by_source(verdict), _last_seen(case)
     every = equal_ranks(verdict)
     fitting = most if len(every) <= most else most - 1
@@ -412,11 +404,7 @@ def awaited(targets: Iterable[str]) -> str:
 
 
 def render_stacks(case: Case) -> str:
-    """Write every sample of every process, oldest first, frames outermost first.
-
-    Returns:
-        Text that ends in a newline; gaps are at the end.
-    """
+    """Write all samples of all processes, oldest first, frames outermost first; gaps last."""
     lines = [f"stacks of run {case.run.run_id}, taken at {case.taken_at}"]
     for rank, look in ((view.rank, look) for view in case.ranks for look in view.processes):
         count = several(len(look.samples), "sample")

@@ -135,7 +135,7 @@ def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[s
 
     Returns:
         In pixels: width and height; nodes with their upper left corners; edges with their SVG path
-            and the centre of their label.
+        and the centre of their label.
     """
     heights: dict[int, list[GraphNode]] = {}
     for node in nodes:
@@ -171,7 +171,6 @@ def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[s
 
 
 def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:
-    """Return the curve between two nodes' corners, and the position of its label."""
     (x, y), (to_x, to_y) = start, end
     middle, to_middle = x + WIDTH // 2, to_x + WIDTH // 2
     if start == end:
