@@ -1,6 +1,6 @@
 """Checks whether a hang would be visible here, and whether settings cause or hide one.
 
-Every run makes some of these checks at its start; modules for the others are imported by them.
+Every run makes some of these checks at its start; the others import what only they need.
 """
 
 from __future__ import annotations
@@ -194,9 +194,8 @@ def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
 
 # The environment
 
-# Sources: torch 2.13 (ProcessGroupNCCL.cpp, documentation of environment variables) and our own
-# runs (catalogue of hangs: DETAIL crashes every rank of DDP on gloo; all_reduce takes 4.4 times as
-# long).
+# Sources: torch 2.13 (ProcessGroupNCCL.cpp, documentation of environment variables), and our runs
+# (catalogue: DETAIL crashes every rank of DDP on gloo; all_reduce takes 4.4 times as long).
 GIVEN_UP = "lets ranks wait without end for a collective that NCCL has given up"
 QUESTIONABLE = {
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): "crashes DDP on gloo (CPU) in torch 2.13 and makes each "

@@ -63,7 +63,7 @@ def launch_variables(subject: Subject) -> Iterator[Finding]:
     for name, rank, of, size in pairs:
         if rank is not None and size is not None and rank >= size:
             problems.append(f"{name}={rank} cannot be with {of}={size}: ranks count from 0")
-    # in a shell that is itself a rank (srun step, or under torchrun) they are no leftovers
+    # if this shell is a rank (srun step, or under torchrun), the variables are no leftovers
     is_rank = "TORCHELASTIC_RUN_ID" in environment or "SLURM_STEP_ID" in environment
     if not problems and subject.launch.launcher in ("python", "none") and not is_rank:
         named = [f"{name}={environment[name]}" for name in OF_TORCHRUN if name in environment]

@@ -285,7 +285,7 @@ def _read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
     )
     parser.optionxform = str  # type: ignore[assignment,method-assign] # keep the case of names
     stray: list[int] = []
-    # lines before the first block form a nameless one; stripped, no line continues another
+    # a nameless block holds lines before the first; stripping prevents continuation lines
     lines = [line.strip() for line in text.splitlines()]
     try:
         parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))

@@ -255,7 +255,7 @@ def append(ledger: Path, line: AnyLine) -> None:
     Raises:
         OSError: The disk is full or not writable, or the file is not ours.
     """
-    if ledger.parent.name == RUNS_FOLDER:  # private only if the folder is ours by its name
+    if ledger.parent.name == RUNS_FOLDER:  # by its name, the folder is ours
         # the user may have linked the folder to a larger disk
         make_private_folder(Path(os.path.realpath(ledger.parent)))
     else:

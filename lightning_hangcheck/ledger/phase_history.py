@@ -113,8 +113,7 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
         """Return phases made from this phase's outputs, directly or not, that are not stale yet."""
         made = set(phase.made)
         found: list[PastPhase] = []
-        # an earlier run of the phase may have made the same files; what was made from those counts
-        # too
+        # what was made from the same files of an earlier run counts too
         same = (
             at
             for at, other in enumerate(self.phases)
@@ -171,8 +170,7 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) ->
             elif isinstance(line, Reused):
                 changed = replace(phase, reused=phase.reused + 1)
             else:
-                # if the phase itself ran again, its files were replaced; otherwise they are only
-                # stale
+                # if the phase itself ran again, its files are replaced; otherwise only stale
                 by = phases.get(line.by)
                 if by is None or (by.name == phase.name and by.made == phase.made):
                     changed = replace(phase, discarded=line.why)

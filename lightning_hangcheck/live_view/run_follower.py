@@ -186,8 +186,7 @@ def ranks_now(
         beat, state = page.beat, known.standing
         kept, kept_at = _kept(beat, saved=saved)
         if state not in ("gone", "stuck", "stopped", "waits"):
-            # when its sidecar looks, too; 10 s until the pace is known, as loading a model takes
-            # time
+            # as for the sidecar's looks; 10 s without a known pace, as loading a model takes time
             quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
             state = "silent" if page.silent_s >= quiet_s else "runs"
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""

@@ -65,7 +65,7 @@ GPU_MEMORY = 1e12
 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
 LAYER_S = 0.5e-3
 """Seconds in which Python launches one layer's kernels, whatever they compute: a token of a model
-of 32 layers takes 20 to 30 ms in `generate`, even if the GPU could read the weights in 5."""
+of 32 layers takes 20 to 30 ms in `generate`, even if the GPU could read the weights in 5 ms."""
 ANSWER = 512  # Tokens of a debugging run's longest answer; the default cap of `generate`.
 ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
 """Seconds per answer: `generate` warns from 5 minutes on; nobody waits beyond 1 hour."""
@@ -91,7 +91,7 @@ UNUSED = 0.5  # Share of used GPU memory below which a smaller GPU is sold: 16, 
 
 
 def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> int:
-    """Estimate the peak while the whole context is processed at once, without gradients.
+    """Estimate peak bytes of activations for the whole context at once, without gradients.
 
     One layer is alive at a time. Its largest stage is added to what lives throughout the layer. The
     stages are: attention with queries, keys and values, a rotated copy, and its output (``sdpa``

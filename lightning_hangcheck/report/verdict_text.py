@@ -114,7 +114,7 @@ def render_line(verdict: Verdict) -> str:
 
 
 def render_short(verdict: Verdict, run_folder: str) -> str:
-    """Write one line with the run folder (for a suspicion, a remedy); below, advice on saving."""
+    """Write one line with the run folder (and a suspicion's remedy); below, advice on saving."""
     line = render_line(verdict)
     if verdict.verdict == "suspect" and verdict.remedies:
         line += f"; do: {plain(' '.join(verdict.remedies[0].in_words.split()))}"
