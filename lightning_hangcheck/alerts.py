@@ -1,12 +1,11 @@
-"""Who hears of a hang: the messenger tells people and commands, metrics are for Prometheus.
+"""Reports a hang: a messenger process informs people and commands; metrics are for Prometheus.
 
-The messenger is a process that tells of one hang and ends. The sidecar starts it, so that a service
-that does not answer, or a package that fails, costs the sidecar nothing. A failed delivery is
-logged once on the console. ``--notify`` sends messages through apprise; ``--on-hang-exec`` runs a
-line of the user's in a shell.
+The messenger reports one hang and exits. The sidecar starts it as a process, so that a service that
+does not answer, or a package that fails, cannot delay the sidecar. A failed delivery is logged
+once. ``--notify`` sends messages through apprise; ``--on-hang-exec`` runs the user's shell command.
 
-An address holds tokens, so none is ever shown: it is named by its place among the addresses and by
-the service in front of its ``://``.
+Addresses contain tokens and are never shown. An address is named by its position in the list and by
+the service before its ``://``.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ if TYPE_CHECKING:
     from apprise import Apprise
 
 NOTIFY_LIMIT_S = 30.0
-"""apprise gives a service some seconds to answer, and some services are asked twice."""
+"""apprise gives a service some seconds to answer, and tries some services twice."""
 COMMAND_LIMIT_S = 60.0
-"""Enough to call a service or to ask a scheduler, too little for a job of its own."""
+"""Enough to call a service or to query a scheduler, not for a job."""
 AT_THE_END_S = 15.0
-"""For what is under way at the job's end, from then on: `hangcheck run` waits for it."""
+"""For running deliveries, counted from the job's end: `hangcheck run` waits for them."""
 
 
 class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
-    """From `hangcheck run` to its sidecar, over their pipe: this holds secrets.
+    """Sent by `hangcheck run` to its sidecar through their pipe; contains secrets.
 
-    It is on no command line, in no file and in no environment of a process of ours.
+    It appears on no command line, in no file and in no environment of our processes.
 
     Attributes:
-        environment: Of `hangcheck run`: what the command is run with, and the proxies in it.
-        packages: Folders of optional packages that a process of ours may not find by itself.
+        environment: Environment of `hangcheck run`, for the command; includes proxies.
+        packages: Folders of optional packages that our processes may not find by themselves.
     """
 
     notify: tuple[str, ...] = ()
@@ -67,15 +66,15 @@ class AlertsAskedFor(Struct, frozen=True, kw_only=True, tag="alerts"):
 
     @property
     def any(self) -> bool:
-        """Whether there is anybody to tell."""
+        """Whether any alert was requested."""
         return bool(self.notify) or self.on_hang_exec is not None
 
 
 class HangNews(Struct, frozen=True, kw_only=True):
-    """A hang that was found, for who gets a message.
+    """A hang, as reported by messages.
 
     Attributes:
-        number: Of the verdict in its run folder; None where it could not be saved in time.
+        number: Of the verdict in its run folder; None if it could not be saved in time.
     """
 
     kind: VerdictKind
@@ -88,7 +87,7 @@ class HangNews(Struct, frozen=True, kw_only=True):
 
     @property
     def report_file(self) -> str:
-        """The page, which is written a moment after the verdict."""
+        """The page, written shortly after the verdict."""
         return f"{self.run_dir}/report.html"
 
 
@@ -100,7 +99,7 @@ class Delivery(Struct, frozen=True):
 
 
 def deliver(delivery: Delivery) -> None:
-    """Tell everybody at the same time, each within its own limit."""
+    """Send all messages and run the command in parallel, each within its own limit."""
     asked_for, news = delivery.asked_for, delivery.news
     sys.path.extend(asked_for.packages)
     os.environ.update(asked_for.environment)  # proxies
@@ -115,30 +114,30 @@ def deliver(delivery: Delivery) -> None:
         failure = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
         if failure:
             log.once("on hang exec", failure)
-    # it is bounded by itself, so that each address which is late is named
+    # `notify` has a limit itself, so that each late address is named
     sending.join(NOTIFY_LIMIT_S + 5.0)
 
 
 def run_hang_command(
     line: str, news: HangNews, environment: Mapping[str, str], time_limit_s: float = COMMAND_LIMIT_S
 ) -> str:
-    """Run it to its end; its whole process group ends with it, or at the limit.
+    """Run the command to its end or its limit, then end its process group.
 
-    It finds the user's environment, without our secrets, and the news.
+    It gets the user's environment, without our secrets, and the news.
 
     Returns:
         What went wrong, in one sentence; empty if nothing did.
     """
-    # a new file beside the verdict's evidence, where there is one
+    # a new file next to the verdict's evidence, if there is any
     path = Path(news.run_dir, "evidence", str(news.number), "on-hang-exec.txt")
     flags = os.O_WRONLY | os.O_APPEND | NEW_FILE
     try:
-        # storage that does not answer must not keep the command from running
+        # stalled storage must not keep the command from running
         output = within(2.0, lambda: os.open(path, flags, PRIVATE_FILE))
         where = f"what it printed is in {path}"
     except (OSError, NoAnswer):
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
-    # the numbered verdict, which later ones do not replace; where it was not saved, the newest
+    # the numbered verdict, which is not overwritten; if it was not saved, the newest
     verdict = "verdict.json" if news.number is None else f"verdicts/{news.number}.json"
     told = {
         "CAUSE": news.cause,
@@ -163,11 +162,11 @@ def run_hang_command(
 
 
 def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Find the folder of modules in which apprise lies, as our processes start without it.
+    """Return the folder of apprise, which our processes do not find by themselves.
 
     Raises:
-        BadUsage: It is not installed, or does not know an address: what could tell nobody at night
-            is refused at the start of a run.
+        BadUsage: apprise is missing or does not know an address. This is refused at the start of a
+            run, before it could fail at night.
     """
     if not addresses:
         return ()
@@ -187,7 +186,7 @@ def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
 
 
 def named(number: int, address: str) -> str:
-    """Name an address without telling it; what follows the option's own name would be hidden."""
+    """Name an address without revealing it; text after the option's name would be redacted."""
     service, *rest = address.split("://", 1)
     known = rest and len(service) <= 20 and service.isalnum()
     return f"notify address {number}" + (f" ({service}://)" if known else "")
@@ -196,22 +195,18 @@ def named(number: int, address: str) -> str:
 def notify(
     addresses: Sequence[str], news: HangNews, time_limit_s: float = NOTIFY_LIMIT_S
 ) -> list[str]:
-    """Send the news to all of them at the same time.
-
-    Returns:
-        What went wrong, a sentence for each address that was not reached.
-    """
+    """Send the news to all addresses in parallel; return a sentence for each not reached."""
     outcomes = [f"no answer within {time_limit_s:g} s"] * len(addresses)
     body = f"{news.text}\nreport: {news.report_file}"
 
     def send(at: int, courier: Apprise | None) -> None:
-        """Send it to one, and note what went wrong, without a word of the address."""
+        """Send to one address, and record failures without any part of the address."""
         if courier is None:
             outcomes[at] = "apprise does not know it"
             return
         try:
             sent = courier.notify(title=news.title, body=body, notify_type="failure")
-        except Exception as error:  # noqa: BLE001 - whatever a service's own code does wrong
+        except Exception as error:  # noqa: BLE001 - code of a service may raise anything
             outcomes[at] = type(error).__name__
             return
         outcomes[at] = "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
@@ -234,12 +229,11 @@ def notify(
 
 
 def _courier_of(address: str) -> Apprise | None:
-    """Who carries messages to an address; None where apprise does not know it."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it loads its services here, and is not ours to mend
+        warnings.simplefilter("ignore")  # about apprise's services: not ours to fix
         import apprise
 
-        for name in ("apprise", "urllib3", "requests"):  # they log addresses with their secrets
+        for name in ("apprise", "urllib3", "requests"):  # their logs contain addresses with secrets
             logger = logging.getLogger(name)
             logger.addHandler(logging.NullHandler())
             logger.propagate = False
@@ -248,7 +242,7 @@ def _courier_of(address: str) -> Apprise | None:
 
 
 STATES: dict[VerdictKind, int] = {"suspect": 1, "hang": 2, "dead": 3}
-"""Of the verdict that stands; all others are 0. A public promise: alert rules compare with it."""
+"""By current verdict; all others are 0. A public promise: alert rules compare these."""
 METRICS = {
     "hangcheck_state": "State of the job: 0 ok, 1 suspect, 2 hang, 3 dead.",
     "hangcheck_last_progress_timestamp_seconds": (
@@ -261,7 +255,7 @@ METRICS = {
     "hangcheck_written_timestamp_seconds": "Unix time at which this was written.",
     "hangcheck_exit_code": "Exit code of the command that was run, at its end.",
 }
-"""Each by its name, with its HELP."""
+"""HELP text by name."""
 
 
 def metrics_text(
@@ -274,16 +268,16 @@ def metrics_text(
     watching: bool = True,
     exit_code: int | None = None,
 ) -> bytes:
-    """Write a run at one moment in Prometheus' text format, version 0.0.4.
+    """Write the state of a run in Prometheus' text format, version 0.0.4.
 
     Args:
-        run_id: May be any text.
+        run_id: Any text.
         written: Now, in seconds of Unix time; so is the ``progress`` of each rank.
-        standing: The verdict that stands; at the end the last one; None where nothing was found.
-        stall_s: How long the stall that stands has lasted.
+        standing: The current verdict, at the end the last one; None if there is none.
+        stall_s: Length of the current stall in seconds.
         progress: When each rank last advanced.
         watching: False once the run has ended.
-        exit_code: Of the command; None while it runs, and where nobody knows it.
+        exit_code: Of the command; None while it runs, or if unknown.
     """
     state = STATES.get(standing, 0) if standing is not None else 0
     told: tuple[dict[int | None, float], ...] = (
@@ -294,7 +288,7 @@ def metrics_text(
         {None: round(written, 3)},
         {} if exit_code is None else {None: exit_code},
     )
-    # a label's value: a run folder may be called anything
+    # label value: a run folder may have any name
     escaped = run_id.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     lines = []
     for (metric, meaning), samples in zip(METRICS.items(), told, strict=True):
@@ -309,11 +303,11 @@ def metrics_text(
 
 def main() -> None:
     """Read the delivery from standard input and run it."""
-    # its start on a loaded machine comes on top of the longest delivery
+    # start-up on a loaded machine adds to the longest delivery
     signal.alarm(round(max(COMMAND_LIMIT_S, NOTIFY_LIMIT_S) + 15))
 
     def leave(number: int, _: FrameType | None) -> None:
-        """Leave by way of what is open, so that the command's process group is ended, too."""
+        """Exit through open contexts, so that the command's process group is ended, too."""
         sys.exit(128 + number)
 
     for ending in (signal.SIGTERM, signal.SIGALRM):
@@ -321,7 +315,7 @@ def main() -> None:
     try:
         deliver(msgspec.json.decode(sys.stdin.buffer.read(), type=Delivery))
     except SystemExit:
-        # a command that is being started at that moment is known to nobody but the kernel yet
+        # a command that is just being started is known only to the kernel
         for ref in descendants(os.getpid()):
             with suppress(ProcessLookupError):
                 os.kill(ref.pid, signal.SIGKILL)

@@ -1,7 +1,7 @@
-"""`hangcheck rehearse`: the user's command on a few CPU ranks, one scene after the other.
+"""`hangcheck rehearse`: runs the user's command on a few CPU ranks, one fault scene at a time.
 
-Each scene is played under `hangcheck run` with short patience and a limit. The half inside a rank
-is `hooks.rehearsal`.
+Each scene runs under `hangcheck run` with short timeouts and a limit. `hooks.rehearsal` is the part
+inside a rank.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ STARTS_RANKS = re.compile(
     r"\b(mp\.spawn|multiprocessing\.spawn|start_processes|notebook_launcher|mp\.Process)\b"
     r"|(?m:^\s*(?:import|from)\s+(?:pytorch_lightning|lightning)\b)"
 )
-"""In a script that starts its ranks itself; Lightning does."""
+"""Matches a script that starts its ranks itself, as Lightning does."""
 NO_RANK = "write the launcher in front of it: hangcheck rehearse -- torchrun train.py"
 
 
 class CannotRehearse(HangcheckError):
-    """A command that cannot be rehearsed; the sentence says why."""
+    """A command that cannot be rehearsed; the message says why."""
 
     def __str__(self) -> str:
         return f"cannot be rehearsed: {super().__str__()}"
@@ -68,14 +68,15 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
     """Turn a command into one for CPU ranks.
 
     torchrun's number of ranks is replaced. `accelerate launch` starts several CPU ranks only by
-    MPI, so torchrun takes its place. A script started plainly is left to start its own ranks where
-    it has Lightning or spawns them; else torchrun starts it.
+    MPI, so torchrun replaces it. A plain script is unchanged if it uses Lightning or spawns ranks;
+    else torchrun starts it.
 
     Returns:
-        The command, and whether the program or a file of its own that it imports speaks of cuda.
+        The command, and whether the program or a file that it imports from its folder mentions
+        cuda.
 
     Raises:
-        CannotRehearse: Another program starts it, or none does.
+        CannotRehearse: The launcher is not supported, or there is no script.
     """
     launch = read_launch(command, {})
     program, source = launch.program, _source(launch.script)
@@ -93,13 +94,13 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
         )
     elif launch.script is None and any(word in ("-m", "--module") for word in command):
         program = ("-m", *program)
-    # --standalone: on a port of its own, so that another job of this machine is not met
+    # --standalone: a port of its own, so that other jobs on this machine are not met
     torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
     return (*torchrun, f"--nproc_per_node={ranks}", *program), "cuda" in source
 
 
 def _source(script: str | None) -> str:
-    """The text of a script, and of what it imports from its own folder."""
+    """Return the text of a script and of what it imports from its own folder."""
     texts: dict[Path, str] = {}
     todo = [] if script is None else [Path(script)]
     while todo and len(texts) < MOST_FILES:
@@ -132,12 +133,12 @@ NO_LOADER = "no torch DataLoader was made"
 
 
 class Facts:
-    """What the ranks noted while the command ran as it is.
+    """What the ranks noted while the command ran unchanged.
 
     Attributes:
-        world: Ranks that met in a process group.
-        uneven: Keys of loaders, of the last rank, that may give it fewer batches than others:
-            nothing evens them, and their data is not the same on all ranks.
+        world: Number of ranks that met in a process group.
+        uneven: Keys of the last rank's loaders that may give it fewer batches than other ranks get:
+            no sampler makes them even, and the data differs between ranks.
     """
 
     def __init__(self, notes: Iterable[Note] = (), ranks: int = 0) -> None:
@@ -157,18 +158,18 @@ class Facts:
         self.uneven = tuple(uneven)
 
     def has(self, *kinds: NoteKind) -> bool:
-        """Whether something of these kinds was noted."""
+        """Whether any note of these kinds exists."""
         return any(self._of_kind[kind] for kind in kinds)
 
     def texts(self, kind: NoteKind) -> list[str]:
-        """What was said of it, each once."""
+        """Return the distinct texts of a kind."""
         return list(dict.fromkeys(note.text for note in self._of_kind[kind]))
 
 
 class Scene(Struct, frozen=True):
-    """One scene; ``missing`` says why it cannot take place with a program, in a clause.
+    """A scene; ``missing`` returns why a program cannot have the scene, in a clause.
 
-    ``remedy`` is what to do where it hangs; empty where only the verdict knows.
+    ``remedy`` is what to do if it hangs; empty if only the verdict tells.
     """
 
     name: SceneName
@@ -254,9 +255,9 @@ SHORT_PATIENCE = {
     "HANGCHECK_BUSY_FLOOR": "60",
     "HANGCHECK_ABORT_GRACE": "3",
 }
-"""Where the environment does not say otherwise; minutes are no use where a step takes moments."""
+"""Unless set in the environment; longer timeouts make no sense for such short steps."""
 SLOWER, LEAST_LIMIT_S = 4.0, 120.0
-"""A scene may take so many times as long as the command did as it is, and a minute."""
+"""Limit of a scene: 4 times the unchanged run plus 60 s, at least 120 s."""
 GLOO_MISMATCH = b"Received data size doesn't match expected size"
 OTHER_SIZES = (
     "the ranks met in collectives of different sizes: gloo notices that and ends them, "
@@ -266,10 +267,9 @@ NO_BATCHES = "let it read its batches from a DataLoader, or give it an option th
 
 
 class Played(Struct, frozen=True, kw_only=True):
-    """What came of one scene; there is no verdict of one that gloo ended.
+    """The result of one scene; without a verdict if gloo ended it.
 
-    ``why`` is what is known of one that did not pass, in a sentence. The run folder is written as a
-    reader should type it.
+    ``why`` says why it did not pass, in a sentence; a reader can type ``run_folder`` as it is.
     """
 
     scene: SceneName
@@ -283,7 +283,7 @@ class Played(Struct, frozen=True, kw_only=True):
 
 
 class Rehearsed(Struct, frozen=True, kw_only=True):
-    """A whole rehearsal; ``changed`` is what was replaced so that the command runs on CPUs."""
+    """A whole rehearsal; ``changed`` lists what was replaced to run on CPUs."""
 
     command: str
     ranks: int
@@ -309,12 +309,12 @@ def play_all(
     shown: Callable[[Path], str],
     say: Callable[[str], None],
 ) -> Rehearsed:
-    """Play the command as it is, then the wanted scenes in turn, all where none is named.
+    """Run the command unchanged, then the wanted scenes in turn (default: all).
 
-    What the command does not have is skipped. Each scene has a run folder beside ``root``.
+    Scenes that do not apply are skipped. Each scene has its own run folder next to ``root``.
 
     Raises:
-        CannotRehearse: The command does not run on CPU ranks, or nothing of it can be reached.
+        CannotRehearse: The command does not run on CPU ranks, or our hooks do not reach it.
     """
     words, names_cuda = on_cpu_ranks(command, ranks)
     facts, started = Facts(), time.monotonic()
@@ -345,7 +345,7 @@ def play_all(
             **SHORT_PATIENCE,
             **os.environ,
             **CPU_ENVIRONMENT,
-            # its own, so that what it cost is not counted with real runs
+            # a separate ledger, so that the cost is not counted with real runs
             "HANGCHECK_LEDGER": str(notes_folder / "ledger"),
             REHEARSAL: msgspec.json.encode(part).decode(),
         }
@@ -369,7 +369,7 @@ def play_all(
                 why=why,
                 remedy=scene.remedy if result == "hung" else "",
                 seconds=round(outcome.seconds, 1),
-                # what ended a rank that gloo ended is not why the ranks parted
+                # the verdict on a run that gloo ended does not explain why ranks diverged
                 verdict=outcome.verdict if result == "hung" and outcome.result == "hang" else None,
                 run_folder=shown(folder.path),
             )
@@ -385,7 +385,7 @@ def play_all(
 
 
 def _refuse(result: Result, why: str, facts: Facts, ranks: int, *, reached: bool, log: str) -> None:
-    """Raise where the command as it is shows nothing that scenes could be compared with."""
+    """Raise if the unchanged run gives nothing to compare scenes with."""
     if result == "unclear":
         raise CannotRehearse(f"it {why}", f"{NO_BATCHES}; {log}")
     if result != "passed":
@@ -403,7 +403,7 @@ def _refuse(result: Result, why: str, facts: Facts, ranks: int, *, reached: bool
 
 
 def _read_notes(folder: Path) -> Iterator[Note]:
-    """All notes that can be read; each rank's in the order in which it wrote them."""
+    """Yield all readable notes; each rank's in the order of writing."""
     for path in sorted(folder.glob("*.jsonl")):
         with suppress(OSError):
             for line in read_owned(path, EVIDENCE_BYTES).splitlines():
@@ -412,16 +412,16 @@ def _read_notes(folder: Path) -> Iterator[Note]:
 
 
 def judge_scene(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
-    """Say what came of a scene, and why, from how its run ended and what its ranks noted."""
+    """Return the result of a scene, and why, from the end of its run and its ranks' notes."""
     raised = {note.rank: note for note in notes if note.kind == "raised"}
     if outcome.result == "passed":
         return "passed", ""
     if outcome.result == "late":
         return "unclear", outcome.where
-    # gloo ends ranks that do not meet; NCCL would hang
+    # gloo ends ranks that diverge; NCCL would hang
     parted = {rank: note for rank, note in raised.items() if GLOO in note.text}
     if outcome.result == "hang":
-        # others wait for a rank that an error ended, until its launcher notices
+        # the others wait for a rank that an error ended, until its launcher notices
         verdict = outcome.verdict
         dead = verdict.culprits if verdict is not None and verdict.verdict == "dead" else ()
         failed = [raised[rank] for rank in dead if rank in raised and rank not in parted]
@@ -433,7 +433,7 @@ def judge_scene(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Re
             places += [f"rank {rank} had left" for rank in sorted(left)]
             met = "gloo notices that they do not meet and fails, NCCL would hang"
             return "hung", f"{', '.join(places)}: {met}"
-        with suppress(OSError):  # gloo may say so from a thread of its own
+        with suppress(OSError):  # gloo may report it from a thread of its own
             if GLOO_MISMATCH in read_end_owned(Path(outcome.output_file), EVIDENCE_BYTES)[0]:
                 return "hung", OTHER_SIZES
     kinds = {note.text.partition(":")[0] for note in raised.values()}
@@ -454,7 +454,7 @@ SHORT = 88
 
 
 def render(rehearsed: Rehearsed) -> str:
-    """Write it all; each scene that hung gets a paragraph of its own."""
+    """Write the result; each scene that hung gets a paragraph."""
     hung = rehearsed.hung
     scenes = several(sum(played.result != "skipped" for played in rehearsed.scenes), "scene")
     where = f"{several(rehearsed.ranks, 'CPU rank')}, {rehearsed.seconds:.0f} s"
@@ -469,10 +469,10 @@ def render(rehearsed: Rehearsed) -> str:
         seconds = f"{played.seconds:.1f} s" if played.seconds else ""
         rows.append((played.title, SHOWN[played.result], seconds, told))
     lines = [headline, "", *aligned(rows, (3,), -1)]
-    for played in hung:  # where it hangs, what to do, where to read on
+    for played in hung:  # where it hangs, what to do, where to read more
         lines += ["", f"      {played.title}", *labelled("where", played.why, most=4)]
         known = played.verdict.remedies if played.verdict is not None else ()
-        # the scene is known to be the reason, whatever the same ranks would show for another one
+        # the scene is known to be the reason, whatever its ranks would show otherwise
         remedy = played.remedy or next((remedy.text for remedy in known), "")
         lines += labelled("do", remedy, most=3) if remedy else []
         lines += labelled("more", f"hangcheck report {shlex.quote(played.run_folder)}", most=1)
@@ -482,6 +482,6 @@ def render(rehearsed: Rehearsed) -> str:
 
 
 def to_json(rehearsed: Rehearsed) -> str:
-    """Write one object: what was rehearsed, and each scene with the verdict of one that hung."""
+    """Write one JSON object: what was rehearsed, and all scenes with their verdicts."""
     facts = {"schema_version": 1, **msgspec.to_builtins(rehearsed)}
     return msgspec.json.format(msgspec.json.encode(facts)).decode() + "\n"

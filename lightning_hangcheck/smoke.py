@@ -1,4 +1,4 @@
-"""`hangcheck smoke`: a job as minimal runs in turn; the first that hangs says where to look."""
+"""`hangcheck smoke`: runs minimal variants of a job in turn, to see which one hangs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 Result = Literal["passed", "hang", "late", "failed"]
 DEVICES, WORKERS = "{devices}", "{workers}"
 SEQUENCE = ((2, 0), (2, 1), (1, 0))
-"""Ranks and DataLoader workers: the least that has communication, then with workers, then alone."""
+"""Ranks and DataLoader workers: the minimum with communication; with workers; one process."""
 _PACKAGE = Path(__file__).parent
 PLACES = (_PACKAGE / "reference_script", _PACKAGE.parent / "scripts")
-"""Of the reference script: in a wheel (pyproject.toml puts it there), and in a checkout."""
+"""Folders of the reference script: in a wheel (by pyproject.toml), and in a checkout."""
 SCRIPT = "train_reference.py"
-BATCHES = 5  # Of training and of validation: all that a first run needs to show that ranks agree.
+BATCHES = 5  # Of training and of validation: enough to show whether ranks agree.
 FOUND = ("hang", "dead")
 REFUSED = 2
-"""Exit code of `hangcheck run` where the command cannot be started; the job may have it, too."""
+"""Exit code of `hangcheck run` if the command cannot be started; a job may return it, too."""
 END_LIMIT_S = 20.0  # For `hangcheck run` to end the job: its own grace is 10 s.
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """One run of a smoke test; a number that the command does not let us choose is None."""
+    """One run of a smoke test; a number that the command does not accept is None."""
 
     devices: int | None
     workers: int | None
@@ -61,17 +61,17 @@ class Trial(Struct, frozen=True, kw_only=True):
 
     @property
     def slug(self) -> str:
-        """The name as a part of a file's name."""
+        """The name as part of a file name."""
         return self.name.replace(",", "").replace(" ", "-")
 
 
 class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of one run.
+    """The result of one run.
 
     Attributes:
-        result: ``hang``: a verdict says so; ``late``: it was ended at the limit, and nothing proves
-            a hang; ``failed``: it ended by itself with an exit code that is not 0.
-        verdict: What was known when it ended, or was about to be ended at the limit.
+        result: ``hang``: by its verdict. ``late``: ended at the limit without proof of a hang.
+            ``failed``: ended by itself with an exit code other than 0.
+        verdict: The newest verdict when the run ended or reached the limit.
     """
 
     trial: Trial
@@ -83,15 +83,12 @@ class Outcome(Struct, frozen=True, kw_only=True):
 
     @property
     def output_file(self) -> str:
-        """What the run printed: beside its folder, which `hangcheck run` makes for itself."""
+        """The run's output, next to its folder, which `hangcheck run` creates itself."""
         return f"{self.run_folder}.log"
 
 
 def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
-    """Put the numbers of the sequence in place of ``{devices}`` and ``{workers}``.
-
-    What the command lets nobody choose is left as it is; runs that would be equal are made once.
-    """
+    """Fill in ``{devices}`` and ``{workers}`` by the sequence; equal runs are made once."""
     words = " ".join(command)
     trials: dict[tuple[str, ...], Trial] = {}
     for devices, workers in SEQUENCE:
@@ -108,7 +105,7 @@ def plan_trials(command: Sequence[str]) -> tuple[Trial, ...]:
 
 
 def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
-    """Plan the sequence with the reference script: by torchrun, and alone without a launcher.
+    """Plan the sequence for the reference script: with torchrun, and without a launcher.
 
     Raises:
         BadUsage: This installation has no reference script.
@@ -120,7 +117,7 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
             "name your own command: hangcheck smoke -- torchrun --nproc_per_node={devices} "
             "train.py --num_workers {workers}",
         )
-    # --standalone: on a port of its own, so that another job of this machine is not met
+    # --standalone: a port of its own, so that other jobs on this machine are not met
     torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={DEVICES}")
     options = ("--fast_dev_run", str(BATCHES), "--batch_size", "4", "--num_workers", WORKERS)
     job = (str(script), *options, "--output_dir", str(output_dir))
@@ -132,11 +129,12 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
 def run_trial(
     trial: Trial, folder: RunFolder, limit_s: float, environment: Mapping[str, str] | None = None
 ) -> Outcome:
-    """Run one trial to its end, its hang or its limit; nothing of it is left behind.
+    """Run a trial until it ends, hangs or reaches its limit; end all its processes.
 
     Raises:
-        BadUsage: Its output has no place to go, or the kernel does not start the command.
-        UsedRunFolder: The folder holds a run, whose verdict would be taken for this one's.
+        BadUsage: The output file cannot be created, or the command cannot be started.
+        UsedRunFolder: The folder already holds a run, whose verdict would be mistaken for this
+            one's.
     """
     refuse_used(folder)
     output = folder.path.with_name(f"{folder.run_id}.log")
@@ -162,7 +160,7 @@ def run_trial(
         with suppress(subprocess.TimeoutExpired):
             exit_code = process.wait(limit_s)
         seconds = time.monotonic() - began
-        # what ends it changes the verdict, so it is read before
+        # read now: ending the run changes the verdict
         with suppress(UnreadableRun):
             saved = read_saved_run(folder)
     finally:
@@ -171,7 +169,7 @@ def run_trial(
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
     verdict, where = saved.verdict, ""
     hangs = verdict is not None and verdict.verdict in FOUND
-    result: Result = "passed"  # a run that ended well, whatever was suspected on its way
+    result: Result = "passed"  # the run ended well, whatever was suspected before
     if exit_code != 0:
         result = "hang" if hangs else "late" if exit_code is None else "failed"
         reached = [
@@ -204,7 +202,7 @@ SHOWN: dict[Result, tuple[str, str]] = {
 
 
 class Meaning(NamedTuple):
-    """What it says, and what to do; the first step first."""
+    """The meaning of a result, and remedies, the first step first."""
 
     sentence: str
     remedies: tuple[str, ...] = ()
@@ -252,7 +250,7 @@ NOTHING_TO_COMPARE = Meaning(
 
 
 def interpret(outcomes: Sequence[Outcome]) -> Meaning:
-    """Say what it means which of the runs passed, and which did not."""
+    """Say what it means which runs passed."""
     passed = {
         (outcome.trial.devices, outcome.trial.workers): outcome.result == "passed"
         for outcome in outcomes
@@ -275,13 +273,13 @@ def interpret(outcomes: Sequence[Outcome]) -> Meaning:
 
 
 def first_trouble(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The first run that hangs; where none hangs, the first that did not pass."""
+    """Return the first run that hangs or is late, else the first that did not pass."""
     hung = (outcome for outcome in outcomes if outcome.result in ("hang", "late"))
     return next(hung, next((outcome for outcome in outcomes if outcome.result != "passed"), None))
 
 
 def name_picture(verdict: Verdict) -> str:
-    """Name which of three usual pictures this is, and what it says; empty where it is none."""
+    """Describe which of three usual patterns the verdict shows; empty for none."""
     phases = {state.phase for state in verdict.ranks}
     who = "all ranks are" if len(verdict.ranks) > 1 else "the process is"
     if phases == {"logger_init"}:
@@ -303,7 +301,7 @@ def name_picture(verdict: Verdict) -> str:
 
 
 def render(outcomes: Sequence[Outcome]) -> str:
-    """Write it all, at most 40 lines, ending in a newline."""
+    """Write the result in at most 40 lines, ending in a newline."""
     meaning, trouble = interpret(outcomes), first_trouble(outcomes)
     runs = several(len(outcomes), "run")
     passed = sum(outcome.result == "passed" for outcome in outcomes)
@@ -326,7 +324,7 @@ def render(outcomes: Sequence[Outcome]) -> str:
     if known is not None and (picture := name_picture(known)):
         lines += labelled("pattern", picture, most=3)
     lines += labelled("means", meaning.sentence, most=3)
-    # what is known of this hang says more than what is known of its kind
+    # the verdict's remedy is more specific than the general ones
     texts = [*(remedy.text for remedy in (known.remedies[:1] if known else ())), *meaning.remedies]
     remedies = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
     lines += listed("do", remedies, most=10) if remedies else []

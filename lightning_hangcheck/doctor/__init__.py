@@ -1,4 +1,4 @@
-"""What can be checked before a run: each check a function with its reason, by subject in one file.
+"""Checks before a run, one function each, grouped by subject into files.
 
-A check never raises: a machine on which something cannot be checked may be fine for the run.
+A check never raises: a machine where something cannot be checked may still be fine for the run.
 """

@@ -1,4 +1,4 @@
-"""What a check is, what it finds, and the run that it looks at."""
+"""Defines checks, their findings, and the run that they examine."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.ledger_file import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
-GROUPS: tuple[Group, ...] = get_args(Group)  # In the order in which they are shown.
+GROUPS: tuple[Group, ...] = get_args(Group)  # In display order.
 Status = Literal["ok", "warning", "failed"]
-DEPTH = 3  # Folders of a place of checkpoints: run, step and part.
-LIMIT_S = 4.0  # More than any healthy machine needs for what is not about other machines.
+DEPTH = 3  # Folder levels listed below --checkpoints: run, step and part.
+LIMIT_S = 4.0  # More than a healthy machine needs for any local check.
 READ_LIMIT_S = 2.0
-MOST_BYTES = 2**20  # Of a script or configuration that is read.
+MOST_BYTES = 2**20  # Limit for reading a script or configuration.
 
 
 class Finding(Struct, frozen=True, kw_only=True):
-    """What a check found, with all that a reader needs to act on it.
+    """What a check found, with all that a reader needs to act.
 
     Attributes:
-        check: Name; that of the whole check where it has no other.
-        status: ``warning`` the run goes on with less, ``failed`` it will not work.
-        why: What goes wrong in a run where this is not ok.
-        remedy: All that there is to do, ``commands`` included; empty where nothing is needed.
-        commands: What to type or paste, each as it stands.
-        details: More of what was found, a line each.
+        check: Name of the finding; by default that of its check.
+        status: ``warning``: the run works with a limitation. ``failed``: the run will not work.
+        why: What goes wrong in a run if this is not ok.
+        remedy: Everything to do, ``commands`` included; empty if nothing is needed.
+        commands: What to type or paste, unchanged.
+        details: Further facts, one per line.
     """
 
     group: str = ""
@@ -51,31 +51,31 @@ class Finding(Struct, frozen=True, kw_only=True):
 
 
 def ok(found: str, check: str = "", details: tuple[str, ...] = ()) -> Finding:
-    """Something was seen and is well."""
+    """Report that something is fine."""
     return Finding(status="ok", found=found, details=details, check=check)
 
 
 def warning(
     found: str, *commands: str, advice: str = "", check: str = "", status: Status = "warning"
 ) -> Finding:
-    """The run will have to do without something; ``advice`` says in words what to do."""
+    """Report a limitation of the run; ``advice`` says in words what to do."""
     remedy = "\n".join(filter(None, (advice, *commands)))
     return Finding(status=status, found=found, remedy=remedy, commands=commands, check=check)
 
 
 def failed(found: str, *commands: str, advice: str = "", check: str = "") -> Finding:
-    """Something will not work."""
+    """Report something that will not work."""
     return warning(found, *commands, advice=advice, check=check, status="failed")
 
 
 class Subject(Struct, frozen=True, kw_only=True):
-    """A run before it starts: what the options of ``hangcheck doctor`` say of it.
+    """A run before its start, as described by the options of ``hangcheck doctor``.
 
     Attributes:
-        command: As it would stand behind `hangcheck run --`; empty where none was given.
-        checkpoints: Where it will save, as fsspec names places; None where nobody says.
+        command: The words after `hangcheck run --`; empty if no command was given.
+        checkpoints: Where the run will save, as an fsspec URL or path; None if unknown.
         backbone: The model that loads ``loads``: folder, file, or name in the hub's cache.
-        fresh_minutes: Age above which what it needs is too old; None where age does not matter.
+        fresh_minutes: Maximum age of ``needs`` in minutes; None for no limit.
     """
 
     command: tuple[str, ...] = ()
@@ -92,11 +92,11 @@ class Subject(Struct, frozen=True, kw_only=True):
 
     @property
     def launch(self) -> Launch:
-        """What the command starts, as far as its words and the environment tell."""
+        """What the command starts, according to its words and the environment."""
         return read_launch(self.command, self.environment)
 
     def uses(self, tool: str) -> bool:
-        """Whether a variable of a tool is set, or command or script name it (in lower case)."""
+        """Whether the command, its script or a set variable names a tool (lower case)."""
         named = any(name.startswith(f"{tool.upper()}_") for name in self.environment)
         script = self.launch.script
         try:
@@ -109,8 +109,8 @@ class Subject(Struct, frozen=True, kw_only=True):
             return False
 
     def ledger(self) -> Pages:
-        """Read the ledger that the run will write to; nothing where it cannot be read in time."""
-        from lightning_hangcheck.ledger import ledger_file  # most checks do not ask
+        """Read the ledger that the run will write to; empty if it cannot be read within 2 s."""
+        from lightning_hangcheck.ledger import ledger_file  # most checks do not need the ledger
 
         ledger = ledger_file.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
         try:
@@ -120,17 +120,17 @@ class Subject(Struct, frozen=True, kw_only=True):
 
 
 Look: TypeAlias = "Callable[..., Finding | Iterable[Finding] | None]"
-"""Finds something; nothing where the question does not arise in this run."""
+"""Returns findings; none if the check does not apply to this run."""
 
 
 class Check(NamedTuple):
-    """One thing to check before a run.
+    """A check to make before a run.
 
     Attributes:
-        why: What goes wrong in a run where it is not ok.
-        alone: It starts processes, or takes what others want to find free: made after the others,
-            where Ctrl-C ends what it started, and within limits of its own.
-        well: Said where nothing is found; empty where nothing is said then.
+        why: What goes wrong in a run if the check does not pass.
+        alone: The check starts processes, or occupies what other checks want to find free. It runs
+            after the others, with time limits of its own, and Ctrl-C ends what it started.
+        well: Reported if the check finds nothing; empty to report nothing.
     """
 
     group: str
@@ -143,7 +143,7 @@ class Check(NamedTuple):
     well: str = ""
 
     def __call__(self, subject: Subject, **given: object) -> tuple[Finding, ...]:
-        """Make the check."""
+        """Run the check."""
         found = self.look(subject, **given)
         findings = (found,) if isinstance(found, Finding) else tuple(found or ())
         if self.well and not findings:
@@ -152,7 +152,7 @@ class Check(NamedTuple):
         return tuple(replace(one, check=one.check or self.name, **about) for one in findings)
 
 
-CHECKS: list[Check] = []  # All whose modules were imported.
+CHECKS: list[Check] = []  # The checks of all imported modules.
 
 
 def check(
@@ -164,7 +164,7 @@ def check(
     alone: bool = False,
     well: str = "",
 ) -> Callable[[Look], Check]:
-    """Make a check of a function, whose docstring says what it looks at."""
+    """Register a function as a check; its docstring says what the check looks at."""
 
     def register(look: Look) -> Check:
         words = " ".join((look.__doc__ or "").split()).removesuffix(".")
@@ -177,14 +177,14 @@ def check(
 
 
 def nearest(folder: Path) -> Path:
-    """Return the folder, or the nearest one above it that is there; the disk may not answer."""
+    """Return the folder, or its nearest existing parent; may block on a stalled disk."""
     while not folder.exists():
         folder = folder.parent
     return folder
 
 
 def beginning(file: Path) -> bytes:
-    """Read the first MiB of a file; OSError, or NoAnswerFromStorage after 2 s."""
+    """Read the first MiB of a file; raises OSError, or NoAnswerFromStorage after 2 s."""
 
     def read() -> bytes:
         with file.open("rb") as opened:

@@ -1,12 +1,12 @@
-"""What the run reads: is it there, is it whole, does it belong together, is it of today?
+"""Checks the files that the run reads: present, complete, consistent and recent.
 
-"Trained on Qwen2.5-1.5B, evaluated on 0.5B" costs a run that fails late, or one that goes on with
-weights that were never trained. A tensor is compared with the one that the backbone's own weights
-have under that name, else with the shape that its config.json asks for.
+A run "trained on Qwen2.5-1.5B, evaluated on 0.5B" fails late, or continues with weights that were
+never trained. Each tensor is compared with the backbone's tensor of that name, else with the shape
+that the backbone's config.json implies.
 
-Nothing is loaded or run. safetensors reads the headers of its files. A file of torch is a zip
-archive whose index is a pickle: every class and function that it names is replaced by one that does
-nothing, so nothing that a stranger put there is imported or called.
+No weights are loaded and no foreign code is run. safetensors reads only file headers. A torch file
+is a zip archive whose index is a pickle. Every class and function that the pickle names is replaced
+by an inert one, so that nothing a stranger put there is imported or called.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ if TYPE_CHECKING:
 
 FILE_LIMIT_S = 3.0
 FIRST_BYTES = 4096
-FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files: of each at most 64 MiB are read.
+FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files; at most 64 MiB of each are read.
 MODEL_LIMIT_S = 20.0
-"""Of one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
+"""For one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
 MOST_SHOWN = 3
 STEP = re.compile(r"(?:step|checkpoint)[_=-]?(\d+|final)", re.IGNORECASE)
-"""As Lightning (step=500), transformers (checkpoint-500) and most scripts name them."""
+"""Folder names of Lightning (step=500), transformers (checkpoint-500) and most scripts."""
 SIZES = (
     *("model_type", "hidden", "layers", "heads", "kv_heads", "head_dim"),
     *("intermediate", "vocabulary"),
 )
 LORA = re.compile(r"\.lora_([AB])(?:\.\w+)?\.weight$")
-"""peft's names: A takes what the layer takes, B gives what the layer gives."""
+"""peft's names: A has the layer's input side, B its output side."""
 LAYER = re.compile(r"(?:layers|h)\.(\d+)\.")
 WRAPPERS = re.compile(
     r"^(?:(?:state_dict|model_state_dict|model|module|base_model|backbone|llm|language_model"
     r"|transformer|net|_orig_mod|_forward_module|_fsdp_wrapped_module)\.)*"
 )
-"""Words that trainers, compilers and scripts put before a tensor's own name; a module of another
-name may hold layers of its own, so its tensors are not taken for the backbone's."""
+"""Prefixes that trainers, compilers and scripts add to tensor names. A module of another name may
+hold layers of its own, so its tensors do not count as the backbone's."""
 SAFE = ".safetensors"
 OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
 ARCHIVE = b"PK\x03\x04"
-"""With this torch begins since 1.6; before that it wrote bare pickles, and so do others."""
+"""Start of torch's files since 1.6; torch before 1.6 and other programs write bare pickles."""
 POINTER = b"version https://git-lfs"
-LONGEST_INDEX = 100_000_000  # Bytes of a pickle, far more than any index takes.
-LONGEST_JSON = 200_000_000  # Bytes; the largest tokenizer.json known has 33 million.
-DEEPEST = 6  # Folders within folders of a checkpoint: Lightning's optimizer states lie four deep.
+LONGEST_INDEX = 100_000_000  # Bytes of a pickle, far more than any index needs.
+LONGEST_JSON = 200_000_000  # Bytes; the largest known tokenizer.json has 33 million.
+DEEPEST = 6  # Nested folders of a checkpoint: Lightning's optimizer states are four deep.
 
 
 @check(
@@ -88,7 +88,7 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
     clock = time.time() if now is None else now
 
     def size_and_time(path: Path) -> tuple[int, float]:
-        """Bytes, and when it was changed; of a folder the newest that lies in it counts."""
+        """Return size in bytes and modification time; of a folder, the newest of its entries."""
         if path.is_dir():
             inside = [file.stat() for file in path.iterdir()]
             newest = max((status.st_mtime for status in inside), default=path.stat().st_mtime)
@@ -133,7 +133,7 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     made: dict[str, PastPhase] = {}
     for path in subject.needs:
         whole = str(Path(path).absolute())
-        for phase in phases:  # the newest one that made it counts
+        for phase in phases:  # the newest phase that made the file counts
             if any(output.path == whole for output in phase.outputs):
                 made[path] = phase
     if not made:
@@ -149,7 +149,7 @@ def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
 
 
 def _of_other_versions(made: Mapping[str, PastPhase]) -> Iterator[tuple[str, str]]:
-    """Each problem in one sentence, with the phase to look at."""
+    """Yield each problem in one sentence, with the phase to look at."""
     first: dict[str, tuple[str, str]] = {}
     older = []
     for path, phase in made.items():
@@ -167,7 +167,7 @@ def _of_other_versions(made: Mapping[str, PastPhase]) -> Iterator[tuple[str, str
 
 
 class Shape(tuple[int, ...]):
-    """Sides of a tensor; a type of its own, to be told from other tuples of an index."""
+    """Sides of a tensor; its own type, to distinguish it from other tuples of an index."""
 
     __slots__ = ()
 
@@ -176,13 +176,13 @@ class Shape(tuple[int, ...]):
 
 
 class ModelFiles(Struct, frozen=True, kw_only=True):
-    """What the files of a model or checkpoint say.
+    """Contents of the files of a model or checkpoint.
 
     Attributes:
-        fields: Of its config.json; None where there is none, or none of a text model.
-        shapes: Of all tensors by name; names of nested dictionaries are joined by dots.
-        tokens: Numbers of the tokens in its tokenizer.json; none where there is none.
-        complaints: What is wrong with the files: a part is missing, cut off, or of another save.
+        fields: From config.json; None without one, or if it describes no text model.
+        shapes: Shape of each tensor by name; names in nested dictionaries are joined by dots.
+        tokens: Id of each token in tokenizer.json; empty without that file.
+        complaints: Problems of the files: a part is missing, cut off, or from another save.
     """
 
     name: str
@@ -195,10 +195,11 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     def compared_with(
         self, known: Mapping[str, Shape], fields: Fields | None
     ) -> tuple[int, list[str], int]:
-        """Compare the tensors with those of a model, else with what its config.json asks for.
+        """Compare the tensors with those of a model, else with what its config.json implies.
 
         Returns:
-            How many both know, in words each that differs, and how many layers it has more.
+            Number of tensors found in both, a sentence for each that differs, and number of extra
+            layers.
         """
         asked = {
             **_by_config(fields),
@@ -214,9 +215,9 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
             if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
                 continue
             compared += 1
-            if lora:  # of a low-rank part the side that is the layer's: A takes, B gives
+            if lora:  # of a low-rank part, compare the layer's side: A has its input, B its output
                 at = 1 if lora[1] == "A" else 0
-                # Conv1D of GPT-2 keeps inputs x outputs, nn.Linear outputs x inputs
+                # GPT-2's Conv1D stores inputs x outputs, nn.Linear outputs x inputs
                 there = Shape((shape[at],))
                 shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
             if shape != wanted:
@@ -234,7 +235,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
 def model_fits(subject: Subject) -> Iterator[Finding]:
     """Config.json, headers of the weights and tokenizer.json of --loads and of --backbone."""
     read: dict[str, ModelFiles] = {}
-    with suppress(ImportError):  # before the fork that reads, where an import could lock
+    with suppress(ImportError):  # import before the fork that reads, where an import could deadlock
         import safetensors.numpy  # noqa: F401 - as said
     for name in dict.fromkeys(filter(None, (*subject.loads, subject.backbone))):
         try:
@@ -246,7 +247,7 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
             yield failed(f"{name} is not here", f"hf download {name}", advice=correct)
         except (OSError, NoAnswerFromStorage) as error:
             yield failed(f"{name} cannot be read: {error}", f"ls -l {name}")
-    # checkpoints that are loaded together, and by their names are of other steps
+    # checkpoints that are loaded together but named after different steps
     steps = {name: found[-1] for name in subject.loads if (found := STEP.findall(name))}
     if len(set(steps.values())) > 1:
         shown = ", ".join(f"{name} (step {step})" for name, step in steps.items())
@@ -258,7 +259,6 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
 
 
 def _whole(files: ModelFiles) -> Finding:
-    """Whether the files of one model belong together."""
     name, tensors = files.name, several(len(files.shapes), "tensor")
     _, differing, layers = files.compared_with({}, files.fields)
     complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]
@@ -286,7 +286,7 @@ def _whole(files: ModelFiles) -> Finding:
 
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
-    """Whether a checkpoint belongs to the backbone that will load it."""
+    """Whether a checkpoint fits the backbone that will load it."""
     compared, differing, layers = files.compared_with(model.shapes, model.fields)
     number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
@@ -329,7 +329,7 @@ def _some(sentences: list[str]) -> str:
 
 
 def _by_config(fields: Fields | None) -> dict[str, Shape]:
-    """Shapes that follow from sizes, for families whose layers are built as these names say."""
+    """Derive shapes from sizes, for families whose layers have these names."""
     if fields is None or fields.model_type not in FAMILIES or fields.latent:
         return {}
     hidden, wide = fields.hidden, fields.intermediate
@@ -355,12 +355,12 @@ def find_model(name: str, environment: Mapping[str, str]) -> Path:
 
 
 def _read_model(name: str, path: Path) -> ModelFiles:
-    """Read a folder of a model, a file of weights, or a config.json; OSError as `open` raises."""
+    """Read a model's folder, a weights file, or a config.json; raises OSError as `open` does."""
     index: dict[str, str] = {}
     config, files, safe = path / CONFIG_NAME, [path], []
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (SAFE, *OF_TORCH))
-        # as from_pretrained takes them: safetensors where there are any
+        # like from_pretrained: safetensors if present
         safe = [file for file in files if file.suffix == SAFE]
         files = safe or files
         for file in path.glob(f"*{SAFE}.index.json" if safe else "*.index.json"):
@@ -376,12 +376,12 @@ def _read_model(name: str, path: Path) -> ModelFiles:
             shapes |= read_weight_file(file)
         except CannotBeRead as error:
             complaints.append(f"{file.name}: {error}")
-    # what is in files of torch before 1.6 is not known
+    # the contents of torch files before 1.6 are unknown
     missing = [tensor for tensor in index if safe and tensor not in shapes]
     if missing and not complaints:
         which = f"{len(missing)} tensors, {missing[0]} for one"
         complaints = [f"an index names {which}, that no file here holds"]
-    # the vocabulary and the added tokens, as the tokenizers library keeps them
+    # the vocabulary and the added tokens, as the tokenizers library stores them
     tokenizer = _json(path / "tokenizer.json")
     vocabulary = _object(tokenizer.get("model")).get("vocab")
     if isinstance(vocabulary, list):
@@ -391,7 +391,7 @@ def _read_model(name: str, path: Path) -> ModelFiles:
         str(token["content"]): int(token["id"]) for token in tokenizer.get("added_tokens") or ()
     }
     fields = None
-    with suppress(BadUsage):  # no model of text, which is nobody's fault
+    with suppress(BadUsage):  # not a text model, which is no error
         fields = read_fields(read_config(config)) if config.exists() else None
     return ModelFiles(
         name=name,
@@ -404,26 +404,26 @@ def _read_model(name: str, path: Path) -> ModelFiles:
 
 
 def _json(file: Path) -> dict[str, Any]:
-    """An empty one where there is no such file, or it is no JSON object."""
+    """Empty if the file is missing, too large or no JSON object."""
     with suppress(FileNotFoundError, NotADirectoryError, ValueError):
         if file.stat().st_size <= LONGEST_JSON:
             return _object(json.loads(file.read_bytes()))
     return {}
 
 
-def _object(content: Any) -> dict[str, Any]:  # noqa: ANN401 - anything may stand in a file
+def _object(content: Any) -> dict[str, Any]:  # noqa: ANN401 - a file may contain anything
     return content if isinstance(content, dict) else {}
 
 
 class CannotBeRead(Exception):
-    """A file of weights is damaged, or cannot be read here; the message says how."""
+    """A weights file is damaged, or cannot be read here; the message says how."""
 
 
 def read_weight_file(path: Path) -> dict[str, Shape]:
-    """Read the shapes in a file of weights; nothing is found in a format that is not known here.
+    """Read the tensor shapes in a weights file; an unknown format yields none.
 
     Raises:
-        CannotBeRead: It is empty, cut off or damaged, or what reads it is not installed.
+        CannotBeRead: The file is empty, cut off or damaged, or its reader is not installed.
     """
     with path.open("rb") as opened:
         beginning = opened.read(len(POINTER))
@@ -453,13 +453,13 @@ def read_weight_file(path: Path) -> dict[str, Shape]:
                     return dict(_tensors(_Inert(file).load(), (), set()))
     except zipfile.BadZipFile as error:
         raise CannotBeRead("it is cut off: the end of the archive is missing") from error
-    except Exception as error:  # a pickle that is not torch's own may raise anything
+    except Exception as error:  # a foreign pickle may raise anything
         raise CannotBeRead(f"its index cannot be read ({type(error).__name__})") from error
     raise CannotBeRead("it is an archive without an index of torch")
 
 
 class _Nothing(dict[Any, Any]):
-    """Stands for whatever an index names: takes any arguments, state and items, does nothing."""
+    """Replaces whatever an index names: accepts any arguments, state and items, does nothing."""
 
     def __init__(self, *_: object, **__: object) -> None:
         super().__init__()
@@ -468,11 +468,11 @@ class _Nothing(dict[Any, Any]):
         return self
 
     __setstate__ = append = extend = lambda self, _: None
-    __hash__ = object.__hash__  # type: ignore[assignment] # it may stand where a key is wanted
+    __hash__ = object.__hash__  # type: ignore[assignment] # may be used as a key
 
 
 class _Inert(pickle.Unpickler):
-    """Reads a pickle with nothing in the place of every class and function, but for shapes."""
+    """Unpickles with `_Nothing` for every class and function, except those that give shapes."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - any class may be meant
         return _KNOWN.get((module, name), _Nothing)
@@ -491,13 +491,13 @@ _KNOWN: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_parameter_with_state"): lambda data, *_: data,
     ("torch", "Size"): tuple,
 }
-"""Ours, in the place of the functions by which torch rebuilds tensors (torch/_utils.py)."""
+"""Our replacements for the functions by which torch rebuilds tensors (torch/_utils.py)."""
 
 
 def _tensors(
     content: object, within: tuple[str, ...], seen: set[int]
 ) -> Iterator[tuple[str, Shape]]:
-    """Walk through dictionaries and lists; each is walked once, however often it is named."""
+    """Walk through dictionaries and lists, each once, however often it is referenced."""
     if isinstance(content, Shape):
         yield ".".join(within), content
     elif isinstance(content, dict | list) and id(content) not in seen and len(within) < DEEPEST:

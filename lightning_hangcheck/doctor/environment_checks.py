@@ -1,6 +1,6 @@
-"""Would a hang be seen here, and does nothing in the environment of the ranks cause or hide one?
+"""Checks whether a hang would be visible here, and whether settings cause or hide one.
 
-Every run asks some of these at its start, so what only other checks need is imported by them.
+Every run makes some of these checks at its start; the others import what only they need.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# It blocks in reading its input, which ends with us, and so does the program.
+# Blocks reading its input, which ends when our process ends; then the program ends too.
 WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
-UNKNOWN_PYTHON = (3, 15)  # py-spy 0.4.2 and later read all before, by its own list
+UNKNOWN_PYTHON = (3, 15)  # py-spy 0.4.2 and later read all older versions, by its own list
 DISK_LIMIT_S = 2.0
-# Before a run, together below 1.5 s in the worst case; about 0.06 s where all is well.
+# Before a run: below 1.5 s together in the worst case, about 0.06 s if all is well.
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
-# Journals of 8 ranks with a line a second are about 100 MB a day.
+# Journals of 8 ranks that print a line per second grow by about 100 MB a day.
 LEAST_FREE_BYTES = 200 * 2**20
 PAGES_BYTES = 4 * 2**20  # heartbeats of 1000 ranks on one node
 CONTAINER_DEFAULT_BYTES = 64 * 2**20  # docker run without --shm-size
 LARGER = "docker run --shm-size=8g"
 ELSEWHERE = "name a folder on a local disk: --run-dir or HANGCHECK_RUN_DIR"
 DISK, CLOCK = "run folder's disk", "clock"
-"""Not asked by each run: they are as they are on this machine."""
+"""Not reported at each run: both are properties of the machine."""
 OF_MEMORY = ("tmpfs", "ramfs")
 MOST_SKEW_S = 2.0
-"""More than a file system's own grain, 2 s on FAT; an hour of NTP's drift stays far below."""
+"""Above a file system's time resolution (2 s on FAT); NTP's drift in an hour is far below."""
 FIRST_RELEASE = 1_790_000_000.0
 """Autumn 2026, in seconds since 1970: a clock before that was never set."""
 
@@ -129,7 +129,7 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
     def look() -> tuple[int, float, str]:
         there, before = nearest(folder).resolve(), time.time()
         with _trial_file(there) as (descriptor, path):
-            # half of the time that making it took is the best guess of when it was made
+            # half the time that creating it took is the best estimate of when it was created
             ahead = (before + time.time()) / 2 - path.stat().st_mtime
             os.write(descriptor, b"may this be written?\n")
             os.fsync(descriptor)
@@ -161,14 +161,14 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
 
 
 def _file_system(folder: Path) -> str:
-    """Its type, as the kernel's table of mounts names it (proc_pid_mounts(5))."""
+    """Return the file system type from the kernel's mount table (proc_pid_mounts(5))."""
     lines = (line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines())
     mounts = {at.replace("\\040", " "): kind for _, at, kind, *_ in lines}
     return next((mounts[one] for one in map(str, (folder, *folder.parents)) if one in mounts), "")
 
 
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
-    """Make the checks that `hangcheck run` makes while it starts, all at once, within 1.5 s."""
+    """Make the checks of `hangcheck run` at its start, in parallel, within 1.5 s."""
     subject = Subject(environment=environment, run_dir=run_dir)
     checks: tuple[Callable[[], tuple[Finding, ...]], ...] = (
         lambda: stacks_readable(subject, time_limit_s=QUICK_STACKS_S),
@@ -183,7 +183,6 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
 
 @contextmanager
 def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
-    """A new file, opened, that is gone afterwards."""
     trial = temporary_name(folder / "hangcheck-doctor")
     descriptor = os.open(trial, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
     try:
@@ -195,8 +194,8 @@ def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
 
 # The environment
 
-# torch 2.13: ProcessGroupNCCL.cpp, its documentation of environment variables, and our own runs
-# (catalogue of hangs: DETAIL crashes every rank of DDP on gloo, 4.4 times the time per all_reduce).
+# Sources: torch 2.13 (ProcessGroupNCCL.cpp, documentation of environment variables), and our runs
+# (catalogue: DETAIL crashes every rank of DDP on gloo; all_reduce takes 4.4 times as long).
 GIVEN_UP = "lets ranks wait without end for a collective that NCCL has given up"
 QUESTIONABLE = {
     ("TORCH_DISTRIBUTED_DEBUG", "DETAIL"): "crashes DDP on gloo (CPU) in torch 2.13 and makes each "
@@ -207,17 +206,17 @@ QUESTIONABLE = {
     "in whichever rank waits first",
 }
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
-"""After so long NCCL's monitor ends a rank whose watchdog is silent, 480 s by default."""
-STDERR = 2  # Of doctor itself: its own stdout may go to a pipe where that of the run will not.
+"""After this time, NCCL's monitor ends a rank whose watchdog is silent; 480 s by default."""
+STDERR = 2  # doctor's own: its stdout may go to a pipe where that of the run does not
 TIMES_TOO_MANY = 2.0
-"""Below that threads take turns and nothing waits long: hyper-threads come in twos."""
+"""Below this ratio, threads take turns and none waits long: a core has two hyper-threads."""
 RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")
-"""Behind NCCL_; torch 2.2 put TORCH_ before that, and reads the old names with a warning."""
+"""After NCCL_; torch 2.2 prefixed TORCH_, and reads the old names with a warning."""
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The name since torch 2.7, and the one before that."""
+"""The name since torch 2.7, and the older one."""
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""The name since torch 2.9, and the one before that."""
+"""The name since torch 2.9, and the older one."""
 NO_TO_TORCH = ("0", "f", "false", "n", "no")
 WANDB_SERVER = "https://api.wandb.ai"
 SILENT_MODES = ("disabled", "offline", "dryrun")
@@ -289,7 +288,7 @@ def output_buffering(subject: Subject, descriptor: int = STDERR) -> Finding:
 )
 def tokenizers_threads(subject: Subject) -> Finding:
     """TOKENIZERS_PARALLELISM."""
-    # unset, the library itself turns its threads off in a fork that comes after their first use
+    # if unset, the library turns its threads off in a fork after their first use
     value = subject.environment.get("TOKENIZERS_PARALLELISM", "")
     if value.lower() not in ("true", "on", "yes", "y", "1", "t"):
         return ok(f"TOKENIZERS_PARALLELISM is {value or 'not set'}")
@@ -312,7 +311,7 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
     if text.isdecimal():
         own, source = int(text), f"OMP_NUM_THREADS={text}"
     else:
-        # torchrun sets 1 for several ranks (torch/distributed/run.py); else torch takes them all
+        # torchrun sets 1 for several ranks (torch/distributed/run.py); else torch uses them all
         own = 1 if subject.launch.launcher == "torchrun" and ranks > 1 else there
         source = "by default"
     sentence = f"{ranks} x {own} threads ({source}) on {there} processors"
@@ -380,8 +379,7 @@ KNOWN_HANGS = (
     ),
     (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
 )
-"""What hangs, from the first version before the first that does not, on which machine; with who
-says so, and what to do."""
+"""What hangs, first affected version, first fixed version, affected machine, source and remedy."""
 
 
 @check("environment", "what hangs inside a library cannot be mended in the script")
@@ -433,12 +431,12 @@ def wandb(subject: Subject) -> Finding | None:
     netrc_file = Path(environment.get("NETRC") or f"{environment.get('HOME', '~')}/.netrc")
     has_key = bool(environment.get("WANDB_API_KEY"))
     with suppress(OSError, NoAnswerFromStorage, netrc.NetrcParseError):
-        # `default` of a netrc answers for every host: no key of wandb's; none is kept or shown
+        # `default` of a netrc matches every host: no key for wandb; no key is kept or shown
         has_key = has_key or apart(1.0, lambda: host in netrc.netrc(netrc_file.expanduser()).hosts)
     if not has_key:
         sentence = f"there is no key for {host}: wandb asks at a terminal, or fails"
         return warning(sentence, "wandb login", advice=f"log in, or {OFFLINE}")
-    asked = urllib.request.Request(url, method="HEAD")  # noqa: S310 - wandb would ask it, too
+    asked = urllib.request.Request(url, method="HEAD")  # noqa: S310 - wandb requests it, too
     try:
         urllib.request.urlopen(asked, timeout=ANSWER_LIMIT_S).close()  # noqa: S310 - likewise
     except urllib.error.HTTPError:
@@ -500,7 +498,7 @@ def hugging_face_cache(subject: Subject) -> Iterator[Finding]:
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder that huggingface_hub takes (its constants.py)."""
+    """Return the folder that huggingface_hub uses (its constants.py)."""
     caches = environment.get("XDG_CACHE_HOME") or f"{environment.get('HOME', '~')}/.cache"
     hub_home = environment.get("HF_HOME") or f"{caches}/huggingface"
     chosen = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")

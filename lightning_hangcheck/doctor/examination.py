@@ -1,4 +1,4 @@
-"""All checks of some groups, side by side, each within its own time limit; and as text."""
+"""Runs checks in parallel, each within its own time limit, and renders the result as text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 AT_ONCE = 8
-"""Checks wait for others rather than compute, and `time_limit` gives 16 places to all of us."""
+"""Checks mostly wait, and `time_limit` has 16 places for the whole process."""
 WIDTH, STATUS_WIDTH, NAME_WIDTH = 110, 9, 24
 MARGIN = " " * (2 + STATUS_WIDTH + NAME_WIDTH)
 STYLES = {
@@ -46,14 +46,14 @@ STYLES = {
     r"(?m)^  failed\b": "bold red",
     r"(?m)^\S.*$": "bold",
 }
-"""How a terminal shows it: each pattern with its style. Nothing is said by colour alone."""
+"""Terminal styles by pattern. No meaning is carried by colour alone."""
 
 
 class Examination(Struct, frozen=True, kw_only=True):
-    """All answers, by group.
+    """All findings, ordered by group.
 
     Attributes:
-        status: The worst of all; a warning where nothing was checked.
+        status: The worst status of all; a warning if nothing was checked.
     """
 
     status: Status
@@ -62,18 +62,18 @@ class Examination(Struct, frozen=True, kw_only=True):
 
     @property
     def exit_code(self) -> int:
-        """0 where all is well, 1 after a warning, 2 where something failed."""
+        """0 if all is well, 1 after a warning, 2 after a failure."""
         return get_args(Status).index(self.status)
 
 
 def checks_of(groups: Sequence[str] = ()) -> list[Check]:
-    """Return the checks of these groups, or all of them, in the order in which they are shown."""
+    """Return the checks of these groups (default: all) in display order."""
     asked = [group for group in GROUPS if group in (groups or GROUPS)]
     return [check for group in asked for check in CHECKS if check.group == group]
 
 
 def examine(subject: Subject, checks: Sequence[Check]) -> Examination:
-    """Make all checks; those that would disturb others come when these are done."""
+    """Make all checks; those that would disturb others run last, one by one."""
     began = time.monotonic()
     ask = partial(_ask, subject)
     with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="hangcheck-check") as pool:
@@ -100,14 +100,14 @@ def _ask(subject: Subject, check: Check) -> list[Finding]:
         found = check(subject) if check.alone else within(check.limit_s, lambda: check(subject))
     except NoAnswer as error:
         why = f": {error}"
-    except Exception as error:  # noqa: BLE001 - a check that fails says nothing about the others
+    except Exception as error:  # noqa: BLE001 - the other checks must still run
         why = f" ({type(error).__name__}: {error})"
     if why:
         again = f"hangcheck doctor --only {check.group}"
         made = warning(f"could not be checked{why}", again, check=check.name)
         found = (replace(made, group=check.group, looked_at=check.looked_at, why=check.why),)
     seconds = round(time.monotonic() - began, 3)
-    # what is shown was read from files and variables of others: no secret, one line
+    # findings contain text from users' files and variables: redact secrets, keep to one line
     return [
         replace(
             finding,
@@ -122,7 +122,7 @@ def _ask(subject: Subject, check: Check) -> list[Finding]:
 
 
 def render(examination: Examination) -> str:
-    """Write an examination for people: why and what to do below what is not ok."""
+    """Render an examination as text; what is not ok gets reason and remedy."""
     answers = examination.answers
     if not answers:
         return (
@@ -153,5 +153,5 @@ def render(examination: Examination) -> str:
             if answer.status != "ok":
                 add("looked at", wrapped(answer.looked_at))
                 add("why", wrapped(answer.why))
-                add("do", answer.remedy.splitlines())  # unbroken, to be copied
+                add("do", answer.remedy.splitlines())  # not wrapped, for copying
     return "\n".join(lines) + "\n"

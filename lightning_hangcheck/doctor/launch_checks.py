@@ -1,4 +1,4 @@
-"""Will the ranks start and find each other: variables, SLURM, address, port, interface, script?"""
+"""Checks whether ranks can start and meet: variables, SLURM, address, port, network, script."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ if TYPE_CHECKING:
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 LEAST_LEFT_S = 600.0
-"""Less than ten minutes is not enough for start, one checkpoint and an orderly end."""
-SPARE = 1.2  # Times what a run should take: nodes differ by that much.
+"""10 minutes: the least for start, one checkpoint and an orderly end."""
+SPARE = 1.2  # Factor on the expected duration: nodes differ by that much.
 CONNECT_LIMIT_S = 3.0
 LOOPBACK = "lo"
 NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
-"""Beginnings of names of interfaces that only this machine sees, as NCCL's own list has them."""
+"""Name prefixes of interfaces that only this machine can reach, from NCCL's own list."""
 LIGHTNING = ("lightning", "pytorch_lightning")
 NAME_A_STRATEGY = 'Trainer(..., strategy="ddp")'
 GUESSED = "leaves the strategy to be guessed from what each rank sees"
@@ -63,7 +63,7 @@ def launch_variables(subject: Subject) -> Iterator[Finding]:
     for name, rank, of, size in pairs:
         if rank is not None and size is not None and rank >= size:
             problems.append(f"{name}={rank} cannot be with {of}={size}: ranks count from 0")
-    # in a shell that is itself a rank (a step of srun, or under torchrun) they are no leftovers
+    # if this shell is a rank (srun step, or under torchrun), the variables are no leftovers
     is_rank = "TORCHELASTIC_RUN_ID" in environment or "SLURM_STEP_ID" in environment
     if not problems and subject.launch.launcher in ("python", "none") and not is_rank:
         named = [f"{name}={environment[name]}" for name in OF_TORCHRUN if name in environment]
@@ -114,7 +114,7 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     if left < LEAST_LEFT_S:
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
-    # the ledger has the words without secrets
+    # the ledger stores commands without secrets
     words = show_command(subject.command)
     earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
     done = (one for one in reversed(earlier) if one.exit_code == 0 or one.verdict == "finished")
@@ -130,7 +130,7 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
 
 
 class MeetingPoint(NamedTuple):
-    """An address and a port, and which variable or option says so."""
+    """An address and a port, with the variable or option that they come from."""
 
     host: str
     port: int | None
@@ -171,15 +171,15 @@ def master_port(subject: Subject) -> Finding | None:
     host, port = point.host, point.port
     try:
         here = False
-        for address in _addresses(host):  # only an address of this machine can a socket be bound to
+        for address in _addresses(host):  # bind succeeds only for an address of this machine
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
             with socket.socket(family, socket.SOCK_STREAM) as trial, suppress(OSError):
                 trial.bind((address, 0))
                 here = True
     except OSError:
-        return None  # the address is what fails
+        return None  # `master_address` reports it
     if here:
-        known = psutil.net_connections("tcp")  # by /proc/net: nobody is disturbed
+        known = psutil.net_connections("tcp")  # reads /proc/net: disturbs no process
         listening = (connection for connection in known if connection.status == psutil.CONN_LISTEN)
         taken = next(
             (
@@ -200,7 +200,7 @@ def master_port(subject: Subject) -> Finding | None:
         return failed(sentence, advice=another)
     try:
         socket.create_connection((host, port), CONNECT_LIMIT_S).close()
-    except ConnectionRefusedError:  # the first node may simply not have started yet
+    except ConnectionRefusedError:  # the first node may not have started yet
         return ok(f"{host} answers, and nobody listens at port {port} yet")
     except OSError as error:
         why = error.strerror or f"no answer within {CONNECT_LIMIT_S:g} s"
@@ -209,7 +209,7 @@ def master_port(subject: Subject) -> Finding | None:
 
 
 def meeting_point(subject: Subject) -> MeetingPoint | None:
-    """Find where the ranks of a command will meet; None where nothing fixes it beforehand."""
+    """Return where the ranks of a command will meet; None if that is not fixed in advance."""
     options, environment = subject.launch.options, subject.environment
 
     def at(host: str, port: str, source: str, default: int | None = DEFAULT_PORT) -> MeetingPoint:
@@ -230,7 +230,7 @@ def meeting_point(subject: Subject) -> MeetingPoint | None:
     if subject.launch.launcher == "torchrun":
         port = port or environment.get("PET_MASTER_PORT", "")
         if subject.launch.nodes == 1 and not port:
-            return None  # torchrun takes a port that is free (torch/distributed/run.py, 2.13)
+            return None  # torchrun takes a free port (torch/distributed/run.py, 2.13)
         return at("127.0.0.1", port, "torchrun's own address")
     if "MASTER_ADDR" in environment:
         port = environment.get("MASTER_PORT", "")
@@ -255,7 +255,7 @@ def network_interface(subject: Subject) -> Finding:
     named = subject.environment.get("GLOO_SOCKET_IFNAME", "")
     for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
         chosen = subject.environment.get(variable, "")
-        # NCCL takes beginnings of names; = goes before exact ones, ^ before those left out
+        # NCCL takes name prefixes; a leading = asks for exact names, ^ excludes
         names, exact = tuple(chosen.lstrip("^=").split(",")), chosen.lstrip("^").startswith("=")
         fits = [pattern in names if exact else pattern.startswith(names) for pattern in up]
         well = not all(fits) if chosen.startswith("^") else any(fits)
@@ -306,7 +306,6 @@ def script_parses(subject: Subject) -> Finding | None:
 
 
 def _parsed(script: str) -> ast.Module | Finding:
-    """The script's source, or what is wrong with it."""
     try:
         source = beginning(Path(script))
         if len(source) < MOST_BYTES:
@@ -340,7 +339,7 @@ def trainers_strategy(subject: Subject) -> Finding | None:
         return ok(f"the arguments ask for {given}")
     tree = _parsed(launch.script)
     if isinstance(tree, Finding):
-        return None  # `script_parses` says so
+        return None  # `script_parses` reports it
     asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
     for line, strategy in asked:
         place = f"{launch.script}:{line}"
@@ -355,11 +354,8 @@ def trainers_strategy(subject: Subject) -> Finding | None:
 
 
 def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, str | None]]:
-    """Each strategy that is asked for, with its line: ``auto``, another name, empty for none given.
-
-    None stands for one that only running the script would tell.
-    """
-    known: dict[str, str] = {}  # what Lightning's names in the script stand for
+    """Yield lines and strategies; empty: none is given; None: known only at run time."""
+    known: dict[str, str] = {}  # what names of Lightning refer to in the script
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None)
@@ -382,7 +378,7 @@ def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, 
         if not starts_ranks and one_device and "num_nodes" not in given:
             continue  # one rank
         if value is None:
-            yield node.lineno, None if None in given else ""  # the key None stands for **others
+            yield node.lineno, None if None in given else ""  # the key None stands for **kwargs
         elif isinstance(value, ast.Constant) and isinstance(value.value, str):
             yield value.lineno, value.value
         else:

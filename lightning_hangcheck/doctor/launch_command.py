@@ -1,4 +1,4 @@
-"""What a command line starts: by which launcher, how many ranks on which nodes, which script."""
+"""Parses a launch command: launcher, number of ranks and nodes, script."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none
 
 
 class _Spelling(NamedTuple):
-    """How a launcher names what it is told.
+    """A launcher's options.
 
-    ``flags`` are its options without a value, by its own parser: torch 2.13 (distributed/run.py),
-    accelerate 1.15 (commands/launch.py), Python 3. None where an option may or may not take one.
+    ``flags`` are options without a value, from the parsers of torch 2.13 (distributed/run.py),
+    accelerate 1.15 (commands/launch.py) and Python 3; None if options may or may not take a value.
     """
 
     flags: frozenset[str] | None
@@ -63,31 +63,30 @@ _COMMANDS: dict[str, LauncherKind] = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
-"""By the name of the program, or of the module behind ``python -m``."""
+"""By name of the program, or of the module after ``python -m``."""
 STARTERS = ("torchrun", "accelerate")
 _PYTHON = re.compile(r"python[\d.]*")
-DEFAULT_PORT = 29500  # Of torchrun, for --master-port; of accelerate, too.
-C10D_PORT = 29400  # Of an --rdzv-endpoint without one (torch's c10d_rendezvous_backend.py).
+DEFAULT_PORT = 29500  # Default of torchrun's --master-port, and of accelerate.
+C10D_PORT = 29400  # Default port of --rdzv-endpoint (torch's c10d_rendezvous_backend.py).
 _OF_ACCELERATE = {
     "nnodes": "num-machines",
     "node-rank": "machine-rank",
     "master-addr": "main-process-ip",
     "master-port": "main-process-port",
 }
-"""What accelerate calls torchrun's options, which it starts (accelerate/utils/launch.py)."""
+"""accelerate's names for options of torchrun, which it starts (accelerate/utils/launch.py)."""
 
 
 class Launch(NamedTuple):
-    """A command, taken apart.
+    """A parsed command.
 
     Attributes:
-        launcher: ``python`` is a program that starts its ranks itself, if at all; ``none`` no
-            command, or one that cannot be read.
-        prefix: The words up to the program: with another program behind them they start that.
-        options: Of the launcher by name, with dashes in place of underscores.
-        program: Behind the launcher: a script and its arguments; empty where only the launcher was
-            given.
-        local_ranks: Ranks on one node, None where the words leave it open.
+        launcher: ``python``: a program that starts its ranks itself, if it has any. ``none``: no
+            command, or one that cannot be parsed.
+        prefix: The words before the program: followed by another program, they start that.
+        options: The launcher's options by name, with dashes instead of underscores.
+        program: The words after the launcher: script and arguments; empty if there are none.
+        local_ranks: Ranks per node; None if the command leaves it open.
     """
 
     launcher: LauncherKind = "none"
@@ -99,7 +98,7 @@ class Launch(NamedTuple):
 
     @property
     def script(self) -> str | None:
-        """The Python file that is run, None where it is none."""
+        """The Python file that is run, or None."""
         words = self.program
         if self.launcher in ("slurm", "mpi"):
             words = read_launch(words, {}).program
@@ -107,19 +106,19 @@ class Launch(NamedTuple):
 
     @property
     def ranks(self) -> int | None:
-        """All ranks of the job, None where the words leave it open."""
+        """World size; None if the command leaves it open."""
         return None if self.local_ranks is None else self.local_ranks * self.nodes
 
     def argument(self, name: str) -> str | None:
-        """Return the value of an argument of the program, ``--devices 2`` or ``--devices=2``."""
+        """Return the value of a program argument, ``--devices 2`` or ``--devices=2``."""
         return _options(self.program, frozenset()).get(name)
 
 
 def split_endpoint(endpoint: str) -> tuple[str, str]:
-    """Take ``HOST:PORT`` apart as torch does (rendezvous/utils.py): ``[::1]:29400``, ``[::1]``.
+    """Split ``HOST:PORT`` as torch does (rendezvous/utils.py): ``[::1]:29400``, ``[::1]``.
 
     Returns:
-        The host without brackets, and the port; empty where there is none.
+        The host without brackets, and the port, empty if missing.
     """
     host, port = endpoint.strip(), ""
     if not (host.startswith("[") and host.endswith("]")) and ":" in host:
@@ -128,7 +127,7 @@ def split_endpoint(endpoint: str) -> tuple[str, str]:
 
 
 def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launch:
-    """Take a command apart."""
+    """Parse a command."""
     name = PurePath(command[0]).name if command else ""
     kind, start = _COMMANDS.get(name, "none"), 1
     if name == "accelerate" and "launch" in command[1:2]:
@@ -143,7 +142,7 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
         return Launch()
     flags, of_ranks, of_nodes = _SPELLINGS[kind]
     end = start
-    if flags is None:  # a program is a word that is there: most options may or may not take one
+    if flags is None:  # options may or may not take a value, so find the program itself
         rest = [(at, command[at]) for at in range(start, len(command))]
         # a partition may be called `test` and a node `debug`, but hardly `python`
         names = ((at, PurePath(word).name) for at, word in rest)
@@ -161,7 +160,7 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     of_program = _MODULE & (flags or frozenset())
     prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
     nodes, ranks = _number(options, of_nodes) or 1, _number(options, of_ranks)
-    if kind == "slurm":  # what srun is not told it takes from the allocation
+    if kind == "slurm":  # srun takes what its options leave out from the allocation
         nodes = _number(options, of_nodes) or _number(environment, ("SLURM_NNODES",)) or 1
         tasks = ranks or _number(environment, ("SLURM_NTASKS",))
         per_node = _number(options, ("--ntasks-per-node",))
@@ -184,26 +183,26 @@ def _options(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:
 
 
 def _spelt(word: str) -> str:
-    """Torchrun and accelerate take underscores as well as dashes within a name."""
+    """Use dashes in option names; torchrun and accelerate accept underscores as well."""
     name, equals, value = word.partition("=")
     return f"{name.replace('_', '-')}{equals}{value}"
 
 
 def _number(given: Mapping[str, str], names: Sequence[str]) -> int | None:
-    """The number that an option gives, of a range ``1:4`` the largest."""
+    """Return the number that an option gives; of a range ``1:4`` the largest."""
     texts = [given[name].rpartition(":")[2] for name in names if name in given]
     return next((int(text) for text in texts if text.isdecimal()), None)
 
 
 class JobOfNodes(NamedTuple):
-    """What the launcher's command and variables tell of a job of several nodes.
+    """A job of several nodes, from the launcher's command and variables.
 
     Attributes:
-        place: Which of its nodes this is; None for a job of one node, and where nothing says that:
-            the ranks may know once they are there (`session.whose`).
-        name: Of the job as its launchers on all nodes are told it, also where none has a number.
-        store: Host and port where torchrun's agents meet, in each round again. Unlike that of the
-            ranks, it stays the same when nodes are numbered anew.
+        place: Which of the nodes this is; None for a job of one node, or if unknown. The ranks may
+            know once they run (`session.whose`).
+        name: Name of the job, the same on all nodes, also if nodes have no number.
+        store: Host and port where torchrun's agents meet in each round. Unlike the ranks' store, it
+            stays the same when nodes are renumbered.
     """
 
     place: NodePlace | None = None
@@ -212,9 +211,9 @@ class JobOfNodes(NamedTuple):
 
 
 def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobOfNodes:
-    """Read what torchrun is told by option or variable (``PET_NNODES`` for ``--nnodes``).
+    """Read torchrun's options and their variables (``PET_NNODES`` for ``--nnodes``).
 
-    Where neither numbers the node, SLURM may (``srun`` starts one torchrun a node). A program
+    If neither numbers the node, SLURM may (``srun`` starts one torchrun per node). A program
     without a launcher may be a SLURM task.
     """
     launch = read_launch(command, environment)
@@ -227,7 +226,7 @@ def job_of_nodes(command: Sequence[str], environment: Mapping[str, str]) -> JobO
         variable = f"PET_{name.upper().replace('-', '_')}"
         return launch.options.get(f"--{name}") or environment.get(variable, "")
 
-    # the store that the first node's torchrun serves; others' rendezvous backends serve none
+    # the store that the first node's torchrun serves; other rendezvous backends serve none
     backend, endpoint = said("rdzv-backend") or "static", said("rdzv-endpoint")
     default = C10D_PORT if backend == "c10d" else DEFAULT_PORT
     if backend == "static" and not endpoint:

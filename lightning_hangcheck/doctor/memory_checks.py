@@ -1,4 +1,4 @@
-"""Does the model fit into the memory that is here, with what stands beside it?"""
+"""Checks whether the model fits into this machine's memory, with everything kept next to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 READ_LIMIT_S = 4.0
 MOST_WAYS = 3
 CPU_SHARE = 0.9
-"""Of the main memory that is free: transformers takes as much for itself (get_max_memory)."""
+"""Of free main memory; transformers uses the same share (get_max_memory)."""
 EXAMPLE = "for example --gpus 2 --gpu-memory 80, or --gpus 0 for none"
 
 
@@ -49,7 +49,7 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
     try:
         config = apart(READ_LIMIT_S, read)
         if config is None:
-            return None  # `model_fits` says so
+            return None  # `model_fits` reports it
         fields = read_fields(config)
         if machine is None:
             try:
@@ -64,7 +64,7 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
     extra = sum(plan.extras.values())
     more = f", {bytes_in_words(extra)} beside it" if extra else ""
     facts = f"{plan.model}: {size}{more}, context {plan.use.context}: {plan.reason}"
-    if not machine.gpus:  # often not the machine that the run will have
+    if not machine.gpus:  # often not the machine of the run
         sentence = f"no GPU was found here; {facts}"
         what_job = "say what the job will have:"
         return ok(sentence) if plan.fits else warning(sentence, for_a_job, advice=what_job)
@@ -79,11 +79,11 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
 def find_machine(
     gpus: int | None = None, gpu_gb: float | None = None, cpu_gb: float | None = None
 ) -> Machine:
-    """Return the machine that a plan is for: as given, else as found here.
+    """Return the machine to plan for: as given, else as found here.
 
     Args:
         gpus: Number of GPUs; None for those of this machine.
-        gpu_gb: GB of each; None for what they have here.
+        gpu_gb: GB per GPU; None for what they have here.
         cpu_gb: GB of main memory for weights; None for 90 % of what is free here.
 
     Raises:

@@ -1,7 +1,7 @@
-"""Do the ranks reach each other? They are really started, by the launcher of the run.
+"""Checks whether ranks reach each other, by starting a trial job with the run's launcher.
 
-`trial_rank.py` is the program of each of them, which imports torch and nothing of ours. It is
-started here, listened to, ended whatever it does, and judged by what its ranks said.
+Each rank runs `trial_rank.py`, which imports torch but nothing of this package. This module starts
+the job, reads its output, always ends it, and judges it by that output.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ PROGRAM = Path(__file__).with_name("trial_rank.py")
 MARK = b"hangcheck-trial: "
 WHOLE_LIMIT_S = 180.0
 FIRST_LIMIT_S, STEP_LIMIT_S = 60.0, 15.0
-"""Without news, of the first rank and of any: importing torch from a cold network disk takes long,
-the first NCCL collective of a node a few seconds, all else far less."""
+"""Maximum time without a message: until the first one, and later. Importing torch from a cold
+network disk takes long, a node's first NCCL collective a few seconds, all else far less."""
 GRACE_S = 3.0
 MOST_WORDS = 64 * 1024
 PR_SET_PDEATHSIG = 1
 NO_SCRIPT = ("--no-python", "--no_python", "--run-path", "--run_path")
 COMPLAINT = re.compile(r"(?m)^(?:\[\S+\]:\s*)*((?:\w+\.)*\w*(?:Error|Exception|error): .+)$")
-"""The last line of a traceback; torch puts ``[rank0]:`` in front of it."""
+"""The last line of a traceback; torch may put ``[rank0]:`` before it."""
 LOOK_CLOSER = {
     "rendezvous": ("hangcheck doctor --only launch -- CMD",),
     "gloo": ("ip -br link", "export GLOO_SOCKET_IFNAME=NAME"),
@@ -54,12 +54,12 @@ LOOK_CLOSER = {
 
 
 class Note(Struct, frozen=True):
-    """What one rank said.
+    """A message of one rank.
 
     Attributes:
         did: ``start``, ``begin`` and ``done`` of a step, ``no device``, ``end``.
-        restarts: How often the launcher had started all ranks again before.
-        sums: Least and largest number that all_reduce gave.
+        restarts: How often the launcher had restarted all ranks before.
+        sums: Smallest and largest number that all_reduce returned.
     """
 
     did: str
@@ -73,17 +73,17 @@ class Note(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Of the step, with its backend."""
+        """The step with its backend."""
         return f"{self.step} ({self.backend})"
 
 
 class Trial(Struct, kw_only=True):
-    """What came of a trial: what was heard, and how it ended.
+    """The result of a trial: messages received, and how it ended.
 
     Attributes:
-        silent_s: For so long nothing was heard when we ended it; None where it ended by itself.
-        exit_code: Of the launcher, None where it was still there at the end.
-        last_words: What the launcher and the ranks complained of until then.
+        silent_s: Seconds without a message before we ended the trial; None if it ended by itself.
+        exit_code: The launcher's exit code; None if it still ran at the end.
+        last_words: Standard error of launcher and ranks until then.
     """
 
     notes: list[Note]
@@ -93,13 +93,13 @@ class Trial(Struct, kw_only=True):
 
     @property
     def is_through(self) -> bool:
-        """Whether every rank has said its last; launchers take seconds more to notice that."""
+        """Whether every rank sent ``end``; launchers take seconds longer to exit."""
         expected = max((note.world_size for note in self.notes), default=0)
         return 0 < expected <= sum(note.did == "end" for note in self.notes)
 
     @property
     def ending(self) -> str:
-        """How it ended, with the first complaint."""
+        """How the trial ended, or the first error message."""
         complaint = COMPLAINT.search(self.last_words)
         if complaint:
             return f": {complaint[1]}"
@@ -129,7 +129,7 @@ def ranks_start(subject: Subject) -> Iterable[Finding]:
 
 
 def trial_command(launch: Launch) -> tuple[str, ...] | None:
-    """Put the program of the trial where the user's program stood; None without a launcher."""
+    """Replace the user's program in the command by the trial's; None without a launcher."""
     if launch.launcher in ("torchrun", "accelerate"):
         return (*(word for word in launch.prefix if word not in NO_SCRIPT), str(PROGRAM))
     if launch.launcher in ("slurm", "mpi"):
@@ -145,7 +145,7 @@ def try_ranks(
     first_s: float = FIRST_LIMIT_S,
     step_s: float = STEP_LIMIT_S,
 ) -> Trial:
-    """Start ranks, listen until they end or nothing more is heard, and end what is left.
+    """Start the trial, read until it ends or falls silent, and end remaining processes.
 
     Raises:
         OSError: The launcher cannot be started.
@@ -153,9 +153,9 @@ def try_ranks(
     parent = os.getpid()
 
     def end_with_parent() -> None:
-        """Whatever ends us, even SIGKILL, asks the launcher to end its ranks."""
+        """Have the kernel send SIGTERM to the launcher when our process dies, even by SIGKILL."""
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-        if os.getppid() != parent:  # it was gone before that: nobody would ask
+        if os.getppid() != parent:  # our process is already dead: no signal would come
             os._exit(1)
 
     trial = Trial(notes=[])
@@ -186,15 +186,15 @@ def try_ranks(
                         launcher.wait(GRACE_S)
                     break
                 *lines, unread = (unread + data).split(b"\n")
-                # what comes after a failure and a restart is no news of the failure
+                # messages after a restart say nothing about the failure
                 new_notes = [
                     note for line in lines if (note := read_note(line)) and not note.restarts
                 ]
                 trial.notes += new_notes
                 news = time.monotonic() if new_notes else news
             trial.exit_code = launcher.poll()
-            # before they are ended, of which they complain too; pread, because the place in the
-            # file is that of the writers
+            # read before the ranks are ended, which causes errors too; pread, as the file position
+            # is the writers'
             words = os.pread(complaints.fileno(), MOST_WORDS, 0)
             trial.last_words = words.decode(errors="replace")
         finally:
@@ -203,7 +203,7 @@ def try_ranks(
 
 
 def read_note(line: bytes) -> Note | None:
-    """Read a line of output, whatever the launcher put in front; None where it is no note."""
+    """Parse a line of output, after any prefix of the launcher; None if it is no message."""
     try:
         return msgspec.json.decode(line.partition(MARK)[2], type=Note)
     except msgspec.DecodeError:
@@ -211,7 +211,7 @@ def read_note(line: bytes) -> Note | None:
 
 
 def judge_trial(trial: Trial) -> Iterator[Finding]:
-    """Say how far the ranks came: each step that all have done, and the first that is not done."""
+    """Yield a finding for each step that all ranks completed, and for the first that failed."""
     notes, closer = trial.notes, LOOK_CLOSER["rendezvous"]
     starts = [note for note in notes if note.did == "start"]
     if not starts:
@@ -241,7 +241,7 @@ def judge_trial(trial: Trial) -> Iterator[Finding]:
         done = {note.rank: note for note in notes if note.did == "done" and note.name == name}
         pair = step.removeprefix("pair ").split("-") if step.startswith("pair ") else ()
         needed = set(map(int, pair)) or set(times)
-        if needed - set(done):  # who has not come to the step keeps the others waiting in it
+        if needed - set(done):  # ranks that have not reached the step keep the others waiting in it
             inside = {note.rank for note in begun if note.name == name}
             waiting, absent = inside - set(done), needed - inside
             hangs = trial.silent_s is not None and not COMPLAINT.search(trial.last_words)

@@ -1,6 +1,6 @@
-"""Where checkpoints go: there, writable, large enough, on any file system of fsspec; and rclone's.
+"""Checks where checkpoints go, on any fsspec file system, and rclone's configuration.
 
-Places are looked at by a process of its own: a store that does not answer keeps nobody from ending.
+A separate process accesses the storage, so that a store without an answer blocks nothing here.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ WRITE_LIMIT_S = 15.0
 MOST_SHOWN = 12
 TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
-"""Enough to get past what a local disk's cache hides of a sync, 0.1 s on a slow network."""
-KEPT_AT_ONCE = 2  # A checkpoint is removed only after the next one is written.
+"""Enough to exceed what a local disk's cache hides of a sync; 0.1 s on a slow network."""
+KEPT_AT_ONCE = 2  # The previous checkpoint is removed after the next one is written.
 MOST_IN_A_FOLDER = 6
-"""Entries shown of one folder: the first ones and the last, of steps the newest."""
+"""Entries shown per folder: the first ones, and the last, which is the newest step."""
 MOST_LINES = 30
 DIGITS = re.compile(r"\d+")
 NAME_WIDTH = 36
 RCLONE_LIMIT_S = 3.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
 REMOTE = re.compile(r"[\w.+@-][\w.+@ -]*:(?!//)")
-"""How rclone names a place: ``remote:path``, which fsspec takes for a file of that name."""
+"""rclone's ``remote:path``, which fsspec takes for a local file name."""
 CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
-"""Any of them lets ``env_auth`` find a key; so does a role of the machine, which is not seen."""
+"""With any of them ``env_auth`` finds a key; also with a role of the machine, not checked."""
 KEYS = {"access_key_id": "YOUR-KEY", "secret_access_key": "YOUR-SECRET"}
 NO_BLOCK = "\0"
 
@@ -67,8 +67,8 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
     url = subject.checkpoints
     if url is None:
         return
-    with suppress(Exception):  # what the place needs is imported before the fork, see `apart`
-        import fsspec  # comes with torch and Lightning; the fork meets what this raises
+    with suppress(Exception):  # import what the storage needs before the fork, see `apart`
+        import fsspec  # comes with torch and Lightning; the fork reports what this raises
 
         fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
     doing = "checkpoints"
@@ -92,7 +92,7 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
         doing = "writing checkpoints"
         timed = apart(WRITE_LIMIT_S, lambda: _write(url))
         yield replace(_saving(url, files, free, *timed), check=doing)
-    except Exception as error:  # noqa: BLE001 - each kind of store has errors of its own
+    except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
         if isinstance(error, ImportError):
             needed = error.name or "fsspec"
             said = f"{url} needs {needed}, which is not installed"
@@ -125,7 +125,7 @@ def _saving(
     sync_s: float,
     read_s: float,
 ) -> Finding:
-    """What a save takes there, and whether there is room for two of the largest checkpoints."""
+    """Estimate how long a save takes, and whether two of the largest checkpoints fit."""
 
     def rate(seconds: float) -> str:
         return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
@@ -134,7 +134,7 @@ def _saving(
         f"written at {rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
         f"({rate(write_s + sync_s)} together), read back at {rate(read_s)}"
     )
-    sizes: Counter[str] = Counter()  # of a checkpoint: a file, or a folder with all in it
+    sizes: Counter[str] = Counter()  # by checkpoint: a file, or a folder with its content
     for path, size in files.items():
         sizes[path.split("/")[0]] += size
     if largest := max(sizes.values(), default=0):
@@ -147,7 +147,7 @@ def _saving(
 
 
 def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
-    """Sizes by the path from there, and bytes left if anybody says; None where nothing is."""
+    """Return file sizes by relative path, and free bytes if known; None if nothing is there."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(url)
@@ -160,7 +160,7 @@ def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
 
 
 def _write(url: str) -> tuple[float, float, float]:
-    """Seconds until it was written, until it was safe, and until it was read back."""
+    """Return the seconds for writing, synchronising and reading back."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(url)
@@ -185,14 +185,14 @@ def _write(url: str) -> tuple[float, float, float]:
 
 
 def tree(files: Mapping[str, int]) -> tuple[str, ...]:
-    """Draw files below a place as a tree: sizes at the right, what is too much counted."""
+    """Draw files as a tree with sizes at the right; long folders are shortened."""
 
     def branches(files: Mapping[str, int], indent: str) -> Iterator[str]:
         inside: dict[str, dict[str, int]] = {}
         for path, size in files.items():
             name, slash, rest = path.partition("/")
             inside.setdefault(name + slash, {})[rest] = size
-        # step_9 before step_10: digits count by their value, as many as there are
+        # sort numbers of any length by value: step_9 before step_10
         names = sorted(inside, key=lambda name: DIGITS.sub(lambda one: one[0].zfill(20), name))
         hidden = len(names) - MOST_IN_A_FOLDER
         if hidden > 0:
@@ -261,7 +261,7 @@ def rclone_remotes(subject: Subject) -> Iterator[Finding]:
 def _asked_of_rclone(
     file: Path, environment: Mapping[str, str]
 ) -> dict[str, dict[str, str]] | None:
-    """What rclone itself makes of its configuration; None where it is not here, or refuses."""
+    """Return remotes as rclone reads them; None without rclone, or if it fails."""
     rclone = shutil.which("rclone", path=environment.get("PATH"))
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         if rclone is not None:
@@ -279,13 +279,13 @@ def _asked_of_rclone(
 
 
 def _read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
-    """Return values by remote, and the numbers from 1 of the lines that are no configuration."""
+    """Return values by remote, and the line numbers (from 1) that are no configuration."""
     parser = configparser.ConfigParser(
         default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
     )
-    parser.optionxform = str  # type: ignore[assignment,method-assign] # names as they are written
+    parser.optionxform = str  # type: ignore[assignment,method-assign] # keep the case of names
     stray: list[int] = []
-    # what stands before the first block belongs to a nameless one; no line goes on in the next
+    # a nameless block holds lines before the first; stripping prevents continuation lines
     lines = [line.strip() for line in text.splitlines()]
     try:
         parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
@@ -297,7 +297,7 @@ def _read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
 def _problems(
     values: Mapping[str, str], environment: Mapping[str, str], home: Path
 ) -> Iterator[tuple[str, dict[str, str], bool]]:
-    """What is wrong with a remote, what would mend it, and whether it cannot work so."""
+    """Yield each problem of a remote, lines that correct it, and whether it is certain."""
     if "type" not in values:
         yield "has no type", {"type": "s3"}, True
     if values.get("type") != "s3":

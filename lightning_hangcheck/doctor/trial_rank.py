@@ -1,8 +1,7 @@
-"""A rank of a trial: meets the others, adds numbers with them, and exchanges data with each.
+"""One rank of a trial: rendezvous, collectives, and an exchange of data with each other rank.
 
-Run by the launcher that is tried, with the Python that this starts, so it imports torch and
-otherwise only what Python brings along. It says what it begins and what it has done, one line each;
-nothing here has a limit of its own, because whoever listens has one.
+The tested launcher runs it with the user's Python, so it imports only torch and the standard
+library. It prints a line for each step begun and done. The reader has time limits; this has none.
 """
 
 import json
@@ -22,22 +21,22 @@ MARK = "hangcheck-trial: "
 ELEMENTS = 1024
 LARGE_BYTES = 4 * 2**20
 MOST_PAIRED = 8
-"""Pairs grow with the square of the ranks: 28 among the first eight, which suffice for one node."""
-# Of srun, Open MPI and the process managers of MPICH; a launcher of torch sets the first of each.
+"""Pairs grow with the square of the ranks: 28 for 8 ranks, enough for one node."""
+# Of srun, Open MPI and MPICH's process managers; torch's launchers set the first of each.
 RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 
 
 def main() -> None:
-    """Meet, and try each backend that this machine has."""
+    """Join the process group, and try each backend that this machine has."""
     rank, world_size, local_rank = (
         next((int(os.environ[name]) for name in names if name in os.environ), 0)
         for names in (RANK, WORLD_SIZE, LOCAL_RANK)
     )
     say = partial(_say, rank)
     say("start", world_size=world_size, host=socket.gethostname())
-    # under srun nobody names it; as Lightning's SLURMEnvironment, so that this is what is tried
+    # srun does not set the address; choose it like Lightning's SLURMEnvironment, to test the same
     nodes = os.environ.get("SLURM_NODELIST", "127.0.0.1")
     nodes = re.sub(r"\[(.*?)(?:[,-].*)?\]", r"\1", nodes)
     os.environ.setdefault("MASTER_ADDR", nodes.split(" ")[0].split(",")[0])
@@ -59,7 +58,7 @@ def main() -> None:
 
 
 def _say(rank: int, did: str, **facts: object) -> None:
-    """Each time in one write, so that lines of several ranks never mix."""
+    """Print a message in one write, so that lines of several ranks never mix."""
     restarts = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
     line = MARK + json.dumps({"did": did, "rank": rank, "restarts": restarts, **facts})
     os.write(sys.stdout.fileno(), f"{line}\n".encode())
@@ -67,7 +66,7 @@ def _say(rank: int, did: str, **facts: object) -> None:
 
 @contextmanager
 def _step(say: Callable[..., None], step: str, backend: str) -> Iterator[dict[str, object]]:
-    """Say when it begins and, unless it fails, that it is done, with what was learnt."""
+    """Report begin and, unless it fails, end of a step, with the facts collected."""
     say("begin", step=step, backend=backend)
     facts: dict[str, object] = {}
     yield facts

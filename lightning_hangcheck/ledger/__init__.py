@@ -1,1 +1,1 @@
-"""What ran, how long, what it cost, and what a restart would throw away."""
+"""Records what ran, how long, at what cost, and what a restart would discard."""

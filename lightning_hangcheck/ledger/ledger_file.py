@@ -1,4 +1,4 @@
-"""The ledger's lines, and the file that they are appended to."""
+"""The lines of a ledger, and the append-only file that holds them."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 WHOLE_BYTES = 64 * 1024 * 1024
-"""Up to here the whole file is read: 0.1 s at the 0.5 GB/s of a network disk."""
+"""Up to this size a file is read whole: 0.1 s at a network disk's 0.5 GB/s."""
 END_BYTES = 1024 * 1024
-MOST_FILES = 10_000  # Of a folder: about a second of looking on a network disk.
+MOST_FILES = 10_000  # Of a folder: about 1 s on a network disk.
 
 
 class Fingerprint(Struct, frozen=True, kw_only=True):
-    """A file or folder at one moment.
+    """State of a file or folder at one moment.
 
     Attributes:
-        digest: Empty where it could not be taken.
-        how: What the digest rests on, in words, or why there is none.
+        digest: Empty if it could not be computed.
+        how: What the digest is based on, in words, or why there is none.
     """
 
     path: str
@@ -62,13 +62,13 @@ def fingerprint(path: str) -> Fingerprint:
         return _of_file(place, found)
     except FileNotFoundError:
         return Fingerprint(path=str(place), how="it is not there")
-    except (OSError, ValueError) as error:  # ValueError: no system can have a file of this name
+    except (OSError, ValueError) as error:  # ValueError: no file system allows this name
         why = getattr(error, "strerror", None) or error
         return Fingerprint(path=str(place), how=f"not read: {why}")
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:
-    """Say in words how a file differs from what it was; empty where it does not."""
+    """Say in words how a file has changed; empty if it has not."""
     name = before.path
     if not before.digest or not now.digest:
         return f"{name} cannot be compared ({now.how if not now.digest else before.how})"
@@ -80,7 +80,7 @@ def difference(before: Fingerprint, now: Fingerprint) -> str:
 
 
 def _of_file(path: Path, found: os.stat_result) -> Fingerprint:
-    """Of a large file its first and last MiB: where formats keep their headers and indices."""
+    """Of a large file, read the first and last MiB, where formats keep headers and indices."""
     whole = found.st_size <= WHOLE_BYTES
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
@@ -120,17 +120,17 @@ def _of_folder(folder: Path) -> Fingerprint:
 
 
 def _digest(pieces: Iterable[bytes]) -> str:
-    # it brings OpenSSL, which the watcher and a phase without files need not load
+    # imports OpenSSL, which the watcher and phases without files do not need
     import hashlib
 
     return hashlib.sha256(b"".join(pieces)).hexdigest()
 
 
 class Line(Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """What every line has.
+    """Fields of every line.
 
     Attributes:
-        id: Of what is told: a phase's later lines carry the id of its first.
+        id: Id of the phase or run; all lines of a phase share it.
     """
 
     schema_version: int = 1
@@ -142,8 +142,8 @@ class Place(Struct, frozen=True, kw_only=True):
     """Where a phase ran.
 
     Attributes:
-        started_ticks: With ``pid`` and ``host`` it names the process for ever.
-        dirty: Whether files there differ from the commit; None where that was not learnt.
+        started_ticks: With ``pid`` and ``host`` this identifies the process uniquely.
+        dirty: Whether files differ from the commit; None if unknown.
     """
 
     host: str
@@ -160,9 +160,9 @@ class Begun(Line, frozen=True, kw_only=True, tag="begin"):
     """A phase begins.
 
     Attributes:
-        deciding: Name of the metric that says whether it went well; empty for the only one.
-        ask_from: A person is asked before what it made is lost or made stale, unless its metric is
-            below this; None where nobody is to be asked.
+        deciding: Name of the metric that rates the phase; empty for its only metric.
+        ask_from: Before the phase's outputs are lost or become stale, a person is asked, unless the
+            metric is below this; None to never ask.
     """
 
     phase: str
@@ -173,7 +173,7 @@ class Begun(Line, frozen=True, kw_only=True, tag="begin"):
 
 
 class Measured(Line, frozen=True, kw_only=True, tag="metric"):
-    """A phase told metrics while it went on: what is known of it if it is killed."""
+    """Metrics of a running phase; all that is known of the phase if it is killed."""
 
     after_s: float
     metrics: dict[str, float]
@@ -183,7 +183,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
     """A phase ended.
 
     Attributes:
-        cpu_s: Processor time of its process and of the children that it waited for.
+        cpu_s: Processor time of its process and of the children that the process waited for.
     """
 
     duration_s: float
@@ -195,14 +195,14 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
 
 
 class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
-    """A phase was not run again; ``id`` is the phase's that made what is used."""
+    """A phase was skipped and earlier outputs used; ``id`` is the phase that made them."""
 
     phase: str
     why: str
 
 
 class Discarded(Line, frozen=True, kw_only=True, tag="discarded"):
-    """What a phase made was replaced, or what it was made from was; ``id`` is that phase's."""
+    """The outputs of phase ``id``, or its inputs, were replaced."""
 
     phase: str
     by: str
@@ -214,7 +214,7 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
 
     Attributes:
         spent: Seconds by phase, summed over the ranks of the sidecar's node.
-        offloaded: As in `Ended`, by the journals of its ranks.
+        offloaded: As in `Ended`, from the journals of the run's ranks.
     """
 
     run_id: str
@@ -238,25 +238,25 @@ LEDGER_FILE = "ledger.jsonl"
 
 
 class Pages(msgspec.Struct, frozen=True):
-    """What a ledger holds."""
+    """The content of a ledger."""
 
     lines: tuple[AnyLine, ...] = ()
     unreadable: int = 0
 
 
 def find_ledger(named: str | None) -> Path:
-    """Return the named ledger, or the one of the working folder; the disk is not touched."""
+    """Return the named ledger, or that of the working folder, without touching the disk."""
     return Path(named or f"{RUNS_FOLDER}/{LEDGER_FILE}").absolute()
 
 
 def append(ledger: Path, line: AnyLine) -> None:
-    """Append a line; a torn one before it is left alone, on a line of its own.
+    """Append a line; an incomplete last line is kept on a line of its own.
 
     Raises:
-        OSError: The disk is full or may not be written, or the file is not ours.
+        OSError: The disk is full or not writable, or the file is not ours.
     """
-    if ledger.parent.name == RUNS_FOLDER:  # ours alone, as its name says; others are theirs
-        # a link of the user's, to a larger disk, holds the runs as well
+    if ledger.parent.name == RUNS_FOLDER:  # by its name, the folder is ours
+        # the user may have linked the folder to a larger disk
         make_private_folder(Path(os.path.realpath(ledger.parent)))
     else:
         ledger.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -274,15 +274,15 @@ def append(ledger: Path, line: AnyLine) -> None:
 
 
 def write_state(ledger: Path, state: msgspec.Struct) -> None:
-    """Renew ``state.json`` beside the ledger: the same for people to open; OSError as above."""
+    """Rewrite ``state.json`` next to the ledger, for people; raises OSError like `append`."""
     write_atomically(ledger.with_name("state.json"), encode_pretty(state))
 
 
 def read(ledger: Path) -> Pages:
-    """Read a whole ledger; lines that cannot be read are counted.
+    """Read a whole ledger; unreadable lines are counted.
 
     Raises:
-        UnreadableRun: There is no such file, it is none of ours, or no ledger.
+        UnreadableRun: The file does not exist, is not ours, or is no ledger.
     """
     try:
         data = read_owned(ledger, EVIDENCE_BYTES)

@@ -1,4 +1,4 @@
-"""What the lines of a ledger tell together, and what follows for running a phase again."""
+"""Summarises a ledger's phases and runs, and decides whether a phase is run again."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ Status = Literal["running", "done", "failed", "interrupted", "unknown"]
 
 
 class PastPhase(Struct, frozen=True, kw_only=True):
-    """One phase.
+    """A phase, from all its lines.
 
     Attributes:
-        status: ``interrupted``: its process is gone and told no end. ``unknown``: it told no end,
-            and ran on another host.
-        duration_s: None where nothing tells; of one that told no end, what it is known to have
-            lasted at least.
-        deciding: Name of the metric that says whether it went well; empty for the only one.
-        discarded: Why what it made does not count any more; empty while it does.
-        stale: Why what it made is there, but of an older version than what it rests on.
+        status: ``interrupted``: the process is gone and recorded no end. ``unknown``: it recorded
+            no end, and ran on another host.
+        duration_s: None if unknown; without a recorded end, the least duration known.
+        deciding: Name of the metric that rates the phase; empty for its only metric.
+        discarded: Why its outputs no longer count; empty while they do.
+        stale: Why its outputs exist, but were made from older inputs; empty if they were not.
     """
 
     id: str
@@ -65,12 +64,12 @@ class PastPhase(Struct, frozen=True, kw_only=True):
 
     @property
     def counts(self) -> bool:
-        """Whether what it made can be used."""
+        """Whether its outputs can be used."""
         return self.status == "done" and not self.discarded
 
     @property
     def metric(self) -> tuple[str, float] | None:
-        """The metric that says whether it went well, None where that was not recorded."""
+        """The metric that rates the phase; None if it was not recorded."""
         if self.deciding:
             value = self.metrics.get(self.deciding)
             return None if value is None else (self.deciding, value)
@@ -78,17 +77,17 @@ class PastPhase(Struct, frozen=True, kw_only=True):
 
     @property
     def asked_about(self) -> bool:
-        """Whether a person wants to be asked before what it made is lost or made stale."""
+        """Whether a person is asked before its outputs are lost or become stale."""
         measured = self.metric
         return self.ask_from is not None and (measured is None or measured[1] >= self.ask_from)
 
     @property
     def made(self) -> frozenset[str]:
-        """Paths of the files that it made."""
+        """Paths of its outputs."""
         return frozenset(output.path for output in self.outputs)
 
     def made_same(self, outputs: Collection[Fingerprint]) -> bool:
-        """Whether it made just these files, with this content, as far as that is known."""
+        """Whether its outputs are exactly these files, with this content, as far as known."""
         mine, others = (
             {file.path: file.digest for file in some} for some in (self.outputs, outputs)
         )
@@ -96,7 +95,7 @@ class PastPhase(Struct, frozen=True, kw_only=True):
 
 
 class PhaseHistory(Struct, frozen=True, kw_only=True):
-    """All phases and runs, the first one first. This is also what ``state.json`` holds."""
+    """All phases and runs, oldest first. ``state.json`` holds the same."""
 
     schema_version: int = 1
     phases: tuple[PastPhase, ...] = ()
@@ -104,17 +103,17 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
     unreadable: int = 0
 
     def last_done(self, name: str, outputs: Collection[str] | None = None) -> PastPhase | None:
-        """Return the newest phase of this name that counts, and made just these files if named."""
+        """Return the newest usable phase of this name, with exactly these outputs if named."""
         named = (phase for phase in reversed(self.phases) if phase.name == name and phase.counts)
         return next(
             (phase for phase in named if outputs is None or phase.made == set(outputs)), None
         )
 
     def resting_on(self, phase: PastPhase) -> tuple[PastPhase, ...]:
-        """Return what was made from this one's files, directly or not, and is not stale yet."""
+        """Return phases made from this phase's outputs, directly or not, that are not stale yet."""
         made = set(phase.made)
         found: list[PastPhase] = []
-        # an earlier run of it may have made the same: what rests on that rests on this one
+        # what was made from the same files of an earlier run counts too
         same = (
             at
             for at, other in enumerate(self.phases)
@@ -123,7 +122,7 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
         for later in self.phases[next(same, -1) + 1 :]:
             if later.id == phase.id or not later.counts:
                 continue
-            # an input is a file that was made, lies in a folder that was, or holds one
+            # an input is an output, is inside an output folder, or contains an output
             pairs = ((file.path, path) for file in later.inputs for path in made)
             if any(a == b or a.startswith(f"{b}/") or b.startswith(f"{a}/") for a, b in pairs):
                 found.append(later)
@@ -132,12 +131,12 @@ class PhaseHistory(Struct, frozen=True, kw_only=True):
 
 
 def process_alive(place: Place) -> bool | None:
-    """Whether the process of a phase is there; None where it is another host's."""
+    """Whether the process of a phase is alive; None if it is on another host."""
     return is_alive(place.pid, place.started_ticks) if place.host == os.uname().nodename else None
 
 
 def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) -> PhaseHistory:
-    """Put a ledger's lines together."""
+    """Summarise the lines of a ledger."""
     phases: dict[str, PastPhase] = {}
     runs = tuple(line for line in pages.lines if isinstance(line, Run))
     for line in pages.lines:
@@ -171,7 +170,7 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) ->
             elif isinstance(line, Reused):
                 changed = replace(phase, reused=phase.reused + 1)
             else:
-                # run again, its files were replaced; where another phase was, they are only stale
+                # if the phase itself ran again, its files are replaced; otherwise only stale
                 by = phases.get(line.by)
                 if by is None or (by.name == phase.name and by.made == phase.made):
                     changed = replace(phase, discarded=line.why)
@@ -190,22 +189,21 @@ IfDone = Literal["rerun", "reuse", "ask", "error"]
 Answer = Literal["ask", "reuse", "rerun"]
 Act = Literal["run", "reuse", "ask"]
 GOOD, POOR = 0.85, 0.70
-"""Thresholds of the deciding metric, a share that is better when it is larger: from ``GOOD`` on a
-phase is reused, below ``POOR`` it is run, between them a person is asked. As its users do by
-hand."""
+"""Thresholds of the deciding metric, a share where larger is better. From ``GOOD`` on a phase is
+reused, below ``POOR`` it is run, between them a person is asked; as users do by hand."""
 
 
 class PhaseDone(HangcheckError):
-    """A phase that must not run twice is done already."""
+    """A phase that must not run twice is already done."""
 
 
 class Decision(Struct, frozen=True, kw_only=True):
-    """What is to be done about a phase.
+    """Whether to run a phase.
 
     Attributes:
-        earlier: The phase whose outputs are at stake; None where there is none.
-        invalidated: Phases that rest on it, which running it again makes stale.
-        reusable: Whether its script can do without running it.
+        earlier: The phase whose outputs are at stake; None if there is none.
+        invalidated: Phases made from its outputs, which become stale if it is run again.
+        reusable: Whether its script works without running it.
     """
 
     act: Act
@@ -224,9 +222,9 @@ def decide(
     thresholds: tuple[float, float] = (GOOD, POOR),
     look: Callable[[str], Fingerprint] = fingerprint,
 ) -> Decision:
-    """Decide about a phase that may have been run before.
+    """Decide whether to run a phase that may have been run before.
 
-    Without ``inputs`` those count that it was run with, without ``outputs`` whichever it made.
+    Without ``inputs`` the recorded inputs are compared; without ``outputs`` any outputs count.
 
     Raises:
         PhaseDone: It is done, nothing changed since, and ``if_done`` is ``error``.
@@ -281,7 +279,7 @@ def _weigh(
 
 
 def answered(decision: Decision, answer: Answer) -> Decision:
-    """Let a person's standing answer decide: it answers the question, and ``rerun`` runs again."""
+    """Apply HANGCHECK_IF_DONE: it answers the question, and ``rerun`` overrides a reuse."""
     if answer == "ask" or decision.act == "run" or decision.act == answer:
         return decision
     act: Act = "reuse" if answer == "reuse" and decision.reusable else "run"
@@ -289,7 +287,7 @@ def answered(decision: Decision, answer: Answer) -> Decision:
 
 
 def question(decision: Decision, prices: Prices) -> str:
-    """Put the choice to a person: each way with its time and price, and what it makes stale."""
+    """Ask a person to choose: each option with time and price, and what becomes stale."""
     earlier = decision.earlier
     if earlier is None:
         return ""
@@ -304,7 +302,7 @@ def question(decision: Decision, prices: Prices) -> str:
 
 
 def stale_in_words(decision: Decision) -> str:
-    """Name what running it again makes stale, in a clause; empty where nothing rests on it."""
+    """Name the phases that running it again makes stale, in a clause; empty if none."""
     names = ", ".join(f"{phase.name} ({_metrics(phase)})" for phase in decision.invalidated)
     return f"; if it makes something else, this becomes stale: {names}" if names else ""
 

@@ -1,4 +1,4 @@
-"""What a run spends: time by phase, silences, and what an hour costs. Pure: time is a parameter."""
+"""Adds up what a run spends: time by phase, stalls, cost. Pure: time is a parameter."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 SECONDS_PER_HOUR = 3600.0
 Seen = list[tuple[int, int]]
-"""A count of a rank with the moments at which it was seen to be new: the first, and the last."""
+"""Values of a rank's counter, first and newest, with the time in ns when each was first seen."""
 
 
 class Spending:
-    """Adds up where one rank's time goes, right to one polling interval.
+    """Adds up how one rank spends its time, to within one polling interval.
 
-    Saves are counted by the rank itself: one may be over in a hundredth of that.
+    The rank itself counts saves, as one may take a hundredth of that interval.
     """
 
     def __init__(self) -> None:
@@ -40,23 +40,23 @@ class Spending:
         self._epochs: Seen = []
 
     def read(self, beat: Beat, now_ns: int) -> None:
-        """Take one reading."""
+        """Add one reading of the rank's page."""
         if self._read_ns is not None and beat.phase is not None:
             spent = (now_ns - self._read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
         steps_begin = self._step is None and beat.step is not None
         if steps_begin or beat.save != self._save:
-            # what stood on the page at the first reading happened at a moment that nobody saw
+            # the time of what the first reading shows is unknown
             self._unsaved_since_ns = now_ns if self._read_ns is not None else None
         saves = self._save.number if self._save is not None else 0
         if beat.save is not None and beat.save != self._save and beat.save.number == saves:
-            self._steps = []  # a checkpoint was loaded: others made the steps that it holds
+            self._steps = []  # a checkpoint was loaded: other processes made its steps
         if beat.step is not None and beat.step != self._step:
             self._steps = [*self._steps[:1], (beat.step, now_ns)]
         before, epoch = self._epoch, beat.epoch
         if epoch is not None and before is not None and epoch != before:
             if epoch < before:
-                self._epochs = []  # it goes back: another training, measured afresh
+                self._epochs = []  # epochs start over: another training, measured anew
             self._epochs = [*self._epochs[:1], (epoch, now_ns)]
         self._read_ns = now_ns
         self._step, self._epoch, self._save = beat.step, beat.epoch, beat.save
@@ -79,7 +79,7 @@ class Spending:
 
 
 def _made(seen: Seen) -> tuple[int, float]:
-    """How many were made between the first and the last, and seconds; nothing before two."""
+    """Return the increase from first to newest value, and the seconds between; 0 if only one."""
     if not seen:
         return 0, 0.0
     (first, began_ns), (last, ended_ns) = seen[0], seen[-1]
@@ -87,25 +87,25 @@ def _made(seen: Seen) -> tuple[int, float]:
 
 
 def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:
-    """Write seconds by phase down, to the millisecond."""
+    """Sort seconds by phase, longest first, rounded to the millisecond."""
     phases = sorted(seconds.items(), key=lambda item: -item[1])
     return tuple(PhaseTime(phase, round(spent, 3)) for phase, spent in phases)
 
 
 def rank_hours(world_size: int, seconds: float) -> float:
-    """Return what so long a time costs: every rank of the job pays for it, in rank hours."""
+    """Return the rank hours of this time: all ranks of the job count."""
     return max(world_size, 1) * seconds / SECONDS_PER_HOUR
 
 
 STANDING = ("suspect", "hang", "dead")
-OVER = ("crashed", "finished")  # How a round ends, and with it its silence.
+OVER = ("crashed", "finished")  # Verdicts that end a round, and with it its stall.
 
 
 class Stall(Struct, frozen=True, kw_only=True):
-    """One silence.
+    """A stall of a run.
 
     Attributes:
-        verdict: The gravest that was told of it: ``suspect``, ``hang``, ``dead``.
+        verdict: The verdict when it ended: ``suspect``, ``hang``, ``dead``.
         explained: Whether that verdict named a cause.
     """
 
@@ -119,7 +119,7 @@ class Stall(Struct, frozen=True, kw_only=True):
 
 
 class Stalls:
-    """Collects the silences of one run from the verdicts that are told."""
+    """Collects the stalls of one run from its verdicts."""
 
     def __init__(self) -> None:
         self._over: list[Stall] = []
@@ -127,7 +127,7 @@ class Stalls:
         self._since_ns = 0
 
     def take(self, verdict: Verdict, now_ns: int) -> None:
-        """Take a verdict; one that tells a silence again, or its aftermath, begins no other."""
+        """Add a verdict; a repeated verdict on a stall, or its aftermath, begins no new stall."""
         if verdict.verdict in STANDING:
             since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
             self._since_ns = min(self._since_ns, since_ns) if self._standing else since_ns
@@ -138,7 +138,7 @@ class Stalls:
             self._close((now_ns - self._since_ns) / NANOSECONDS)
 
     def ended(self, now_ns: int) -> tuple[Stall, ...]:
-        """Return all silences of the run, which ends now; one that stands lasted until now."""
+        """Return all stalls of the run, which ends now; so does the current stall."""
         self._close((now_ns - self._since_ns) / NANOSECONDS)
         return tuple(self._over)
 
@@ -161,19 +161,19 @@ class Stalls:
 
 
 class Price(Struct, frozen=True):
-    """What one rank costs for an hour."""
+    """Price of one rank for one hour."""
 
     per_hour: float
     model: str = ""
 
 
 class Prices(Struct, frozen=True):
-    """All prices; none at all is fine, too."""
+    """All prices; may be empty."""
 
     prices: tuple[Price, ...] = ()
 
     def cost(self, gpus: Sequence[str], ranks: int, seconds: float) -> float | None:
-        """Return what so many ranks cost for so long; None where no price is for their GPUs."""
+        """Return the cost of these ranks for this time; None if no price fits their GPUs."""
         named = " ".join(gpus).lower()
         own = [price for price in self.prices if price.model and price.model.lower() in named]
         fitting = own or [price for price in self.prices if not price.model]
@@ -181,10 +181,10 @@ class Prices(Struct, frozen=True):
 
 
 def read_prices(texts: Iterable[str]) -> Prices:
-    """Read prices such as ``0.89/h`` and ``A100=1.89/h``; several may stand behind commas.
+    """Parse prices such as ``0.89/h`` and ``A100=1.89/h``, also several separated by commas.
 
     Raises:
-        BadUsage: One of them is no price.
+        BadUsage: A text is no price.
     """
     prices = []
     for text in (text.strip() for several in texts for text in several.split(",")):

@@ -1,4 +1,4 @@
-"""`hangcheck watch`: a run in another terminal, while it goes on; passive.
+"""`hangcheck watch`: shows a running job in another terminal, passively.
 
-`run_follower` makes one fact a rank of what is read; `view_text` draws lines that fit a terminal.
+`run_follower` reads the state of each rank; `view_text` renders it to fit a terminal.
 """

@@ -1,7 +1,7 @@
-"""A run at one moment, read again and again, as `hangcheck report` does once: folder, pages, notes.
+"""Reads a run repeatedly, as `hangcheck report` does once: folder, pages, notes.
 
-One fact a rank is made of what was read. Use and pace are measured between two readings of the same
-process (`ProcessMeter`); GPUs are asked in a thread of their own, as a driver may take its time.
+The result is one `RankNow` per rank. Use and pace are measured between two readings of the same
+process (`ProcessMeter`). GPUs are queried in a separate thread, as drivers may be slow.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 Standing = Literal[
     "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
 ]
-"""In the order of the table, below the culprits; the first six are problems."""
+"""In table order, below the culprits; the first six are problems."""
 ORDER: tuple[Standing, ...] = get_args(Standing)
 STANDINGS: dict[State, Standing] = {
     "running": "runs",
@@ -61,16 +61,16 @@ STANDINGS: dict[State, Standing] = {
     "unseen": "unseen",
 }
 IN_FORCE = ("suspect", "hang", "dead", "crashed")
-"""Verdicts whose table of ranks tells the present until the next one comes."""
+"""Verdicts whose table of ranks holds until the next verdict."""
 
 
 class RankUse(Struct, frozen=True, kw_only=True):
-    """What a rank uses and how fast it goes, measured between two readings.
+    """A rank's use of resources and its pace, measured between two readings.
 
     Attributes:
-        step_now_s: Seconds of its newest step; of what passed since, where that is more.
-        gpu_percent: Share of the time in which its GPUs worked.
-        a_step: The mean of its newest timed steps, at least ten.
+        step_now_s: Seconds of the newest step, or the time since then if longer.
+        gpu_percent: Share of time in which the rank's GPUs were busy.
+        a_step: Mean of the newest timed steps, at least ten.
     """
 
     cpu_percent: float | None = None
@@ -81,14 +81,14 @@ class RankUse(Struct, frozen=True, kw_only=True):
 
 
 class RankNow(Struct, frozen=True, kw_only=True):
-    """One rank at one moment; None and empty for what nobody tells.
+    """A rank at one moment; None or empty if unknown.
 
     Attributes:
-        culprit: The verdict in force names it.
-        waits_for: Whom or what, and in what; of a rank that waits for no one, where it stands.
-        slowest: Of the rank with more work of its own in a step than all others: times the median
-            rank's, and where most of it differs.
-        kept: The last checkpoint, in words, and ``kept_at`` when.
+        culprit: The current verdict names the rank.
+        waits_for: What the rank waits for, and in what; otherwise where it is.
+        slowest: For the rank with most work of its own per step: ratio to the median rank, and the
+            part of the step that differs most.
+        kept: The last checkpoint, in words; ``kept_at`` is its time.
     """
 
     rank: int
@@ -107,7 +107,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
 
     @property
     def has_problem(self) -> bool:
-        """Whether it belongs to the top of the table."""
+        """Whether the rank belongs to the top of the table."""
         return self.culprit or self.standing in ORDER[:6]
 
 
@@ -116,8 +116,8 @@ class RunNow(Struct, frozen=True, kw_only=True):
 
     Attributes:
         status: Whether and where it runs, in one clause.
-        over: It has ended, or nothing more can be seen of it: why, in one clause; empty else.
-        gaps: What could not be read, a sentence each.
+        over: Why no more news will come, in one clause; empty while the run can be followed.
+        gaps: What could not be read, one sentence each.
     """
 
     shown_folder: str
@@ -132,17 +132,13 @@ class RunNow(Struct, frozen=True, kw_only=True):
 
     @property
     def verdict_key(self) -> Hashable:
-        """What tells a verdict from the one before; its seconds do not."""
+        """Identifies a verdict; its times do not matter."""
         verdict = self.verdict
         return verdict and (verdict.verdict, verdict.cause, verdict.culprits)
 
     @property
     def change_key(self) -> Hashable:
-        """What must differ for a new block where there is no terminal.
-
-        Steps, phases and ages differ all the time; a rank that stands otherwise, passes a
-        checkpoint or saves, and another verdict, are news.
-        """
+        """What must change for a new block without a terminal: not steps, phases or ages."""
         ranks = tuple((row.rank, row.standing, row.culprit, row.kept) for row in self.ranks)
         return self.verdict_key, self.over, ranks
 
@@ -157,12 +153,12 @@ def ranks_now(
     here: bool = False,
     used: Mapping[int, RankUse] | None = None,
 ) -> tuple[RankNow, ...]:
-    """Join what was read of a run: every rank known to be part of it, problems first, then by rank.
+    """Join what was read into one entry per known rank: problems first, then by rank.
 
-    A page tells the place of a rank, a verdict its standing. Where the run's session is ``here``, a
-    rank without a page has ended.
+    A page says where a rank is, a verdict its standing. If the run's session is ``here``, a rank
+    without a page has ended.
     """
-    # ranks that this machine's sidecar saw: one of them without a page has ended
+    # ranks that this machine's sidecar saw; if one has no page, it has ended
     seen = {place.rank for place in record.ranks} if record is not None and here else set()
     found: dict[int, RankNow] = {}
     for rank in sorted(seen.union(range(record.world_size))) if record is not None else ():
@@ -180,17 +176,17 @@ def ranks_now(
             kept_at=mark.at if mark and step is None else "",
         )
     for row in _judged(verdict) if verdict is not None else ():
-        # what a verdict in force says of a rank that is stuck or waits outlives its process
+        # a verdict in force that a rank is stuck or waits outlives its process
         ended = (over or row.rank in seen) and row.standing in ("runs", "unseen")
         found[row.rank] = replace(row, standing="ended") if ended else row
     saved = any(rank.beat.save is not None for rank in running)
     for page in running:
         known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
-        # a verdict in force says how a rank stands that runs, its page all else
+        # a verdict in force gives the standing of a running rank, its page all else
         beat, state = page.beat, known.standing
         kept, kept_at = _kept(beat, saved=saved)
         if state not in ("gone", "stuck", "stopped", "waits"):
-            # when its sidecar looks, too; before its pace is known, loading a model takes its time
+            # as for the sidecar's looks; 10 s without a known pace, as loading a model takes time
             quiet_s = 10.0 if page.step_s is None else max(2.0, 3 * page.step_s)
             state = "silent" if page.silent_s >= quiet_s else "runs"
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
@@ -214,7 +210,7 @@ def ranks_now(
             if row.standing == "runs" and row.use.a_step is not None
         }
     )
-    if steps is not None and steps.stands_out:  # the slowest of those that run, as at a run's end
+    if steps is not None and steps.stands_out:  # slowest of running ranks, as at a run's end
         first = steps.ranks[0]
         why = f"x{first.ratio:.1f} {slower_part(first.mean, steps.typical)}"
         found[first.rank] = replace(found[first.rank], slowest=why)
@@ -226,9 +222,9 @@ def ranks_now(
 
 
 def _kept(beat: Beat, *, saved: bool) -> tuple[str, str]:
-    """The checkpoint to go on from, and when; before its first step the last one passed.
+    """Return the newest save and its time; before the first step, the last checkpoint passed.
 
-    Where some rank of the job has ``saved``, the others need no save of their own.
+    If some rank of the job has ``saved``, the others need no save of their own.
     """
     mark, save = beat.checkpoint, beat.save
     if save is not None:
@@ -240,7 +236,7 @@ def _kept(beat: Beat, *, saved: bool) -> tuple[str, str]:
 
 
 def _judged(verdict: Verdict) -> Iterator[RankNow]:
-    """Ranks as the newest verdict has them; one that is not in force tells only where they were."""
+    """Yield ranks as the newest verdict has them; if it is not in force, only phase and step."""
     in_force = verdict.verdict in IN_FORCE
     states = {state.rank: state for state in verdict.ranks}
     edges = edges_by_source(verdict)
@@ -249,7 +245,7 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
             state = states.get(rank, example)
             targets = [edge.target for edge in edges.get(f"rank:{state.rank}", ())]
             waits = ""
-            if whom := awaited(targets).removeprefix("for "):  # first: a narrow column cuts the end
+            if whom := awaited(targets).removeprefix("for "):  # narrow columns cut the end
                 waits = f"{whom} {situation.doing}".rstrip()
             elif example.state in ("waiting", "stalled", "stopped"):
                 waits = plain(situation.standing)
@@ -264,7 +260,7 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
 
 
 class ProcessMeter:
-    """Compares each reading of one process with those before; moments are monotonic."""
+    """Compares readings of one process; times are monotonic."""
 
     def __init__(self) -> None:
         self._sums: deque[StepTimes] = deque()
@@ -274,7 +270,7 @@ class ProcessMeter:
         self._cpu_percent: float | None = None
 
     def read(self, rank: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
-        """Take a reading."""
+        """Add a reading, and return the use since earlier ones."""
         beat = rank.beat
         count = beat.beats if beat.step is None else beat.step
         if self._made is None or count < self._made[0]:
@@ -288,7 +284,7 @@ class ProcessMeter:
             self._cpu = rank.cpu_s, now_ns
         elif rank.cpu_s is not None and self._cpu is not None:
             elapsed_s = (now_ns - self._cpu[1]) / NANOSECONDS
-            if elapsed_s >= 0.4:  # the kernel counts in ticks of 10 ms: over less it would jump
+            if elapsed_s >= 0.4:  # less would jump: the kernel counts ticks of 10 ms
                 self._cpu_percent = 100 * max(0.0, rank.cpu_s - self._cpu[0]) / elapsed_s
                 self._cpu = rank.cpu_s, now_ns
         step_s = self._step_s
@@ -305,14 +301,14 @@ class ProcessMeter:
         )
 
     def _recent_step(self, sums: StepTimes | None) -> StepTimes | None:
-        """The mean of its newest timed steps, at least ten of them; None before there are."""
+        """Return the mean of the newest timed steps, at least ten; None if there are fewer."""
         if sums is None:
             return None
         kept = self._sums
         if kept and sums.steps < kept[-1].steps:
             kept.clear()
         if not kept:
-            kept.append(StepTimes())  # what was timed before anybody looked counts as recent
+            kept.append(StepTimes())  # what was timed before the first reading counts as recent
         if sums.steps > kept[-1].steps:
             kept.append(sums)
         while len(kept) > 1 and sums.steps - kept[1].steps >= LEAST_STEPS:
@@ -321,12 +317,12 @@ class ProcessMeter:
         return recent.a_step() if recent.steps >= LEAST_STEPS else None
 
 
-EVERY_S = 10.0  # Asking takes a process of its own and a tenth of a second: 1 % of a core.
+EVERY_S = 10.0  # A query takes a process and 0.1 s: 1 % of a core.
 ANSWER_LIMIT_S = 5.0
 
 
 class GpuReader:
-    """Asks for GPUs now and then, in a thread; where there is no driver it does nothing."""
+    """Queries GPUs at intervals in a thread; without a driver, does nothing."""
 
     def __init__(self) -> None:
         self.newest: tuple[Gpus, tuple[str, ...]] = ({}, ())
@@ -334,7 +330,7 @@ class GpuReader:
         self._ask_again_at = 0.0
 
     def ask(self, pids: Sequence[int]) -> None:
-        """Ask again if it is time, for these ranks' processes; the answer comes later."""
+        """Start a query for these processes if one is due; the answer comes later."""
 
         def work() -> None:
             found, gaps = gpus_of(tuple(pids), ANSWER_LIMIT_S)
@@ -347,22 +343,21 @@ class GpuReader:
             self._asking.start()
 
 
-# A run, read again and again
+# A run, read repeatedly
 
 STAT_LIMIT_S = 1.0
-"""For the times of a few files: storage that takes longer is asked again at the next look."""
-FOLDER_SHARE = 100  # A folder that takes 10 ms to read is read once a second at most: 1 % of a core
+"""For the times of a few files; slower storage is asked again at the next reading."""
+FOLDER_SHARE = 100  # A folder read in 10 ms is read at most once per second: 1 % of a core
 GONE_AFTER_S = 3.0
-"""At a run's start its watcher has yet to come, and at its end ranks, watcher and session go one
-after the other."""
+"""At a run's start its watcher comes late; at its end ranks, watcher and session end in turn."""
 QUIET_FOLDER_S = 600.0
-"""A run of another machine is only its folder here; one in which nothing is new for so long ends
-the view, which in a script would else never end."""
+"""The view of a run on another machine sees only its folder; without news for this time the view
+ends, as it would otherwise never end in a script."""
 LEFT = "nobody records it on this machine any more, and its end was not written down"
 
 
 class RunFollower:
-    """Follows one run; its folder may be ``saved``, read just now."""
+    """Follows one run; ``saved`` is its folder, if just read."""
 
     def __init__(self, folder: RunFolder, shown_folder: str, saved: SavedRun | None = None) -> None:
         self._folder = folder
@@ -379,11 +374,11 @@ class RunFollower:
         self._watched = False
 
     def read(self) -> RunNow:
-        """Read the run as it is now.
+        """Read the current state of the run.
 
         Raises:
-            UnreadableRun: At the first reading: the folder holds no run, or nothing of it can be
-                read and nothing of it runs here. Later ones show what was read before.
+            UnreadableRun: At the first reading: the folder holds no run, or nothing of the run can
+                be read and nothing of it runs here. Later readings show what was read before.
         """
         job = self._job.read()
         if job.watched or job.ranks or (job.here and self._alive_at is None):
@@ -392,7 +387,7 @@ class RunFollower:
         saved = self._read_folder(job)
         gpus, unread_gpus = self._gpus.newest
         pids = [rank.beat.pid for rank in job.ranks]
-        if self._meters:  # a single reading has no time for an answer
+        if self._meters:  # a single reading cannot wait for the answer
             self._gpus.ask(pids)
         self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
         used = {
@@ -423,7 +418,7 @@ class RunFollower:
         )
 
     def _read_folder(self, job: RunningJob) -> SavedRun:
-        """Read the folder where it changed since, and not too often but at the end of the run."""
+        """Read the folder if it changed, at a limited rate except at the run's end."""
         ending = self._alive_at is not None and not (job.watched or job.ranks)
         if self._saved is not None and not ending and time.monotonic() < self._read_again_at:
             return self._saved
@@ -447,14 +442,14 @@ class RunFollower:
         return self._saved
 
     def _over(self) -> str:
-        """Why nothing more will come; empty while something may."""
+        """Return why no more news will come; empty while some may."""
         record = self._record
         if record is not None and record.ended_at is not None:
             return _ended(record, record.ended_at)
         if self._alive_at is not None:
             return LEFT if time.monotonic() - self._alive_at >= GONE_AFTER_S else ""
         if record is not None and "" != record.machine == which_machine():
-            return LEFT  # by the machine: containers may share a host's name
+            return LEFT  # compare machines, as containers may share a host name
         quiet_s = time.time() - self._changed_at
         if quiet_s < QUIET_FOLDER_S:
             return ""
@@ -471,11 +466,7 @@ class RunFollower:
 
 
 def _mark(folder: RunFolder) -> tuple[list[tuple[int, int]], float]:
-    """Times and sizes of the files that are read; journals count, as they tell without a verdict.
-
-    Returns:
-        They, and when the newest of them changed.
-    """
+    """Return times and sizes of the files read, journals included, and the newest time in s."""
     folders = [session.journals for session in folders_of_job(folder) if session.journals.is_dir()]
     journals = [path for session in folders for path in sorted(session.iterdir())]
     files = [folder.verdict_file, folder.run_file, *journals]
@@ -495,6 +486,6 @@ def _ended(record: RunRecord, ended_at: str) -> str:
     if code is None:
         return ended + by
     if record.ended_by.startswith(ASKED_BY_US):
-        code = ABORTED  # the record keeps the command's code, `run` returned its own
-    # the number alone where the end was asked for: what mostly sends such a signal did not
+        code = ABORTED  # the record keeps the command's code; `run` returned its own
+    # only the number if the end was requested: the usual sender of such a signal did not send it
     return f"{ended}, exit code {f'{shell_code(code)}{by}' if by else exit_code_in_words(code)}"

@@ -1,7 +1,7 @@
-"""The live view: lines that fit a terminal, drawn again and again, or a block for each change.
+"""Renders the live view to fit a terminal, redrawn at intervals, or as one block per change.
 
-The verdict is on top, then a row a rank or a group of equals, then what is missing. Everything
-foreign in it is plain text, one line each: no escape sequence or markup in a name does anything.
+The verdict is on top, then one row per rank or group of equal ranks, then gaps. All text from
+outside is shown as single plain lines: escape sequences and markup in names have no effect.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ if TYPE_CHECKING:
 
 EVERY_S = 0.5
 SHARE = 0.03
-"""Of a core that the view may take: where a reading costs more, the next one comes later."""
+"""Maximum share of a core for the view: costly readings come less often."""
 LONGEST_WAIT_S = 5.0
-"""Also between two blocks without a terminal: a start passes twelve checkpoints in seconds."""
+"""Also the minimum between blocks: a start passes twelve checkpoints within seconds."""
 
 
 class Column(NamedTuple):
-    """One column of the table.
+    """A column of the table.
 
     Attributes:
-        worth: Of what still does not fit, the column of the least worth goes first.
-        least: Width to which it gives way where a line would not fit; 0 where it does not.
-        right: Numbers stand below each other by their ends.
+        worth: If the table is still too wide, the column of least worth is dropped first.
+        least: Width to which the column may be cut if a line is too long; 0 if it may not.
+        right: Whether cells are aligned right, for numbers.
     """
 
     title: str
@@ -72,14 +72,14 @@ COLUMNS = (
 
 
 class Line(NamedTuple):
-    """One line, with its style as rich names it; nothing is said by the style alone."""
+    """A line with a rich style; no meaning is carried by style alone."""
 
     text: str
     style: str = ""
 
 
 class Row(NamedTuple):
-    """One line of the table, before its columns are fitted."""
+    """A row of the table, before its columns are fitted."""
 
     ranks: tuple[RankNow, ...]
     cells: tuple[str, ...]
@@ -87,14 +87,14 @@ class Row(NamedTuple):
 
 
 def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
-    """What stands below `COLUMNS` for ranks that stand alike."""
+    """Return the cells below `COLUMNS` for ranks in the same state."""
     first, uses = group[0], [row.use for row in group]
-    # the longest silence; of ranks that run it is told by their pace
+    # the longest silence; of running ranks the pace says enough
     silent = [row.silent_s for row in group if row.silent_s is not None and row.has_problem]
     state: str = "slowest" if first.slowest else first.standing
     state += f" {seconds_in_short(max(silent))}" if silent else ""
     phases = [name for name, _ in Counter(row.phase for row in group if row.phase).most_common()]
-    # the slowest rank's pace: its own median, and how many times as long it takes now
+    # pace of the slowest rank: its median step, and how many times longer the newest takes
     timed = [(row.step_s, row.use.step_now_s) for row in group]
     paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
     longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
@@ -102,7 +102,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     if paced:
         times, usual_s = max(paced)
         pace = f"{seconds_in_short(usual_s)} x{times:.{1 if times < 9.95 else 0}f}"
-    # the most work of the group, and the least rest: who waits less for the others is awaited
+    # most work of its own and least waiting in the group: the others wait for that rank
     steps = [use.a_step for use in uses if use.a_step is not None]
     own = seconds_in_short(max(step.own_s for step in steps)) if steps else ""
     rest = seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
@@ -123,7 +123,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
         rest,
         oldest.kept,
         age,
-        # from the least on: a rank that does nothing among others that work is what matters
+        # from the smallest value: an idle rank among busy ones matters
         _span((use.cpu_percent for use in uses), "%"),
         _largest(row.memory_bytes for row in group),
         " ".join(filter(None, gpu)),
@@ -156,7 +156,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
     """Make the rows, problems first."""
 
     def alike(row: RankNow) -> Hashable:
-        """Steps, paces and phases of ranks that run differ all the time; that parts no group."""
+        """Key of a group; steps and paces differ all the time and do not split a group."""
         starting = row.kept if row.step is None else ""
         place = row.phase if row.has_problem else ""
         return row.culprit, row.standing, row.slowest, row.waits_for, starting, place
@@ -168,11 +168,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
 
 
 def fitted(shown: Sequence[Row], width: int) -> list[str]:
-    """Write a title line and a line for each row, none wider than the terminal.
-
-    Columns that are empty in all rows vanish. Those of text are cut where a line would not fit, and
-    what then still does not fit goes as a whole, the least needed first.
-    """
+    """Return the table's lines, at most ``width`` long: cut text first, then drop columns."""
     table = [tuple(column.title for column in COLUMNS), *(row.cells for row in shown)]
     kept = [at for at in range(len(COLUMNS)) if any(row.cells[at] for row in shown)]
     while True:
@@ -190,7 +186,7 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
 
 
 def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> list[Line]:
-    """Write the view for a terminal of this size; its last column stays empty."""
+    """Render the view for a terminal of this size; its last column stays empty."""
     room, verdict = max(20, width - 1), now.verdict
 
     def told(text: str, first: str, rest: str, most: int, style: str = "") -> list[Line]:
@@ -232,7 +228,7 @@ def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> li
 
 
 def painted(lines: Sequence[Line]) -> Text:
-    """Lay its style over each line; markup in a line is text."""
+    """Apply the style of each line; markup in a line stays text."""
     from rich.text import Text
 
     text = Text(no_wrap=True, overflow="ignore")
@@ -242,13 +238,13 @@ def painted(lines: Sequence[Line]) -> Text:
 
 
 def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
-    """Show a run until it is over; Ctrl-C ends the view and leaves the run alone.
+    """Show a run until it is over; Ctrl-C ends the view, not the run.
 
     Raises:
         UnreadableRun: As `read` at its first call.
     """
     first = now = read()
-    # a signal ends it as Ctrl-C does, so that the terminal is left as it was
+    # handle signals like Ctrl-C, to restore the terminal
     ending = (signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, signal.default_int_handler) for number in ending}
     try:
@@ -257,7 +253,7 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
             from rich.console import Console
 
             console = Console(file=stream, highlight=False, markup=False, emoji=False)
-        if console is None or console.is_dumb_terminal:  # nothing can be drawn anew there
+        if console is None or console.is_dumb_terminal:  # it cannot be redrawn
             _print_changes(first, read, stream)
             return
         if not now.over:
@@ -266,7 +262,7 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
             with Live(console=console, screen=True, auto_refresh=False) as live:
                 for now in _readings(first, read):
                     live.update(painted(view_lines(now, *console.size)), refresh=True)
-        # what was drawn goes with the screen; this stays
+        # what was drawn disappears with the screen; print the final state
         console.print(painted(view_lines(now, console.width)), soft_wrap=True)
     except KeyboardInterrupt:
         return
@@ -276,7 +272,7 @@ def show_run(read: Callable[[], RunNow], stream: TextIO) -> None:
 
 
 def _print_changes(first: RunNow, read: Callable[[], RunNow], stream: TextIO) -> None:
-    """A block at once for a new verdict and the end, after a moment for any other change."""
+    """Print a block at once for a new verdict and the end; other changes wait up to 5 s."""
     shown: RunNow | None = None
     printed_at = 0.0
     for now in _readings(first, read):
@@ -290,14 +286,14 @@ def _print_changes(first: RunNow, read: Callable[[], RunNow], stream: TextIO) ->
 
 
 def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:
-    """The run again and again, the last time when it is over; twice a second if it costs little."""
+    """Yield readings until the run is over, twice per second if they cost little."""
     now = first
     cost_s = time.process_time()
     while True:
         yield now
         if now.over:
             return
-        # a reading that costs more than its share of a core comes later, but comes
+        # a reading above its share of a core is delayed, but made
         spent_s = time.process_time() - cost_s
         time.sleep(min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE)))
         cost_s = time.process_time()

@@ -1,1 +1,1 @@
-"""Will a model fit, how fast will it be, do batches add up? Arithmetic; no torch, no clock."""
+"""Estimates a model's memory and speed, and gradient accumulation; no torch, no clock."""

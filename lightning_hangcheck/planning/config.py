@@ -1,4 +1,4 @@
-"""What a model's config.json says: its sizes under all their names, and its weights counted."""
+"""Reads a model's config.json: its sizes under all their names, and the count of its weights."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 Dtype = Literal["float32", "bfloat16", "float16", "int8", "int4"]
 DTYPES: tuple[Dtype, ...] = get_args(Dtype)
 Sureness = Literal["counted", "computed", "guessed"]
-# bitsandbytes packs two weights of 4 bits in a byte, and keeps a float32 scale for each 64 of them
+# bitsandbytes packs two 4-bit weights into a byte, with a float32 scale per 64 weights
 # (bitsandbytes/functional.py, quantize_4bit: blocksize 64)
-QUANTIZED: dict[Dtype, float] = {"int8": 1, "int4": 0.5 + 4 / 64}  # Bytes of a weight.
+QUANTIZED: dict[Dtype, float] = {"int8": 1, "int4": 0.5 + 4 / 64}  # Bytes per weight.
 
 
 def compute_bytes(dtype: Dtype) -> int:
-    """Bytes of one number in activations and cache: quantized weights compute in 16 bits."""
+    """Bytes per number in activations and cache; quantized weights compute in 16 bits."""
     return 4 if dtype == "float32" else 2
 
 
@@ -30,9 +30,9 @@ class Piece(Struct, frozen=True):
     """A part of the model that stays on one device.
 
     Attributes:
-        linear: Those in linear layers, which 8-bit and 4-bit loading shrinks. bitsandbytes
-            replaces ``nn.Linear`` and ``Conv1D`` only (transformers/integrations/bitsandbytes.py):
-            not embeddings, norms, the head, or experts that are kept in one tensor.
+        linear: Parameters that 8-bit and 4-bit loading shrinks. bitsandbytes replaces only
+            ``nn.Linear`` and ``Conv1D`` (transformers/integrations/bitsandbytes.py): not
+            embeddings, norms, the head, or experts stored in one tensor.
     """
 
     parameters: int
@@ -46,12 +46,12 @@ class Piece(Struct, frozen=True):
 
 
 class Weights(Struct, frozen=True, kw_only=True):
-    """The weights in the order in which a model runs.
+    """The weights, in the order in which the model runs.
 
     Attributes:
-        pieces: Embeddings (with the head where it shares their weights), each layer, norm and head.
+        pieces: Embeddings (with the head if it shares their weights), each layer, norm and head.
         sureness: ``counted``: on the real model without its data. ``computed``: by formulas that
-            are exact for this family. ``guessed``: by those of a family like it.
+            are exact for this family. ``guessed``: by the formulas of a similar family.
     """
 
     pieces: tuple[Piece, ...]
@@ -60,11 +60,11 @@ class Weights(Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> int:
-        """All of them."""
+        """Number of all parameters."""
         return sum(piece.parameters for piece in self.pieces)
 
 
-# by the field of `Fields`: the names that configurations of transformers use, newest first
+# by field of `Fields`: names in configurations of transformers, newest first
 NAMES: dict[str, tuple[str, ...]] = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
@@ -87,18 +87,18 @@ ACTIVATIONS = ("hidden_act", "activation_function", "hidden_activation", "dense_
 WRITTEN_OUT = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu")
 """Activations that transformers computes term by term (transformers/activations.py)."""
 LARGEST_SIZES = {"layers": 1_000, "decoder_layers": 1_000, "experts": 10_000, "hidden": 1_000_000}
-"""Beyond these it is no model but a slip; the largest known have 128 layers and 512 experts."""
+"""Larger values are mistakes; the largest known models have 128 layers and 512 experts."""
 LARGEST_SIZE = 10**9
 CONFIG_NAME = "config.json"
 LONGEST_CONFIG = 16 * 1024 * 1024
-"""Bytes; config.json is a few kilobytes, so a weights file given by mistake is told at once."""
+"""Bytes; config.json has a few kilobytes, so a weights file is refused at once."""
 
 
 def find_config(model: str) -> Path | None:
-    """Return the config.json that is meant, None where there is no such file or folder.
+    """Return the path of config.json; None if there is no such file or folder.
 
     Raises:
-        BadUsage: The folder is there, and has no config.json.
+        BadUsage: The folder exists, but has no config.json.
     """
     path = Path(model).expanduser()
     found = path / CONFIG_NAME if path.is_dir() else path
@@ -116,7 +116,7 @@ def read_config(path: Path) -> Mapping[str, object]:
     """Read a model's configuration.
 
     Raises:
-        BadUsage: It cannot be read, or is no JSON object.
+        BadUsage: The file cannot be read, or is no JSON object.
     """
     again = f"fetch the model's {CONFIG_NAME} once more"
     try:
@@ -138,14 +138,14 @@ class Fields(Struct, frozen=True, kw_only=True):
     """The sizes of a model.
 
     Attributes:
-        model_type: As transformers names the family; empty if config.json does not say.
-        intermediate: Width of the feed-forward network; of one expert where there are experts.
-        positions: Longest context that it was made for, 0 if unknown.
-        window: Tokens that a sliding-window layer keeps, None where all layers keep all.
-        kinds: Kind of each layer (``full_attention``, ``sliding_attention``, ...), where told.
-        latent: Width of the compressed keys and values of multi-head latent attention, 0 if none.
+        model_type: Family name as in transformers; empty if config.json has none.
+        intermediate: Width of the feed-forward network, or of one expert.
+        positions: Longest context that the model was made for; 0 if unknown.
+        window: Tokens that a sliding-window layer keeps; None if all layers keep all.
+        kinds: Kind of each layer (``full_attention``, ``sliding_attention``, ...), if given.
+        latent: Width of the compressed keys and values of multi-head latent attention; 0 if none.
         two_stacks: An encoder, and a decoder that also attends to it.
-        relative_positions: Layers have a table of them, heads x context x context.
+        relative_positions: Layers have a table of relative positions, heads x context x context.
         written_out: The activation is computed term by term, which takes more memory.
     """
 
@@ -174,7 +174,7 @@ class Fields(Struct, frozen=True, kw_only=True):
 
     @property
     def family(self) -> Family:
-        """That of Llama, as which most are built since 2023, of an unknown one."""
+        """The family; if unknown Llama's, which most models since 2023 resemble."""
         return FAMILIES.get(self.model_type, FAMILIES["llama"])
 
     @property
@@ -189,7 +189,7 @@ def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
 
 
 def read_fields(config: Mapping[str, object]) -> Fields:
-    """Take the sizes from a configuration; of a model with several parts, its text part.
+    """Read the sizes from a configuration; of a multi-part model, from its text part.
 
     Raises:
         BadUsage: A size is missing, or is no positive whole number.
@@ -235,10 +235,7 @@ def read_fields(config: Mapping[str, object]) -> Fields:
 
 
 def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
-    """Return the format that from_pretrained would take, and where that comes from.
-
-    Without a word in config.json it is float32, which is what transformers takes then.
-    """
+    """Return the format that from_pretrained would use, by default float32, and its source."""
     quantization = config.get("quantization_config")
     if isinstance(quantization, dict):
         why = "the checkpoint is quantized, says config.json"
@@ -256,13 +253,13 @@ def stored_dtype(config: Mapping[str, object]) -> tuple[Dtype, str]:
 
 
 class Family(Struct, frozen=True, kw_only=True):
-    """What the layers of a family of models hold. Sources: transformers/models/<family>/modeling_*.
+    """Layer structure of a model family. Sources: transformers/models/<family>/modeling_*.
 
     Attributes:
         qkv_bias: Projections to queries, keys and values have a bias.
         as_gpt2: Every layer and norm has a bias, positions are learned, and the head is the
             embedding unless config.json says otherwise.
-        fused_experts: Experts are one tensor for all, which 8-bit loading leaves as it is.
+        fused_experts: All experts are one tensor, which 8-bit loading does not shrink.
     """
 
     gated: bool = True
@@ -286,7 +283,7 @@ def count_weights(fields: Fields) -> Weights:
     norm = hidden * (2 if family.as_gpt2 else 1)
     queries, keys_and_values = fields.heads * fields.head_dim, 2 * fields.kv_heads * fields.head_dim
     attention = hidden * (2 * queries + keys_and_values)
-    feed = (3 if fields.is_gated else 2) * hidden * wide  # of one expert, where there are experts
+    feed = (3 if fields.is_gated else 2) * hidden * wide  # of one expert, if any
     everywhere = family.as_gpt2 or fields.attention_bias
     biases = queries + keys_and_values if family.qkv_bias or everywhere else 0
     biases += hidden if everywhere else 0
@@ -296,7 +293,7 @@ def count_weights(fields: Fields) -> Weights:
     linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
     layer = Piece(attention + with_biases * experts + others, linear)
     layers = [layer] * fields.layers
-    if fields.two_stacks:  # each layer of the decoder has a second attention
+    if fields.two_stacks:  # each decoder layer has a second attention
         second = Piece(layer.parameters + attention + norm, layer.linear + attention)
         layers += [second] * (fields.decoder_layers or fields.layers)
     rows = fields.vocabulary + (fields.positions if family.as_gpt2 else 0)

@@ -1,4 +1,4 @@
-"""What a plan is asked for, how a user writes that, and what a plan says."""
+"""Inputs of a plan, how a user writes them, and the plan itself."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.planning.config import Fields
 
-GB = 10**9  # Bytes of a GB, as accelerate reads ``"72GB"``; a GPU sold as 80 GB has a little more.
+GB = 10**9  # Bytes of a GB, as accelerate reads ``"72GB"``; an 80 GB GPU has a little more.
 SpeedClass = Literal["fast", "good", "acceptable", "slow", "too slow"]
-SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)  # The classes, the fastest first.
+SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)  # Fastest first.
 
 
 class Extra(Struct, frozen=True):
-    """A module kept beside the model: on the first GPU, or in main memory."""
+    """A module kept next to the model: on the first GPU, or in main memory."""
 
     name: str
     size: int
@@ -32,11 +32,11 @@ class Extra(Struct, frozen=True):
 
 
 class Machine(Struct, frozen=True, kw_only=True):
-    """Where the model shall run.
+    """The machine that will run the model.
 
     Attributes:
         gpus: Bytes of each GPU.
-        cpu: Bytes of main memory that the weights may take.
+        cpu: Bytes of main memory that weights may use.
     """
 
     gpus: tuple[int, ...]
@@ -45,7 +45,7 @@ class Machine(Struct, frozen=True, kw_only=True):
 
 
 class Use(Struct, frozen=True, kw_only=True):
-    """What shall be done with the model.
+    """How the model will be used.
 
     Attributes:
         context: Tokens of prompt and answer together.
@@ -58,12 +58,12 @@ class Use(Struct, frozen=True, kw_only=True):
 
 
 class Share(Struct, frozen=True, kw_only=True):
-    """What one device holds, in bytes but for its whole layers.
+    """What one device holds, in bytes except for ``layers``.
 
     Attributes:
         device: ``0``, ``1``, ... for GPUs, ``cpu``, ``disk``.
-        limit: Of weights, which ``max_memory`` allows it.
-        headroom: What is left; below 0 it does not fit.
+        limit: Bytes of weights that ``max_memory`` allows.
+        headroom: Bytes left; below 0 if the model does not fit.
     """
 
     device: str
@@ -78,7 +78,7 @@ class Share(Struct, frozen=True, kw_only=True):
 
 
 class WayOut(Struct, frozen=True, kw_only=True):
-    """A change that was planned too: what to do and what came of it, in words."""
+    """A change that was also planned: what to do, and the result in words."""
 
     change: str
     outcome: str
@@ -90,19 +90,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Whether a model fits, where its parts go, and how fast it will be.
 
     Attributes:
-        name: Of the phase, where the plan is for one.
+        name: Name of the phase that the plan is for, if any.
         sureness: How the weights were found; `source` says it in words.
-        weights: Bytes of all weights in the format asked for; so are the following.
-        shares: What each device holds; devices without a part are left out, but not GPUs.
-        max_memory: Ready for ``from_pretrained``; keys of GPUs are their numbers.
+        weights: Bytes of all weights in the chosen format; the next three fields are bytes too.
+        shares: What each device holds; empty devices are left out, except GPUs.
+        max_memory: Argument of ``from_pretrained``; the keys of GPUs are their numbers.
         offloaded_layers: Layers that are not on a GPU, although there are GPUs.
-        seconds_per_token: About what one token takes, wherever the weights are; no measurement.
-        seconds_per_pass: Least time to carry offloaded weights once, for each token; 0 if none.
-        unused: What is paid for and stays empty, in words; nothing where that is little.
-        notes: What was assumed, and how sure it is.
-        phases: Each as if the model were placed for that one alone; all else is
-            that of the phase that needs the most.
-        ways_out: Only where something is offloaded or does not fit.
+        seconds_per_token: Estimated, not measured, time per token, wherever the weights are.
+        seconds_per_pass: Minimum time to copy offloaded weights once, for each token; 0 if none.
+        unused: Large memory that is paid for but unused, in words.
+        notes: Assumptions, and how certain they are.
+        phases: Plans for each phase alone; all other fields describe the most demanding phase.
+        ways_out: Only if something is offloaded or does not fit.
     """
 
     model: str
@@ -132,12 +131,12 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     @property
     def least_left(self) -> int:
-        """Bytes left on the fullest device; below 0 it does not fit."""
+        """Bytes left on the fullest device; below 0 if the model does not fit."""
         return min((share.headroom for share in self.shares if share.device != "disk"), default=0)
 
     @property
     def fits(self) -> bool:
-        """Whether everything is on GPUs (without any: in main memory) with room to spare."""
+        """Whether everything fits on GPUs (without GPUs: in main memory)."""
         enough = all(share.headroom >= 0 for share in self.shares)
         return enough and not self.offloaded and all(s.device != "disk" for s in self.shares)
 
@@ -150,15 +149,15 @@ BYTES_OF_A_NUMBER = {
     **dict.fromkeys(("int64", "float64", "complex64"), 8),
     "complex128": 16,
 }
-"""By torch's names of types."""
+"""By torch's type names."""
 ON_CPU = "@cpu"
 
 
 def read_extra(text: str) -> Extra:
-    """Read one, as it stands behind ``--extra``.
+    """Parse a value of ``--extra``.
 
     Raises:
-        BadUsage: It has no name, or no size.
+        BadUsage: The name or size is missing.
     """
     name, equals, size = text.partition("=")
     on_cpu = size.endswith(ON_CPU)
@@ -184,10 +183,10 @@ EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'tr
 
 
 class PlannedPhase(Struct, frozen=True, kw_only=True):
-    """In what a phase differs from the rest of the run; None where it does not.
+    """How a phase differs from the rest of the run; None for no difference.
 
     Attributes:
-        extras: What is kept beside the model only then, or then in another size.
+        extras: Modules kept next to the model only in this phase, or with another size.
     """
 
     name: str
@@ -207,10 +206,10 @@ class PlannedPhase(Struct, frozen=True, kw_only=True):
 
 
 def read_phase(text: str) -> PlannedPhase:
-    """Read one, as it stands behind ``--phase``.
+    """Parse a value of ``--phase``.
 
     Raises:
-        BadUsage: It has no name, or something in it has no size.
+        BadUsage: The name is missing, or a setting has no size.
     """
     name, colon, rest = text.partition(":")
     settings = [word.strip() for word in rest.split(",") if word.strip()]
@@ -231,7 +230,7 @@ def read_phase(text: str) -> PlannedPhase:
 
 
 CONTEXT = 4096
-"""Tokens that are planned where the user says nothing, if the model was made for so many."""
+"""Default context in tokens, if the model was made for so many."""
 
 
 def settle_use(
@@ -242,7 +241,7 @@ def settle_use(
     batch: int = 1,
     extras: tuple[Extra, ...] = (),
 ) -> tuple[Use, tuple[str, ...]]:
-    """Choose what the user did not say, and note each choice."""
+    """Choose what the user left open, and return a note for each choice."""
     assumed = []
     if dtype is None:
         dtype, why = stored_dtype(config)
@@ -254,23 +253,23 @@ def settle_use(
 
 
 def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int:
-    """Steps over which gradients add up until all ranks together have seen a buffer of samples.
+    """Steps over which gradients add up until all ranks have processed one buffer of samples.
 
     Example:
         >>> gradient_accumulation(buffer=512, world_size=2, micro_batch=4)
         64
 
-    It is ``buffer / (world_size * micro_batch)``. Rounded, as ``//`` does it, samples would be left
-    over in every step, or ranks would make different numbers of steps and wait for each other.
+    The result is ``buffer / (world_size * micro_batch)``. If ``//`` rounded it, samples would be
+    left over in every step, or ranks would make different numbers of steps and wait for each other.
 
     Args:
-        buffer: Samples for one step of the optimizer, of all ranks.
-        world_size: How many ranks there are.
-        micro_batch: Samples that one rank takes at once.
+        buffer: Samples for one optimizer step, over all ranks.
+        world_size: Number of ranks.
+        micro_batch: Samples that one rank processes at once.
 
     Raises:
-        BadUsage: It is no whole number: the nearest buffers and micro batches that fit; or an
-            argument is not a whole number above 0.
+        BadUsage: The result is no whole number (the message names the nearest buffers and micro
+            batches that fit), or an argument is not a whole number above 0.
     """
     numbers = {"buffer": buffer, "world_size": world_size, "micro_batch": micro_batch}
     for name, value in numbers.items():
@@ -281,7 +280,7 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     if buffer % at_once == 0:
         return buffer // at_once
 
-    # the nearest buffers, none of 0 samples, and the micro batches on both sides that fit this one
+    # nearest buffers above 0, and on both sides the nearest micro batches that fit this buffer
     below = buffer - buffer % at_once
     buffers = sorted(filter(None, (below, below + at_once)), key=lambda size: abs(size - buffer))
     ways = [f"buffer={size} ({several(size // at_once, 'step')})" for size in buffers]

@@ -1,4 +1,4 @@
-"""The whole plan: bytes of a model in one use, where they go, how fast that is, the ways out."""
+"""Makes a plan: bytes of a model in one use, their placement, speed, and ways out."""
 
 from __future__ import annotations
 
@@ -17,60 +17,60 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.planning.plan import Machine, PlannedPhase, SpeedClass, Use
 
-# Of activations and cache
+# Activations and cache
 
 FLOAT32 = 4
-"""Bytes: norms and the logits of a token are computed in float32 whatever the model's own format
+"""Bytes: norms and a token's logits are computed in float32 whatever the model's format
 (LlamaRMSNorm.forward; GenerationMixin._sample)."""
 KEPT = 4
-"""Copies of each token's vector that live all through a layer: the embedding, the layer's input,
-the residual and the normed input."""
+"""Copies of each token's vector that live throughout a layer: the embedding, the layer's input, the
+residual and the normed input."""
 ROUTED = 4
-"""Copies of a token's vector for each expert that it goes to: chosen, sorted, answered, weighted
+"""Copies of a token's vector for each of its experts: chosen, sorted, answered, weighted
 (transformers/integrations/moe.py, grouped_mm_experts_forward)."""
 WRITTEN_OUT = 5
-"""Copies of the wide vector in an activation that is computed term by term (NewGELUActivation)."""
+"""Copies of the wide vector in an activation computed term by term (NewGELUActivation)."""
 RELATIVE_POSITIONS = 4  # Copies of the table of relative positions (T5Attention.forward).
 WINDOWED = ("sliding_attention", "chunked_attention")
 WITHOUT = ("linear_attention", "conv", "mamba")
-"""Layers whose state does not grow with the context; it is small, and counted as nothing."""
+"""Layers whose state does not grow with the context; being small, it is not counted."""
 WINDOW_IN_ALL_LAYERS = ("mistral", "mixtral", "starcoder2", "phi3")
-"""Families that give every layer the window if there is one, and name no kinds of layers."""
+"""Families that apply a window to every layer and name no kinds of layers."""
 ENCODERS = ("albert", "bert", "deberta-v2", "distilbert", "electra", "modernbert", "roberta")
-"""Families that make no text token by token, and so keep no cache."""
+"""Families that do not generate text token by token, and so keep no cache."""
 
-# Of placing
+# Placement
 
 BUFFER = 1.25
 QUANTIZING_SHARE = 0.9
 """transformers leaves a tenth of each limit for quantizing (quantizer_bnb_8bit.py)."""
 GPU_SHARE = 0.9
-"""Of each GPU, for weights: what from_pretrained takes by itself too ("90% is a good compromise",
+"""Of each GPU, for weights; from_pretrained's default too ("90% is a good compromise",
 transformers/integrations/accelerate.py)."""
 CUDA_CONTEXT = 500_000_000
-"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and the kernels of
-its libraries. About 0.3 to 0.6 GB, by driver and GPU; nvidia-smi shows it."""
+"""Bytes that a process takes of each GPU before its first tensor: CUDA's context and its libraries'
+kernels. 0.3 to 0.6 GB by driver and GPU, as nvidia-smi shows."""
 TENTH_OF_GB = 10**8
 
-# Of speed
+# Speed
 
 BUS = 12e9
-"""Bytes a second from main memory to a GPU. PCIe 4.0 with 16 lanes can carry 32e9; weights that
-accelerate offloads lie in pageable memory, which goes through a buffer at about a third of that."""
-DISK = 2e9  # Bytes a second that a local NVMe disk reads; network storage is far slower.
+"""Bytes per second from main memory to a GPU. PCIe 4.0 x16 carries 32e9, but accelerate's offloaded
+weights are in pageable memory, copied through a buffer at about a third of that."""
+DISK = 2e9  # Bytes per second of a local NVMe disk; network storage is far slower.
 MAIN_MEMORY = 50e9
-"""Bytes a second that a processor reads of its memory: two channels of DDR5-4800 carry 77e9."""
+"""Bytes per second that a processor reads of its memory; two channels of DDR5-4800 carry 77e9."""
 GPU_MEMORY = 1e12
-"""Bytes a second that a GPU reads of its own memory, by their data sheets: RTX 4090 1.0e12, A100
-1.6e12 to 2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
+"""Bytes per second that a GPU reads of its memory, by data sheets: RTX 4090 1.0e12, A100 1.6e12 to
+2.0e12, H100 3.4e12, but L4 and T4 0.3e12."""
 LAYER_S = 0.5e-3
-"""Seconds in which Python starts the kernels of one layer, whatever they compute: a token of a
-model of 32 layers takes 20 to 30 ms in `generate`, also where the GPU could read it in 5."""
-ANSWER = 512  # Tokens of a debugging run's longest answer, the cap that `generate` sets by default.
+"""Seconds in which Python launches one layer's kernels, whatever they compute: a token of a model
+of 32 layers takes 20 to 30 ms in `generate`, even if the GPU could read the weights in 5 ms."""
+ANSWER = 512  # Tokens of a debugging run's longest answer; the default cap of `generate`.
 ACCEPTABLE_S, SLOW_S = 300.0, 3600.0
-"""Seconds for such an answer: `generate` warns from five minutes on; none waits beyond an hour."""
+"""Seconds per answer: `generate` warns from 5 minutes on; nobody waits beyond 1 hour."""
 TIGHT = 0.05
-"""Share of a GPU's memory that should be left: the allocator's fragments take some of it."""
+"""Share of a GPU's memory that should stay free for the allocator's fragments."""
 MEANS: dict[SpeedClass, str] = {
     "fast": f"one GPU holds all, with {TIGHT:.0%} left for the allocator's fragments",
     "good": "GPUs hold all, and nothing is copied for a token",
@@ -80,31 +80,32 @@ MEANS: dict[SpeedClass, str] = {
     "nobody waits longer for one answer",
     "too slow": f"{ANSWER} tokens take over {SLOW_S / 60:.0f} minutes, or it does not fit",
 }
-"""What each class promises, with the reason for its threshold."""
+"""Definition of each class, with the reason for its threshold."""
 
-# Of ways out
+# Ways out
 
 MOST_GPUS = 16
 LARGEST_GPU_GB = 512
 LEAST_CONTEXT = 256
-UNUSED = 0.5  # Share of the GPUs' memory below which a smaller one is sold: 16, 24, 48, 80, 141 GB.
+UNUSED = 0.5  # Share of used GPU memory below which a smaller GPU is sold: 16, 24, 48, 80, 141 GB.
 
 
 def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> int:
-    """Estimate the peak while the whole context is read at once, without gradients.
+    """Estimate peak bytes of activations for the whole context at once, without gradients.
 
-    One layer is alive at a time. Added to what lives all through it is its largest stage: attention
-    with queries, keys and values, a rotated copy, and its output (never the square of scores, which
-    ``sdpa`` does not hold); the feed-forward network with its wide vectors; or a norm in float32.
-    After the last layer come the logits of one token a sequence, as ``generate`` asks for.
+    One layer is alive at a time. Its largest stage is added to what lives throughout the layer. The
+    stages are: attention with queries, keys and values, a rotated copy, and its output (``sdpa``
+    does not hold the square of scores); the feed-forward network with its wide vectors; a norm in
+    float32. After the last layer come the logits of one token per sequence, as ``generate``
+    requests.
 
-    Measured by following each tensor of small models on CPU, for seven families, contexts of 64 to
-    1,500 tokens and two formats, it is right within a factor of 1.5
-    (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the
-    square of the context.
+    Compared with each tensor of small models on CPU (seven families, contexts of 64 to 1,500
+    tokens, two formats), the estimate is right within a factor of 1.5
+    (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the square
+    of the context.
     """
     wide = WRITTEN_OUT if fields.written_out else 3 if fields.is_gated else 2
-    feed = wide * fields.intermediate  # numbers of one token that live at once
+    feed = wide * fields.intermediate  # numbers of one token alive at once
     if fields.experts:
         feed = max(1, fields.experts_per_token) * (feed + ROUTED * fields.hidden)
     queries = fields.heads * fields.head_dim
@@ -123,20 +124,20 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
 def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> tuple[int, ...]:
     """Bytes of each layer's keys and values, as transformers' DynamicCache keeps them.
 
-    ``2 * batch * kv_heads * tokens * head_dim`` numbers a layer (Pope et al. 2022, section 3.3). A
-    layer with a sliding window keeps one token less than the window
-    (transformers/cache_utils.py, DynamicSlidingWindowLayer). Latent attention keeps one compressed
-    vector a token (transformers 5, models/deepseek_v3); before version 5 it was expanded.
+    A layer has ``2 * batch * kv_heads * tokens * head_dim`` numbers (Pope et al. 2022, section
+    3.3). A sliding-window layer keeps one token less than the window (transformers/cache_utils.py,
+    DynamicSlidingWindowLayer). Latent attention keeps one compressed vector per token (transformers
+    5, models/deepseek_v3); before version 5 it was expanded.
 
     Returns:
-        One figure a layer (of the decoder, where there is an encoder too); all 0 for a model that
-        does not make text token by token.
+        Bytes per layer (with two stacks, per decoder layer); all 0 for a model that does not
+        generate text token by token.
     """
     keys_and_values = 2 * fields.kv_heads * fields.head_dim
     latent = fields.latent + fields.latent_position
     token = batch * number_bytes * (latent if fields.latent else keys_and_values)
     if fields.two_stacks:
-        # the decoder's own tokens, and the encoder's once more: the context may be either's
+        # both the decoder's and the encoder's tokens: the context may be either's
         return (2 * token * context,) * (fields.decoder_layers or fields.layers)
     if fields.model_type in ENCODERS:
         return (0,) * fields.layers
@@ -149,7 +150,7 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
 
 
 class Model(Struct, frozen=True):
-    """A model as far as planning knows it: its name, its sizes, its weights."""
+    """A model to plan: its name, sizes and weights."""
 
     name: str
     fields: Fields
@@ -168,7 +169,7 @@ class Sizes(Struct, frozen=True, kw_only=True):
 
 
 def sizes_of(fields: Fields, weights: Weights, use: Use) -> Sizes:
-    """Work out all bytes of a model in this use."""
+    """Compute all bytes of a model in this use."""
     number = compute_bytes(use.dtype)
     return Sizes(
         pieces=tuple(piece.bytes_in(use.dtype) for piece in weights.pieces),
@@ -184,14 +185,14 @@ def place(sizes: Sizes, limits: tuple[int, ...]) -> list[tuple[int, int]]:
     """Place all pieces by accelerate's rules.
 
     Args:
-        sizes: Of the model.
-        limits: ``max_memory`` of each GPU, then of the main memory; the disk takes the rest.
+        sizes: Bytes of the model's parts.
+        limits: ``max_memory`` of each GPU, then of main memory; the disk takes the rest.
 
     Returns:
         Whole layers and bytes of weights on each GPU, in main memory, and on disk, in this order.
     """
     last_gpu = len(limits) - 2
-    if last_gpu > 0:  # balanced: each but the last takes a fair part
+    if last_gpu > 0:  # balanced: every GPU but the last takes a fair share
         fair = sum(sizes.pieces) // (last_gpu + 1) + int(BUFFER * max(sizes.pieces))
         limits = (*(min(limit, fair) for limit in limits[:last_gpu]), *limits[last_gpu:])
     share = QUANTIZING_SHARE if sizes.quantized else 1.0
@@ -211,14 +212,13 @@ def place(sizes: Sizes, limits: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def fit(sizes: Sizes, machine: Machine) -> tuple[tuple[int, ...], tuple[Share, ...]]:
-    """Choose max_memory (90 % of each GPU, or less where more must stand beside the weights).
+    """Choose max_memory: 90 % of each GPU, or less if other data there needs more room.
 
-    What stands beside them depends on where the layers are, and that on the limits: so they are
-    lowered until what was placed leaves the room that it needs. Room that was kept is never given
-    back, so this ends.
+    That data depends on where the layers are, which depends on the limits. So the limits are
+    lowered until the placement leaves enough room. Reserved room never shrinks, so the loop ends.
 
     Returns:
-        Bytes for each GPU, then for the main memory; and what each device holds then.
+        Limits in bytes for each GPU, then for main memory; and what each device then holds.
     """
     main = max(0, machine.cpu - sizes.extras_on_cpu)
     limits: tuple[int, ...]
@@ -239,10 +239,7 @@ def fit(sizes: Sizes, machine: Machine) -> tuple[tuple[int, ...], tuple[Share, .
 
 
 def _shares(sizes: Sizes, machine: Machine, limits: tuple[int, ...]) -> tuple[Share, ...]:
-    """GPUs first; main memory and disk only if they hold something.
-
-    Layers that are offloaded run on the first GPU, so their keys and values are there.
-    """
+    """Return shares; offloaded layers run on the first GPU and have keys and values there."""
     gpus, every, shares = len(machine.gpus), max(1, len(sizes.pieces) - 2), []
     placed = place(sizes, limits)
     away = sum(layers for layers, _ in placed[max(1, gpus) :])
@@ -268,7 +265,7 @@ def _shares(sizes: Sizes, machine: Machine, limits: tuple[int, ...]) -> tuple[Sh
 
 
 def _speed(shares: tuple[Share, ...], seconds: float) -> tuple[SpeedClass, str]:
-    """The class to expect where carrying weights takes so long a token, and why in one sentence."""
+    """Return the speed class for these seconds of copying per token, and the reason."""
     short = next((share for share in shares if share.headroom < 0), None)
     if short is not None:
         place = "the main memory" if short.device == "cpu" else f"GPU {short.device}"
@@ -301,7 +298,7 @@ def outline(model: Model, machine: Machine, use: Use) -> Plan:
     sizes = sizes_of(model.fields, model.weights, use)
     limits, shares = fit(sizes, machine)
     layers, weights = len(sizes.pieces) - 2, {share.device: share.weights for share in shares}
-    # each weight is read once for a token, what is offloaded is carried, and each layer is started
+    # per token: read each weight once, copy what is offloaded, launch each layer
     to_gpu = BUS if machine.gpus else MAIN_MEMORY
     carrying_s = weights.get("cpu", 0) / to_gpu + weights.get("disk", 0) / DISK
     on_gpus = sum(share.weights + share.cache for share in shares if share.device.isdigit())
@@ -321,7 +318,7 @@ def outline(model: Model, machine: Machine, use: Use) -> Plan:
         activations=sizes.activations,
         extras={extra.name: extra.size for extra in use.extras},
         shares=shares,
-        # cut to a tenth of a GB, so that nobody gets more than was planned
+        # rounded down to 0.1 GB, so that nothing gets more than was planned
         max_memory={
             "cpu" if at == len(limits) - 1 else str(at): f"{limit // TENTH_OF_GB / 10:g}GB"
             for at, limit in enumerate(limits)
@@ -336,7 +333,7 @@ def outline(model: Model, machine: Machine, use: Use) -> Plan:
 
 
 def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
-    """Plan the usual changes, one at a time, each from the plan as it is."""
+    """Plan the usual changes, each applied alone to the given plan."""
 
     def tried(change: str, machine: Machine = plan.machine, **changed: object) -> WayOut:
         made = outline(model, machine, replace(plan.use, **changed))
@@ -345,12 +342,12 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
         outcome = f"{result}: {made.reason}"
         return WayOut(change=change, outcome=outcome, fits=made.fits, speed=made.speed)
 
-    # other formats, with what is gained only where it is
+    # other formats, only those that are smaller
     names = {"bfloat16": "half the bytes", "int8": "8-bit", "int4": "4-bit"}
     wider = {"float32": ("bfloat16", "int8", "int4"), "int8": ("int4",), "int4": ()}
     for dtype in wider.get(plan.use.dtype, ("int8", "int4")):
         yield tried(f"{names[dtype]}: --dtype {dtype}", dtype=dtype)
-    # what stands beside the model, each alone in main memory, then all of it
+    # extras in main memory: each alone, then all
     extras, present = plan.use.extras, plan.machine.gpus
     on_gpu = [extra for extra in extras if not extra.on_cpu and extra.size and present]
     for moved in [[extra] for extra in on_gpu] + ([on_gpu] if len(on_gpu) > 1 else []):
@@ -358,7 +355,7 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
         options = " ".join(f"--extra {extra.name}={extra.size / GB:g}@cpu" for extra in moved)
         kept = tuple(replace(extra, on_cpu=extra.on_cpu or extra in moved) for extra in extras)
         yield tried(f"keep {named} on the CPU: {options}", extras=kept)
-    # the least number of such GPUs, and the smallest single one
+    # the smallest number of such GPUs, and the smallest single one
     if present:
         size = f"{present[-1] / GB:.0f} GB"
         for count in range(len(present) + 1, MOST_GPUS + 1):
@@ -371,7 +368,7 @@ def ways_out(model: Model, plan: Plan) -> Iterator[WayOut]:
             yield replace(way, change=f"more GPUs of {size}, up to {MOST_GPUS}")
     if least := smallest_gpu(model, plan):
         yield tried(f"one GPU of {least} GB", replace(plan.machine, gpus=(least * GB,)))
-    # half the context until it fits, and one sequence at a time
+    # halve the context until it fits; one sequence at a time
     context, way_out = plan.use.context // 2, None
     while context >= LEAST_CONTEXT and not (way_out and way_out.fits):
         way_out = tried(f"smaller context: --context {context}", context=context)
@@ -387,7 +384,7 @@ def smallest_gpu(model: Model, plan: Plan) -> int | None:
     def fits(size: int) -> bool:
         return outline(model, replace(plan.machine, gpus=(size * GB,)), plan.use).fits
 
-    least = 1 + bisect_left(range(1, LARGEST_GPU_GB + 1), True, key=fits)  # larger fits no less
+    least = 1 + bisect_left(range(1, LARGEST_GPU_GB + 1), True, key=fits)  # larger GPUs fit too
     return least if least <= LARGEST_GPU_GB else None
 
 
@@ -400,7 +397,7 @@ def make_plan(
 ) -> Plan:
     """Plan one use of a model on one machine, with the ways out if it does not fit."""
     plans = {phase.name: outline(model, machine, phase.use_in(use)) for phase in phases}
-    # the slower class first, then what is carried, then what is left
+    # slowest class first, then most copied, then least left
     plan = max(
         plans.values() or [outline(model, machine, use)],
         key=lambda plan: (SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left),
@@ -408,7 +405,7 @@ def make_plan(
     hardest = next((name for name, made in plans.items() if made is plan), "")
     placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     ways = [] if plan.speed in ("fast", "good") else list(ways_out(model, plan))
-    if plan.fits:  # in main memory: only what would be faster helps
+    if plan.fits:  # in main memory: only faster changes help
         ways = [way for way in ways if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
     total = sum(plan.machine.gpus)
     used = sum(share.memory - share.headroom for share in plan.shares if share.device.isdigit())
@@ -427,7 +424,6 @@ def make_plan(
 
 
 def _notes(model: Model, machine: Machine, use: Use) -> Iterator[str]:
-    """Say what the plan rests on where that is not plain."""
     fields = model.fields
     if model.weights.sureness == "guessed":
         yield (

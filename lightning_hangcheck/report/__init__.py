@@ -1,1 +1,1 @@
-"""Facts to text: each renderer takes a verdict and gives a string; none reads, asks or prints."""
+"""Renders facts as text: each renderer turns a verdict into a string, without any I/O."""

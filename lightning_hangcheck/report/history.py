@@ -1,4 +1,4 @@
-"""What happened when: the history of each rank, and the lanes that show it."""
+"""Builds each rank's history, and the timeline lanes that show it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.report.page_facts import Entry, PageFacts
 
-MOST_ITEMS = 1_200  # Of all lanes together, some 150 bytes each on the page.
+MOST_ITEMS = 1_200  # For all lanes together, about 150 bytes each on the page.
 
 
 class Span(NamedTuple):
-    """What lasted, or lasts until the verdict; ``open`` is a section that was not left.
+    """Something with a duration, maybe until the verdict; ``open`` is a section that was not left.
 
-    It lies in `depth` other sections, or is of so many steps.
+    `depth` counts the sections around it, `steps` the training steps in it.
     """
 
     kind: Literal["section", "open", "steps", "stall"]
@@ -37,18 +37,18 @@ class Span(NamedTuple):
 
     @property
     def seconds(self) -> float:
-        """How long it lasted."""
+        """Duration."""
         return max(0.0, (self.ended - self.began).total_seconds())
 
     @property
     def title(self) -> str:
-        """All that is to say of it."""
+        """Name, duration, begin, and time per step."""
         each = f", {seconds_in_words(self.seconds / self.steps)} each" if self.steps > 1 else ""
         return f"{self.name}: {seconds_in_words(self.seconds)} from {self.began:%H:%M:%S}{each}"
 
 
 class Happening(NamedTuple):
-    """What happened at a moment."""
+    """Something without a duration."""
 
     kind: Literal["checkpoint", "saved", "progress", "end"]
     name: str
@@ -56,7 +56,7 @@ class Happening(NamedTuple):
 
 
 class EnteredCollective(NamedTuple):
-    """A collective operation that the rank entered, and whether it ended."""
+    """A collective that the rank entered, and whether it ended."""
 
     group: str
     number: int
@@ -66,7 +66,7 @@ class EnteredCollective(NamedTuple):
 
 
 class RankHistory(Struct, frozen=True, kw_only=True):
-    """One rank, each list in the order in which it was told, and when its process ended."""
+    """History of one rank, each list in recorded order, and when its process ended."""
 
     gone_at: datetime | None
     spans: list[Span]
@@ -75,20 +75,20 @@ class RankHistory(Struct, frozen=True, kw_only=True):
 
 
 class RunHistory(NamedTuple):
-    """All ranks that the facts tell of, from the first moment that is told to the verdict."""
+    """History of all shown ranks, from the first recorded time to the verdict."""
 
     begins: datetime
     ends: datetime
     ranks: dict[int, RankHistory]
 
     def place(self, at: datetime) -> float:
-        """Return where a moment lies on the axis of the lanes, in percent."""
+        """Return the position of a time on the axis of the lanes, in percent."""
         share = (at - self.begins) / (self.ends - self.begins)
         return round(100 * min(1.0, max(0.0, share)), 3)
 
 
 def run_history(facts: PageFacts) -> RunHistory | None:
-    """Put together what happened; None where no time passed between the start and the verdict."""
+    """Build the history; None if no time passed between start and verdict."""
     timed = {
         rank: [(at, entry) for entry in entries if (at := moment(entry.get("at")))]
         for rank, entries in facts.journals.items()
@@ -108,13 +108,13 @@ def run_history(facts: PageFacts) -> RunHistory | None:
 
 
 def longest_first(spans: Iterable[Span]) -> list[Span]:
-    """Order spans by what they tell where not all can be shown; what ended well comes last."""
+    """Order spans by importance, if not all can be shown; complete ones come last."""
     return sorted(spans, key=lambda span: (span.kind in ("section", "steps"), -span.seconds))
 
 
 def group_title(name: str, description: str) -> str:
-    """Name a process group: as torch numbers it, and as the program calls it."""
-    # what torch says of a group to which the program gave no description
+    """Name a process group by torch's number and the program's description."""
+    # torch's description of a group to which the program gave none
     return plain(f"{name} {'' if description == 'undefined' else description}".strip())
 
 
@@ -129,7 +129,7 @@ def _history(
         gone_at = moment(view.process_exit.at) or taken
     spans = list(_sections(entries, gone_at or end))
     happenings, collectives = [], []
-    marks = []  # at this moment the rank had made so many steps
+    marks = []  # times with the number of steps done by then
     for at, entry in entries:
         kind, step = entry.get("kind"), entry.get("step")
         if kind == "checkpoint":
@@ -143,11 +143,11 @@ def _history(
             happenings.append(Happening("end", name, at))
     if view is not None and taken is not None:
         marks += ((taken - timedelta(seconds=mark.ago_s), mark.step) for mark in view.steps)
-        if view.steps and view.spent is not None:  # the newest were seen; this is the first seen
+        if view.steps and view.spent is not None:  # add the first that was seen to the newest
             newest, spent = view.steps[-1], view.spent
             began = taken - timedelta(seconds=newest.ago_s + spent.training_s)
             marks.append((began, newest.step - spent.steps))
-    # what lies between two moments at which a count of steps is known
+    # between two known step counts
     for (began, before), (ended, after) in pairwise(sorted(set(marks))):
         if (made := after - before) > 0:
             name = f"step {after}" if made == 1 else f"steps {before + 1}-{after}"
@@ -179,10 +179,7 @@ def _history(
 
 
 def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Iterator[Span]:
-    """A section that began and did not end goes on until the verdict.
-
-    Of one that was open where lines are missing nobody knows.
-    """
+    """Yield sections; those open where lines are missing are dropped: their end is unknown."""
     inside: list[tuple[str, datetime]] = []
     for at, entry in entries:
         kind, name = entry.get("kind"), plain(str(entry.get("name", "")))
@@ -200,10 +197,7 @@ def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Itera
 
 
 def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
-    """Choose what has room on the lanes; one rank stands for its equals.
-
-    A mark is its kind, its moment and its title; when a collective was entered, the lane tells.
-    """
+    """Choose what fits on the lanes, marks as kind, time and title; one rank represents equals."""
     names = {}
     if len(facts.shown) != facts.verdict.world_size:
         names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
@@ -214,7 +208,7 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
             ("collective", entry.at, f"{entry.group} #{entry.number} {entry.operation}")
             for entry in one.collectives
         ]
-        # they tell most: where there are too many, the first go
+        # after the collectives, as they tell more: of too many marks the first are dropped
         marks += [
             (mark.kind, mark.at, f"{mark.at:%H:%M:%S} {mark.name}") for mark in one.happenings
         ]
@@ -227,6 +221,6 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
 
 
 def ticks(history: RunHistory) -> list[tuple[float, str]]:
-    """Return the labels of the axis, each with its place in percent."""
+    """Return the labels of the axis, each with its position in percent."""
     whole = history.ends - history.begins
     return [(25.0 * at, f"{history.begins + whole * at / 4:%H:%M:%S}") for at in range(5)]

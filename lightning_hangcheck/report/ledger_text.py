@@ -1,4 +1,4 @@
-"""The ledger as it is read: what it came to, as tables, CSV, Markdown, side by side, a chart."""
+"""Renders the ledger: totals as tables, CSV, Markdown, side by side, or as a chart."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
     from lightning_hangcheck.ledger.spending import Prices
 
-WORTH_A_REASON_S = 10.0  # Below, processor time of so few ticks tells nothing, and nobody asks.
-MOST_ROWS = 20  # Of phases, runs and stalls on a terminal, the newest; the other forms have all.
+WORTH_A_REASON_S = 10.0  # Below, processor time in so few ticks says nothing, and nobody asks.
+MOST_ROWS = 20  # Newest phases, runs and stalls on a terminal; the other forms show all.
 MOST_NAME, MOST_NOTE, MOST_CELL = 32, 100, 40
 CSV_COLUMNS = (
     "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
@@ -31,12 +31,12 @@ CSV_COLUMNS = (
 
 
 class Row(Struct, frozen=True, kw_only=True):
-    """A phase or a run; its cost is None where no price is known.
+    """A phase or a run; the cost is None if no price is known.
 
     Attributes:
-        share: Of the rank hours of all rows of its kind.
-        reason: Why it took so long, as far as it was seen; empty where nothing tells.
-        spent: Of a run, shares of its ranks' time by what they did, the largest first.
+        share: Share of the rank hours of all rows of its kind.
+        reason: Why it took so long, as far as observed; empty if unknown.
+        spent: For a run, its ranks' activities with their share of the time, largest first.
     """
 
     what: str
@@ -58,7 +58,7 @@ class Row(Struct, frozen=True, kw_only=True):
 
     @property
     def took(self) -> str:
-        """Its duration in words."""
+        """Duration in words."""
         return "?" if self.duration_s is None else seconds_in_words(self.duration_s)
 
 
@@ -73,7 +73,7 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "metrics": lambda row: ", ".join(f"{name} {value:g}" for name, value in row.metrics.items()),
     "commit": lambda row: row.commit,
 }
-"""What a table shows of a row: title, and how it is written."""
+"""Columns of a table: title, and the cell's text."""
 AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
     ("time", lambda row: row.duration_s, seconds_in_words),
     ("ranks", lambda row: row.ranks, "{:.0f}".format),
@@ -81,7 +81,7 @@ AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]]
     ("cost", lambda row: row.cost, "{:.2f}".format),
     ("stalled", lambda row: row.stalled_s, seconds_in_words),
 )
-"""What is compared: title, figure, and how it is written."""
+"""Compared figures: title, value, and format."""
 
 
 class StallRow(Stall, frozen=True, kw_only=True):
@@ -92,7 +92,7 @@ class StallRow(Stall, frozen=True, kw_only=True):
 
 
 class Totals(Struct, frozen=True, kw_only=True):
-    """All rows of a ledger, which ``--json`` prints; phases cost by themselves, as in a run."""
+    """All rows of a ledger, as printed by ``--json``; a phase inside a run is in both costs."""
 
     schema_version: int = 1
     phases: tuple[Row, ...] = ()
@@ -104,10 +104,9 @@ class Totals(Struct, frozen=True, kw_only=True):
 
 
 def sum_up(history: PhaseHistory, prices: Prices) -> Totals:
-    """Reckon what a ledger comes to."""
+    """Compute totals and costs of a ledger."""
 
     def summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
-        """The rows with their shares, and what all of them cost."""
         total = sum(row.rank_hours for row in rows)
         costs = [row.cost for row in rows if row.cost is not None]
         shared = (replace(row, share=row.rank_hours / total if total else 0.0) for row in rows)
@@ -140,13 +139,13 @@ def _of_phase(phase: PastPhase, prices: Prices) -> Row:
         phase.discarded or phase.stale,
         f"reused {reused}" if phase.reused else "",
     ]
-    reasons = []  # by what its own process told and used, which rank 0's is for all
+    reasons = []  # from the phase's own process, rank 0, which stands for all ranks
     if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
         cores = phase.cpu_s / seconds
         reasons = [f"offloaded: {what}" for what in phase.offloaded]
         if cores >= 0.8:
             reasons.append(f"on the CPU: {cores:.1f} cores busy")
-        elif cores < 0.2:  # it waits, for a GPU or else
+        elif cores < 0.2:  # it waits, for a GPU or for something else
             reasons.append(f"waiting: {cores:.0%} of one core busy")
     return Row(
         what="phase",
@@ -175,7 +174,7 @@ def _of_run(run: Run, prices: Prices) -> Row:
         causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
         reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
     loading = spent.get("dataloading", 0.0)
-    if loading >= 0.3:  # worth a worker more
+    if loading >= 0.3:  # enough to justify another worker
         reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
     if run.duration_s >= WORTH_A_REASON_S:
         reasons += [f"offloaded: {what}" for what in run.offloaded]
@@ -197,11 +196,10 @@ def _of_run(run: Run, prices: Prices) -> Row:
 
 
 Table = tuple[str, "Sequence[str]", "Sequence[Sequence[str]]"]
-"""Title, titles of the columns, and rows."""
+"""Title, column titles, and rows."""
 
 
 def _tables(totals: Totals) -> Iterator[Table]:
-    """Phases, runs, stalls, and the dearest of which it was seen why."""
     for kind, found, cost in (
         ("phases", totals.phases, totals.phases_cost),
         ("runs", totals.runs, totals.runs_cost),
@@ -236,7 +234,7 @@ def render(totals: Totals) -> str:
         parts.append(title)
         if (older := len(rows) - MOST_ROWS) > 0:
             parts.append(f"  {older} older ones are left out: --csv, --json have all")
-        # names stand first, and what may be long last
+        # names come first, cells that may be long last
         shown = [
             (*(cut(cell, MOST_NAME) for cell in row), cut(last, MOST_NOTE))
             for *row, last in rows[-MOST_ROWS:]
@@ -249,7 +247,7 @@ def render(totals: Totals) -> str:
 
 
 def render_markdown(totals: Totals) -> str:
-    """Write all rows of each table, to be pasted into a log."""
+    """Write all rows of each table, for pasting into a log."""
     parts = ["# Experiment log", ""]
     for title, head, rows in _tables(totals):
         if rows:
@@ -270,12 +268,12 @@ def _money(cost: float | None) -> str:
 
 
 def cut(text: str, most: int) -> str:
-    """Make foreign text one harmless line of so many characters at most."""
+    """Reduce foreign text to one harmless line of at most this many characters."""
     return fit(one_line(text), most)
 
 
 def render_csv(totals: Totals) -> str:
-    """Write phases and runs, a line each; numbers as they are, empty where they are not known."""
+    """Write one line per phase and run; numbers are unformatted, unknown values empty."""
 
     def cell(value: object) -> object:
         if isinstance(value, dict):
@@ -293,10 +291,10 @@ def render_csv(totals: Totals) -> str:
 
 
 def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:
-    """Find the newest runs or phases of these names, or with these words in a run's command.
+    """Find the newest run or phase of each name, else the newest run with it in its command.
 
     Raises:
-        BadUsage: There is none.
+        BadUsage: A name has no match.
     """
     every = (*totals.phases, *totals.runs)
     found = []
@@ -312,7 +310,7 @@ def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:
 
 
 def render_side_by_side(rows: Sequence[Row]) -> str:
-    """Write rows beside each other; of two also how many times as much the second one is."""
+    """Write rows next to each other; for two rows, also the ratio second / first."""
 
     def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
         times = ""
@@ -351,7 +349,7 @@ def render_side_by_side(rows: Sequence[Row]) -> str:
 
 
 def draw(totals: Totals) -> bytes:
-    """Draw the newest 40 phases and runs, the oldest on top, as a PNG.
+    """Draw the newest 40 phases and runs as a PNG, oldest on top.
 
     Raises:
         BadUsage: matplotlib is not installed, or nothing has a duration.

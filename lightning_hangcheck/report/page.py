@@ -1,7 +1,7 @@
-"""A run in the forms that leave the terminal: page, issue, prompt for a coding agent, trace.
+"""Renders a run for use outside the terminal: page, issue, prompt for a coding agent, trace.
 
-The page is a template over `page_facts`, the graph, the lanes, and the blocks that are made here.
-All that it shows is escaped in one place. ``keys`` of a block are unique on it: frames, threads and
+The page is a template over `page_facts`, the graph, the lanes, and the blocks made here. All its
+values are escaped in one place. ``key`` values are unique per page, so that frames, threads and
 ranks can be linked to.
 """
 
@@ -66,10 +66,10 @@ def write_as(
     gaps: Iterable[evidence.Gap] = (),
     goes_on: bool = False,
 ) -> str:
-    """Write a run as HTML that asks no host for anything, as Markdown, or for another tool.
+    """Write a run as self-contained HTML, as Markdown, or for another tool.
 
-    A ``price`` of an hour that cannot be read never costs the page. A page of a run that
-    ``goes_on`` reloads itself: it will be written again at the same place.
+    An invalid ``price`` per hour is ignored, so that the page is still written. The page of a run
+    that ``goes_on`` reloads itself, as it will be rewritten at the same path.
     """
     facts = read_page_facts(
         folder, verdict, case, gaps, run_folder=run_folder, all_ranks=form == "perfetto"
@@ -110,7 +110,7 @@ def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
 
 
 def _cost(facts: PageFacts, price: str) -> str:
-    """How long and how much, and what a restart throws away; empty where nothing stands still."""
+    """Time and cost of the stall, and what a restart discards; empty without a stall."""
     verdict = facts.verdict
     cost = verdict_text.stall_cost(verdict)
     if not cost:
@@ -134,7 +134,7 @@ def _cost(facts: PageFacts, price: str) -> str:
 
 @cache
 def _template() -> Template:
-    """With the page's style and script. Imported late: the sidecar imports the report early."""
+    """Load the page with style and script; late, as the sidecar imports this module early."""
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
@@ -148,7 +148,7 @@ def _template() -> Template:
     )
     for kind in ("css", "js"):
         part = (TEMPLATES / f"page.{kind}").read_text("utf-8")
-        # as a content security policy names an inline style or script
+        # in the format of a content security policy for inline styles and scripts
         digest = base64.b64encode(hashlib.sha256(part.encode()).digest()).decode()
         environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
     environment.globals |= {"version": __version__, "grid_words": ENTERED}
@@ -161,12 +161,12 @@ def _template() -> Template:
 
 
 def _shown(value: object) -> object:
-    """Every value of the page goes through here, before it is escaped for HTML.
+    """Clean a value of the page before it is escaped for HTML.
 
-    What would turn the direction of writing, or is obeyed by a terminal into which the page is
-    printed, is shown by its escape; lines stay lines; nothing is without end.
+    Characters that change the writing direction or control a terminal are shown as escapes. Line
+    breaks are kept; lengths are limited.
     """
-    if type(value) is not str:  # what the templates and this package's own files hold is Markup
+    if type(value) is not str:  # templates and this package's own files are Markup
         return "" if value is None else value
     lines = re.split(r"\r\n|\r|\n", value[:LONGEST_SHOWN])
     return "\n".join(visible(line)[:LONGEST_TEXT] for line in lines)
@@ -174,8 +174,8 @@ def _shown(value: object) -> object:
 
 Block = dict[str, Any]
 MOST_NUMBERS, MOST_GROUPS, MOST_ROWS = 10, 12, 24
-MOST_FRAMES = 1_600  # Of all different stacks together, some 300 bytes each on the page.
-MOST_PROCESSES, MOST_THREADS = 6, 24  # Of a rank, and of a process with Python frames.
+MOST_FRAMES = 1_600  # Of all distinct stacks together, about 300 bytes each on the page.
+MOST_PROCESSES, MOST_THREADS = 6, 24  # Per rank, and per process with Python frames.
 ENTERED = {
     "ended": "entered and ended",
     "open": "entered, not ended",
@@ -183,15 +183,15 @@ ENTERED = {
     "missing": "not entered",
     "unkept": "entered, no longer in the record",
 }
-Cell = tuple[str, str]  # Of a collective, for one rank: a word of `ENTERED`, and the operation.
+Cell = tuple[str, str]  # A collective of one rank: a key of `ENTERED`, and the operation.
 
 
 def collective_grids(facts: PageFacts) -> list[Block]:
-    """The groups of which the flight records tell, a column a number, first where ranks part."""
+    """Return one grid per group in the flight records, divergent groups first."""
     groups: dict[str, dict[int, CollectiveRecord]] = {}
     for rank, view in facts.views.items():
         for record in view.flight.groups if view.flight is not None else ():
-            if rank in record.ranks or not record.ranks:  # others know of the group, too
+            if rank in record.ranks or not record.ranks:  # other ranks know of the group, too
                 groups.setdefault(record.group, {})[rank] = record
     culprits = frozenset(facts.verdict.culprits)
     grids = [_grid(name, records, culprits) for name, records in groups.items()]
@@ -239,7 +239,7 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
 
 
 def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
-    """What differs by run.json and the shown ranks' journals: each name with values and who."""
+    """Return what differs between ranks by run.json and journals: name, values, ranks."""
     ranks = facts.record.ranks if facts.record is not None else ()
     told = {"host": {record.rank: record.host for record in ranks}}
     for name in sorted({name for record in ranks for name in record.environment} - OWN):
@@ -262,7 +262,7 @@ def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 class Line(NamedTuple):
-    """One frame, or several of libraries that are folded into one line."""
+    """A frame, or several library frames folded into one line."""
 
     key: str
     text: str
@@ -271,9 +271,9 @@ class Line(NamedTuple):
 
 
 def shown_stacks(verdict: Verdict) -> tuple[list[Block], int]:
-    """Each different stack with the ranks or workers in it, culprits first; and how many more."""
+    """Return the distinct stacks with their ranks or workers, culprits first; and how many more."""
     culprits = frozenset(verdict.culprits)
-    groups = [(one, parse_ranks(one.ranks)) for one in verdict.stack_groups]  # the largest first
+    groups = [(one, parse_ranks(one.ranks)) for one in verdict.stack_groups]  # largest first
     groups.sort(key=lambda one: culprits.isdisjoint(one[1]))
     sums = accumulate(len(one.frames) for one, _ in groups)
     kept = [one for one, sum_ in zip(groups, sums, strict=True) if sum_ <= MOST_FRAMES]
@@ -290,10 +290,10 @@ def shown_stacks(verdict: Verdict) -> tuple[list[Block], int]:
 
 
 def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
-    """Fold each run of frames (``func (file:line)``) that are not the user's into one line."""
+    """Fold consecutive frames of one package, unless they are the user's, into one line."""
 
     def package(text: str) -> str:
-        """Whose code a frame is; empty of the user's."""
+        """Owner of a frame's code; empty for the user's."""
         if (frame := Frame.parse(text)) is None:
             return "unknown files"
         owner = owner_of(frame.file)
@@ -315,9 +315,9 @@ def folded_lines(frames: Sequence[str], key: str) -> list[Line]:
 
 
 def shown_processes(facts: PageFacts) -> list[Block]:
-    """The threads of culprits, and of one rank of each other group, as far as they fit."""
+    """Return the threads of culprits, and of one rank per other group, as far as they fit."""
     found: list[Block] = []
-    left = 1_200  # frames of all processes together, some 250 bytes each on the page
+    left = 1_200  # frames of all processes together, about 250 bytes each on the page
     culprits = frozenset(facts.verdict.culprits)
     ranks = sorted(facts.shown, key=lambda one: one not in culprits)[:12]
     views = [(rank, facts.views[rank]) for rank in ranks if rank in facts.views]
@@ -329,7 +329,7 @@ def shown_processes(facts: PageFacts) -> list[Block]:
         left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
         if left < 0 and found:
             break
-        # local variables of the innermost call of which somebody asked for them
+        # local variables that were asked for: of the newest sample, innermost call not of ours
         asked = (
             local_values
             for earlier in reversed(look.samples)

@@ -1,4 +1,4 @@
-"""All that a page is made from, read within a time limit; what cannot be read is a gap."""
+"""Reads everything that a page shows, within a time limit; what cannot be read is a gap."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ if TYPE_CHECKING:
 
 AROUND = 3
 MOST_JOURNALS = 32
-"""As many ranks have a lane of their own; of more, one stands for each group of equals."""
+"""Up to this many ranks have their own lane; above, one represents each group of equals."""
 MOST_ENTRIES = 200_000
-"""Of all journals together, where all ranks' are read: some 600 bytes each in memory."""
+"""Of all journals together, if all ranks' are read: about 600 bytes each in memory."""
 Entry = dict[str, Any]
 
 
 class SourceLines(NamedTuple):
-    """The place of some ranks in the user's own code.
+    """Where some ranks are in the user's own code.
 
     Attributes:
         who: For example ``rank 3``, or ``a worker of rank 3``.
-        is_culprits: Of those that the others wait for.
-        lines: Numbers and texts of three before it, itself, three after it, secrets hidden.
-        trouble: Why they could not be read, or why they may not be what ran; empty where neither.
+        is_culprits: Whether the ranks are culprits.
+        lines: Numbers and texts of the line and three lines before and after, secrets hidden.
+        trouble: Why they could not be read, or may not be what ran; empty otherwise.
     """
 
     who: str
@@ -58,16 +58,16 @@ class SourceLines(NamedTuple):
 
 
 class PageFacts(Struct, frozen=True, kw_only=True):
-    """All that a page is made from.
+    """Everything that a page shows.
 
     Attributes:
-        case: What the verdict was made from, None where it was not kept.
-        views: What the case has of each rank; the first view of a rank that was seen twice.
-        shown: Ranks of which the page tells by themselves (culprits, and one of each other group),
-            each with its row of the verdict's table.
-        journals: Of those, in the order in which they were written.
-        starts: When each of their processes started, and in which folder, by its journal.
-        earlier: The verdicts before it with their numbers, oldest first.
+        case: The case behind the verdict; None if it was not kept.
+        views: View of each rank in the case; the first if a rank has several.
+        shown: Ranks shown individually (culprits, and one of each other group), each with its row
+            of the verdict's table.
+        journals: Entries of these ranks, in the order in which they were written.
+        starts: Start entry of each of their processes, with time and folder.
+        earlier: Earlier verdicts with their numbers, oldest first.
         gaps: What could not be read for the page, as in a verdict.
     """
 
@@ -94,13 +94,13 @@ def read_page_facts(
     run_folder: str,
     all_ranks: bool,
 ) -> PageFacts:
-    """Read the rest of a run; ``all_ranks`` for a form that tells of each of them by itself."""
+    """Read the rest of a run; ``all_ranks`` for a form that shows each rank individually."""
     parts = Parts()
     groups = tuple(equal_ranks(verdict))
     views = {view.rank: view for view in reversed(case.ranks if case is not None else ())}
     states = {state.rank: state for state in verdict.ranks}
     most = None
-    if all_ranks:  # a verdict's table does not have them all above 1,024; its case does
+    if all_ranks:  # above 1,024 ranks a verdict's table has not all of them; its case has
         ranks = sorted({*states, *views})
         most = MOST_ENTRIES // max(1, len(ranks))
     elif len(states) <= MOST_JOURNALS and len(states) == verdict.world_size:
@@ -138,7 +138,7 @@ def read_page_facts(
 
 
 def moment(text: object) -> datetime | None:
-    """Read a journal's ``at``; None where it is none: its line may be torn, or somebody else's."""
+    """Parse a journal's ``at``; None if invalid: the line may be torn or foreign."""
     try:
         return read_utc(text) if isinstance(text, str) else None
     except ValueError:
@@ -148,9 +148,9 @@ def moment(text: object) -> datetime | None:
 def _journals(
     parts: Parts, folder: RunFolder, ranks: Sequence[int], most: int | None
 ) -> tuple[dict[int, tuple[Entry, ...]], list[Gap]]:
-    """The last lines of each rank. A run that `attach` wrote has none; that is no gap.
+    """Read the last lines of each rank. Without journals (run of `attach`) there is no gap.
 
-    One thread reads them, for thousands take seconds to start; late ones are missing.
+    One thread reads all, as thousands of threads take seconds to start. Late journals are missing.
     """
     read: dict[int, tuple[tuple[Entry, ...], list[Gap]]] = {}
 
@@ -166,7 +166,7 @@ def _journals(
         return True
 
     parts.read(folder.journals, work, 10.0)
-    known = dict(read)  # the thread may still go on
+    known = dict(read)  # the thread may still be writing
     gaps = [gap for _, found in known.values() for gap in found]
     return {rank: known[rank][0] if rank in known else () for rank in ranks}, gaps
 
@@ -177,14 +177,14 @@ def _earlier(folder: RunFolder, newest: Verdict) -> tuple[tuple[int, Verdict], .
         try:
             verdict = read_fact(folder.numbered_verdict(number), Verdict)
         except (OSError, UnreadableRun):
-            continue  # the newest one is shown all the same, and a torn older one has no summary
+            continue  # the newest is shown anyway, and a torn older one has no summary
         if verdict is not None and verdict != newest:
             found.append((number, verdict))
     return tuple(found)
 
 
 def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceLines, ...]:
-    """Read the lines on which culprits stand, then those where most others wait, each once.
+    """Read the lines where culprits are, then those where most others wait, each once.
 
     A path on a stack may be relative to the folder in which its process started.
     """
@@ -208,7 +208,7 @@ def source_lines(verdict: Verdict, starts: Mapping[int, Entry]) -> tuple[SourceL
 
 def _read(path: Path, line: int, started: str) -> tuple[tuple[tuple[int, str], ...], str]:
     try:
-        # the largest of torch has half a megabyte
+        # torch's largest file has 0.5 MB
         text = read_regular(path, 4 * 2**20).decode(errors="replace")
         changed = datetime.fromtimestamp(path.stat().st_mtime, timezone.utc)
     except (OSError, ValueError) as error:

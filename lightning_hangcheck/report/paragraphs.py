@@ -1,4 +1,4 @@
-"""The shape of every text report: labelled, wrapped, bounded paragraphs, and aligned tables."""
+"""Layout of all text reports: labelled, wrapped, bounded paragraphs, and aligned tables."""
 
 from __future__ import annotations
 
@@ -17,32 +17,29 @@ LABEL_WIDTH = 9
 MARGIN = INDENT + " " * LABEL_WIDTH
 LONGEST_WORD = 400
 LONGEST_COMMAND = 240
-"""Of a line that only says which job is meant."""
+"""Of a line that only identifies a job."""
 GAP = "  "
-TABLE_WIDTH = 136  # Wider than the prose: a cut function name costs more than a line that wraps.
+TABLE_WIDTH = 136  # Wider than prose: a cut function name is worse than a line that wraps.
 
 
 def plain(text: str) -> str:
-    """Make a text of foreign origin one harmless line, in which no word is without end."""
+    """Reduce foreign text to one harmless line with words of limited length."""
     words = one_line(text).split(" ")
     return " ".join(w if len(w) <= LONGEST_WORD else f"{w[:LONGEST_WORD]}..." for w in words)
 
 
 def of_rank(rank: int | None, text: str) -> str:
-    """Say whose a text is, unless it begins so itself."""
+    """Prefix a text with its rank, unless it already begins with that."""
     named = rank is None or re.match(rf"rank {rank}\b", text) is not None
     return text if named else f"rank {rank}: {text}"
 
 
 def wrapped(text: str, first: str, rest: str, most: int, width: int = WIDTH) -> list[str]:
-    """Wrap a text to ``width`` columns, at most ``most`` lines; a longer one ends in ``...``.
-
-    Words are never broken, so a path can still be copied; only such a word makes a line longer.
-    """
+    """Wrap to ``most`` lines, cut by ``...``; words stay whole, so that paths can be copied."""
     lines: list[str] = []
     for piece in text.splitlines() or [""]:
         own = rest + " " * (len(piece) - len(piece.lstrip()))
-        # later lines of a list's item stand below its first word
+        # later lines of a numbered item start below its first word
         number = re.match(r"\d+\. ", piece)
         lines += textwrap.wrap(
             plain(piece),
@@ -63,10 +60,7 @@ def labelled(label: str, text: str, most: int) -> list[str]:
 
 
 def listed(label: str, items: Iterable[str], most: int) -> list[str]:
-    """Write a labelled list of ``most`` lines (at least 2), each item a paragraph of at most four.
-
-    What does not fit is counted, not shown.
-    """
+    """Write a labelled list of ``most`` lines (at least 2); items that do not fit are counted."""
     every = list(items)
     lines: list[str] = []
     for index, item in enumerate(every):
@@ -86,16 +80,16 @@ def aligned(
     indent: str = INDENT,
     width: int | None = TABLE_WIDTH,
 ) -> list[str]:
-    """Align cells in columns; empty columns vanish. Every text table is made here.
+    """Align cells in columns; empty columns are dropped. All text tables are made here.
 
     Args:
-        rows: All with the same number of cells; none at all makes no line.
-        shrinking: Columns that give way, widest first, where a line would not fit; to 12 signs, or
-            to the width that a mapping says.
-        tails: The shrinking column whose end matters more than its start (``file:line``).
-        right: Columns whose cells stand below each other by their ends.
-        indent: What each line begins with.
-        width: Of a line; None where nothing bounds it.
+        rows: Rows of equal length; without rows there are no lines.
+        shrinking: Columns that are cut, widest first, if a line is too long: to 12 characters, or
+            to the width in a mapping.
+        tails: The shrinking column that is cut at its start (``file:line``).
+        right: Columns that are aligned right.
+        indent: Prefix of each line.
+        width: Maximum line length; None for no limit.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     least = shrinking if isinstance(shrinking, dict) else dict.fromkeys(shrinking, 12)

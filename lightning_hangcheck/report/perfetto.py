@@ -1,6 +1,6 @@
-"""A run as trace events, which ui.perfetto.dev and chrome://tracing open.
+"""Exports a run as trace events, for ui.perfetto.dev and chrome://tracing.
 
-Each rank is a process of the trace, its threads are kinds of events, and rows of sections.
+Each rank is a process of the trace; its threads are kinds of events, and rows of sections.
 https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 """
 
@@ -29,42 +29,42 @@ if TYPE_CHECKING:
     from lightning_hangcheck.report.page_facts import PageFacts
 
 THREADS = 64
-"""Of a process at most. Ids of threads are unique in the whole file so: Perfetto looks for one in
-all processes. Process 0 is the kernel's idle task there; the run is 64, and ranks begin behind."""
+"""Maximum per process. Makes thread ids unique in the file, as Perfetto looks them up across
+processes. For Perfetto process 0 is the kernel's idle task; the run is 64, and ranks follow."""
 MOST_ROWS = 8
 MOST_GROUPS = 12
-MOST_EVENTS = 50_000  # Of each of four kinds, of all ranks together; some 150 bytes each.
+MOST_EVENTS = 50_000  # For each of four kinds, of all ranks together; about 150 bytes each.
 MOST_ARROWS = 5_000
 STALL = "no progress"
 THE_RUN = THREADS
 
 Event = dict[str, Any]
-"""As the format has them. ``ph`` is the kind: ``X`` lasts ``dur``, ``i`` is a moment, whose line
-goes as far as ``s`` says (``t`` its thread, ``g`` all), ``M`` names a process or a thread, and an
-arrow leads from ``s`` to the ``f`` of the same ``id``. Times are microseconds, since 1970."""
+"""An event of the format. ``ph`` is the kind: ``X`` lasts ``dur``; ``i`` is a moment, drawn as far
+as ``s`` says (``t``: its thread, ``g``: all); ``M`` names a process or thread; an arrow leads from
+``s`` to the ``f`` with the same ``id``. Times are microseconds since 1970."""
 
 
 @lru_cache(maxsize=8192)
 def shown(text: str) -> str:
-    """Make a foreign text harmless, and short; what looks like a secret is hidden once more."""
+    """Make a foreign text short and harmless; redact secrets once more."""
     return redact_text(plain(text))[:300]
 
 
 class Trace:
-    """The events so far."""
+    """Collects events."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self._threads: dict[int, dict[str, int]] = {}
 
     def name(self, pid: int, tid: int, **names: str | int) -> None:
-        """Say what a process or thread is called, and in which order it stands."""
+        """Set name and sort order of a process or thread."""
         for what, name in names.items():
             args = {what.partition("_")[2]: shown(name) if isinstance(name, str) else name}
             self.events.append({"name": what, "ph": "M", "pid": pid, "tid": tid, "args": args})
 
     def add(self, pid: int, thread: str, ph: str, name: str, at: datetime, **facts: Any) -> None:  # noqa: ANN401 - the format's own
-        """Add an event; beyond what there is room for, threads share the last one."""
+        """Add an event; threads beyond the maximum share the last id."""
         known = self._threads.setdefault(pid, {})
         if thread not in known and len(known) < THREADS - 1:
             tid = known[thread] = pid + len(known) + 1
@@ -83,7 +83,7 @@ class Trace:
         ended: datetime,
         **args: str | float,
     ) -> None:
-        """Add what lasts from one moment to another."""
+        """Add an event with a duration."""
         told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
         dur = max(0, _microseconds(ended) - _microseconds(began))
         self.add(pid, thread, "X", name, began, dur=dur, **({"args": told} if told else {}))
@@ -97,8 +97,8 @@ def render_trace(facts: PageFacts) -> str:
     """Write a run as trace-event JSON.
 
     Returns:
-        One JSON object; of a run in which no time passed it has the verdicts only. Names come
-        first, then events by time; no sign in it is one that a terminal obeys.
+        One JSON object without terminal control characters: names first, then events by time. If no
+        time passed in the run, there are only verdicts.
     """
     trace, history, verdict = Trace(), run_history(facts), facts.verdict
     trace.name(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}")
@@ -139,8 +139,8 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
         for span in [span for span in told.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
             trace.lasts(pid, "steps", span.name, span.began, span.ended, seconds_each=each)
-        # when a collective ended is in no record: one that did is a moment. One that the rank
-        # missed, the first of its group, lasts from when others entered it
+        # records have no end times: a collective that ended is shown as a moment; the first one of
+        # its group that the rank missed lasts from when others entered it
         entered = [
             (entry, "" if entry.ended else "not ended") for entry in told.collectives[-most:]
         ]
@@ -160,7 +160,7 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
             waits = {"state": state.state, "waits_for": "; ".join(ways[:8])}
             trace.lasts(pid, STALL, name, began, history.ends, **waits)
             stood[f"rank:{rank}"] = began, pid
-    # arrows from each rank that waits to the one that it waits for, while both stand still
+    # arrows from each waiting rank to the awaited one, while neither advances
     ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
     for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
         (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
@@ -172,7 +172,7 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
 
 
 def _missed(history: RunHistory) -> dict[int, list[EnteredCollective]]:
-    """Of each rank the first number of each of its groups that others entered and it did not."""
+    """Return, per rank, the first collective of each group that only others entered."""
     firsts: dict[tuple[str, int], EnteredCollective] = {}
     newest: dict[tuple[int, str], int] = {}
     for rank, told in history.ranks.items():
@@ -189,12 +189,12 @@ def _missed(history: RunHistory) -> dict[int, list[EnteredCollective]]:
 
 
 def nested_rows(spans: Iterable[Span]) -> list[list[Span]]:
-    """Divide spans into rows in which each two are apart, or one lies in the other.
+    """Divide spans into rows in which any two are disjoint or nested.
 
-    Sections of several threads may overlap otherwise, and a thread of a trace cannot show that.
-    Spans for which no row is left are left out.
+    Sections of several threads may overlap otherwise, which one thread of a trace cannot show.
+    Spans beyond the maximum number of rows are dropped.
     """
-    rows: list[tuple[list[Span], list[Span]]] = []  # each with the spans that are still open in it
+    rows: list[tuple[list[Span], list[Span]]] = []  # each with its spans that are still open
     for span in sorted(spans, key=lambda span: (span.began, -span.seconds)):
         for row, around in rows:
             while around and around[-1].ended <= span.began:

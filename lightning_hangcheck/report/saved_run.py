@@ -1,4 +1,4 @@
-"""What a run's folder tells: verdict, case, journals, and where its ranks were in each round."""
+"""Reads a run's folder: verdict, case, journals; defines the state of a running rank."""
 
 from __future__ import annotations
 
@@ -40,10 +40,9 @@ class JournalEnd(Struct, frozen=True, kw_only=True):
     """The end of one rank's journal.
 
     Attributes:
-        name: ``rank-3``, or ``pid-4711`` where the rank was never learnt.
-        checkpoint: The last one passed, None before the first; where the rank was started again,
-            of its last process.
-        kept_step: Of the last checkpoint that it saved, or goes on from; None where it told none.
+        name: ``rank-3``, or ``pid-4711`` if the rank is unknown.
+        checkpoint: The last one passed by the rank's newest process; None before the first.
+        kept_step: Step of the last checkpoint saved or resumed from; None if there is none.
     """
 
     name: str
@@ -52,18 +51,18 @@ class JournalEnd(Struct, frozen=True, kw_only=True):
 
     @property
     def rank(self) -> int | None:
-        """Whose it is, as far as that was learnt."""
+        """The rank; None if unknown."""
         number = self.name.removeprefix("rank-")
         return int(number) if number.isdecimal() else None
 
 
 class SavedRun(Struct, frozen=True, kw_only=True):
-    """A run as far as its folder tells.
+    """A run, as far as its folder shows.
 
     Attributes:
-        verdict: The newest, or what the newest evidence comes to; None before the first.
-        journals: By rank; read only where there is no verdict.
-        refused: Why there is none that can be read; empty where there is none yet.
+        verdict: The newest verdict, or one judged from the newest evidence; None before the first.
+        journals: By rank; read only if there is no verdict.
+        refused: Why the verdict cannot be read; empty if it can, or does not exist yet.
     """
 
     record: RunRecord | None = None
@@ -75,11 +74,10 @@ class SavedRun(Struct, frozen=True, kw_only=True):
 
 
 def read_saved_run(folder: RunFolder) -> SavedRun:
-    """Read a run, whether it still goes on or not.
+    """Read a run, whether it has ended or not.
 
-    Evidence without a verdict that can be read (a disk that was full, a folder copied in part) is
-    judged again: it gives the verdict that was, on any machine. A part that cannot be read costs no
-    other.
+    Evidence without a readable verdict (full disk, folder copied in part) is judged again, which
+    gives the same verdict on any machine. An unreadable part does not affect the others.
 
     Raises:
         UnreadableRun: The folder holds no run, or nothing of it can be read.
@@ -112,10 +110,10 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
 
 
 class Parts:
-    """Reads part after part within one time limit; one that fails or does not answer is a gap.
+    """Reads parts one after another within one time limit; a failed or late part is a gap.
 
     Attributes:
-        refused: Why the first of those could not be read.
+        refused: Why the first failed part could not be read.
     """
 
     def __init__(self) -> None:
@@ -126,7 +124,7 @@ class Parts:
     def read(
         self, source: Path, work: Callable[[], Part], time_limit_s: float = PART_LIMIT_S
     ) -> Part | None:
-        """Read one part."""
+        """Read one part; None if that fails."""
         try:
             return within(max(0.0, min(time_limit_s, self._deadline - time.monotonic())), work)
         except UnreadableRun as error:
@@ -145,10 +143,10 @@ class Parts:
 
 
 def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
-    """Read a file that we wrote; None where it was not written.
+    """Read a file that we wrote; None if it does not exist.
 
     Raises:
-        UnreadableRun: It may not be read, or is no such file.
+        UnreadableRun: It may not be read, or has another content.
     """
     try:
         return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
@@ -159,10 +157,7 @@ def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
 
 
 def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
-    """The case of the newest numbered verdict, if that is the verdict we show.
-
-    The verdict is shown whatever became of its evidence.
-    """
+    """Return the newest numbered verdict's case if that verdict is shown; a gap if it is lost."""
     number = max(folder.verdict_numbers(), default=0)
     try:
         if read_fact(folder.numbered_verdict(number), Verdict) != verdict:
@@ -189,13 +184,13 @@ def _journal_end(name: str, paths: Sequence[Path]) -> tuple[JournalEnd, tuple[Ga
 
 
 class RunningRank(Struct, frozen=True, kw_only=True):
-    """One rank that runs.
+    """A running rank.
 
     Attributes:
-        step_s: Median seconds of its last steps; of its beats, where it shows no steps. None where
-            nobody measures it, or not yet.
-        cpu_s: Processor time of all its threads so far; None where it cannot be read.
-        memory_bytes: What of it is in memory now; likewise.
+        step_s: Median seconds of its last steps, or of its beats if it reports no steps; None if
+            not measured yet.
+        cpu_s: Processor time of all its threads so far; None if unreadable.
+        memory_bytes: Its resident memory; None if unreadable.
     """
 
     rank: int

@@ -1,6 +1,6 @@
-"""What ranks stand in at their start: what all have in common in one line, and what differs.
+"""Reports the environment of ranks at their start: what they share, and what differs.
 
-What each rank says of its state is in its journal, whole.
+Each rank's journal has its environment in full.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ OWN = frozenset(
         *("SLURMD_NODENAME", "SLURM_TOPOLOGY_ADDR", "HANGCHECK_JOINED", "HANGCHECK_RANK_PROCESS"),
     )
 )
-"""Variables that launchers (torchrun, srun) and we give each rank a value of its own for."""
+"""Variables that launchers (torchrun, srun) and this package set differently for each rank."""
 NOT_SET = "not set"
 MOST_DIFFERENCES = 10
 
 
 def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str, list[int]]]:
-    """Say which ranks have which value, that of most ranks first."""
+    """Return the values with their ranks, the most common first."""
     values: dict[str, list[int]] = {}
     for rank, value in sorted(told.items()):
         values.setdefault(value, []).append(rank)
@@ -39,7 +39,7 @@ def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str
 
 
 def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]) -> str:
-    """Write what ranks have in common and what differs between them, for the console."""
+    """Write what ranks share and what differs between them, for the console."""
     names = sorted({name for state in states.values() for name in state} - OWN)
     told = {
         name: {rank: state.get(name, NOT_SET) for rank, state in states.items()} for name in names

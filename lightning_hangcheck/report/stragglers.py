@@ -1,4 +1,4 @@
-"""Who is slow where nothing hangs: the ranks by their own work, what they did, and the trend."""
+"""Finds stragglers in a job that does not hang: work per rank, its parts, and the trend."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.case import Case, RankView
 
-LEAST_STEPS = 10  # Timed steps from which a mean says something.
+LEAST_STEPS = 10  # Minimum timed steps for a mean.
 ALIKE = 1.1
-"""Ranks whose own work differs by less are alike: so much the mean of few steps scatters."""
-Trend = tuple[StepTimes, StepTimes]  # A mean step in the first quarter of the run, and in the last.
+"""Below this ratio ranks are alike: the mean of few steps varies by as much."""
+Trend = tuple[StepTimes, StepTimes]  # Mean step in the first quarter of the run, and in the last.
 
 
 class RankSteps(Struct, frozen=True, kw_only=True):
     """The steps of one rank.
 
     Attributes:
-        ratio: Its own work against that of the median rank.
-        trend: None where too few were timed.
+        ratio: Its own work, relative to the median rank's.
+        trend: None if too few steps were timed.
     """
 
     rank: int
@@ -40,7 +40,7 @@ class Stragglers(Struct, frozen=True, kw_only=True):
     """The steps of all ranks that time them, most work of its own first.
 
     Attributes:
-        typical: A step of the rank that is the median by own work.
+        typical: Mean step of the rank with the median own work.
     """
 
     ranks: tuple[RankSteps, ...]
@@ -48,12 +48,12 @@ class Stragglers(Struct, frozen=True, kw_only=True):
 
     @property
     def stands_out(self) -> bool:
-        """Whether the slowest rank has more work of its own than the others."""
+        """Whether the slowest rank has clearly more work of its own than the others."""
         return len(self.ranks) > 1 and self.ranks[0].ratio >= ALIKE
 
 
 def find_stragglers(case: Case | None) -> Stragglers | None:
-    """Compare the ranks' steps; None where none was timed, or too few."""
+    """Compare the ranks' steps; None if too few were timed."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
     sums = {rank: _sums(view) for rank, view in views.items()}
     timed = {rank: times for rank, times in sums.items() if times.steps >= LEAST_STEPS}
@@ -63,11 +63,11 @@ def find_stragglers(case: Case | None) -> Stragglers | None:
 def compared(
     sums: Mapping[int, StepTimes], trends: Mapping[int, Trend | None] | None = None
 ) -> Stragglers | None:
-    """Compare ranks by the steps of each; None where there is no rank."""
+    """Compare ranks by their steps; None without ranks."""
     if not sums:
         return None
     means = {rank: times.a_step() for rank, times in sums.items()}
-    # of two ranks the one with less
+    # of two ranks the one with less work
     typical = sorted(means.values(), key=lambda mean: mean.own_s)[(len(means) - 1) // 2]
     ranks = [
         RankSteps(
@@ -83,13 +83,13 @@ def compared(
 
 
 def slower_part(mean: StepTimes, typical: StepTimes) -> str:
-    """Say in which part of its own work a rank's step is longer than the typical one."""
+    """Name the part of its own work in which a rank most exceeds the typical step."""
     longer = (mean.loader_s - typical.loader_s, mean.forward_s - typical.forward_s)
     return PARTS[longer.index(max(longer))]
 
 
 def stragglers_lines(found: Stragglers | None) -> list[str]:
-    """Write it in three lines at most: the slowest rank, what it did, and the trend."""
+    """Write at most three lines: the slowest rank, its parts of a step, and the trend."""
     if found is None:
         return []
 
@@ -114,7 +114,7 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
 
 
 def trend_words(trend: Trend) -> str:
-    """Say how a step of a rank changed, and in which of its parts most."""
+    """Say how a rank's step changed, and in which part most."""
     first, last = trend
     whole = f"{words(first.seconds)} at first, {words(last.seconds)} in the end"
     shorter, longer = sorted((first.seconds, last.seconds))
@@ -130,7 +130,7 @@ def _sums(view: RankView) -> StepTimes:
 
 
 def _trend(view: RankView) -> Trend | None:
-    """Compare the quarters, by the marks that are nearest to them."""
+    """Compare the first and last quarter, by the marks nearest to them."""
     marks = (*view.step_sums, _sums(view))
     quarter = len(marks) // 4
     if quarter < 1 or marks[-1].steps < 2 * LEAST_STEPS:

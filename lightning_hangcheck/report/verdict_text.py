@@ -1,7 +1,7 @@
-"""The verdict as plain text: understood in ten seconds, at most 40 lines at any world size.
+"""Renders the verdict as text, to be understood in 10 s: at most 40 lines at any world size.
 
-First who, where and why, then a row for ranks in equal standing, proof, what to do, and what could
-not be seen. `render_stacks` writes stacks.txt of the evidence.
+First who, where and why; then a row per group of equal ranks, proof, what to do, and gaps.
+`render_stacks` writes the evidence's stacks.txt.
 """
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ PAST_WORDS: dict[State, tuple[str, str]] = {
     "unseen": ("was unseen", "were unseen"),
 }
 LONGEST_WITH_COMMAND = 95
-"""A longer remedy has its command on a line of its own, so that it can be copied whole."""
+"""A longer remedy has its command on a separate line, for copying."""
 ASIDES = {"lost": 1, "saves": 2}
-"""Kinds of evidence that are no proof, with their lines, which the ranks then lack."""
+"""Kinds of evidence that are no proof, with the lines that they take from the rank table."""
 
 
 def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
     """Write the whole report; the case adds how long each rank has been silent.
 
     Returns:
-        Lines of at most 120 columns (except where a single word, such as a path, is longer), ending
-        in a newline, without colour.
+        Lines of at most 120 columns (longer only for a single word, such as a path), ending in a
+        newline, without colour.
     """
     asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
     why = reason(verdict)
     proof = (of_rank(one.rank, one.text) for one in verdict.evidence if one.kind not in ASIDES)
-    # at most 40 lines: 4 + 7 + 3 + 8 + 10 + 4, two blank ones, two of what to type next
+    # at most 40 lines: 4 + 7 + 3 + 8 + 10 + 4, two blank lines, two with commands
     rows = _rank_rows(verdict, case, 7 - len(asides))
     lines = [*_headline(verdict, 4), "", *rows, *([""] if rows else [])]
     if why:
@@ -108,16 +108,13 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
 
 
 def render_line(verdict: Verdict) -> str:
-    """Write a verdict as one line, without a newline: what a suspicion or a recovery is worth."""
+    """Write a verdict as one line without a newline, as for a suspicion or a recovery."""
     cost = stall_cost(verdict)
     return f"{verdict.verdict.upper()}  {summary(verdict)}" + (f"  ({cost})" if cost else "")
 
 
 def render_short(verdict: Verdict, run_folder: str) -> str:
-    """Write it as one line that names the run folder, and below it how to save the next time.
-
-    A suspicion names the likeliest remedy, too.
-    """
+    """Write one line with the run folder (and a suspicion's remedy); below, advice on saving."""
     line = render_line(verdict)
     if verdict.verdict == "suspect" and verdict.remedies:
         line += f"; do: {plain(' '.join(verdict.remedies[0].in_words.split()))}"
@@ -126,27 +123,27 @@ def render_short(verdict: Verdict, run_folder: str) -> str:
 
 
 def render_reminder(verdict: Verdict, stood_s: float, run_folder: str) -> str:
-    """Write as one line that a verdict still stands."""
+    """Write in one line that a verdict still holds."""
     still = f"still so {duration(stood_s)} later; the last report: {summary(verdict)}"
     return f"{verdict.verdict.upper()}  {still}; run folder {shlex.quote(run_folder)}"
 
 
 def render_again(verdict: Verdict, run_folder: str) -> str:
-    """Write a verdict that was reported before, with what is new in its summary, as two lines."""
+    """Write a verdict that was reported before, with its changed summary, in two lines."""
     return "\n".join([render_line(verdict), *_report_command(run_folder)])
 
 
 def summary(verdict: Verdict) -> str:
-    """Return the verdict's sentence, or its kind's where it has none."""
+    """Return the verdict's summary, or the words for its kind if there is none."""
     return plain(verdict.summary) or KIND_WORDS[verdict.verdict]
 
 
 def reason(verdict: Verdict) -> str:
-    """Say the cause and who waits for whom; empty of a crash, whose summary says it all."""
+    """Say the cause and who waits for whom; empty for a crash, whose summary says it all."""
     if verdict.cause is None or verdict.verdict == "crashed":
         return ""
     parts = []
-    if verdict.seen_in != "files":  # what a cause looks like in files, the summary says
+    if verdict.seen_in != "files":  # for a cause found in files, the summary has the explanation
         parts.append(_explained(verdict.cause, verdict.world_size, len(verdict.culprits)))
     if verdict.victims and verdict.culprits:
         wait = "waits" if len(verdict.victims) == 1 else "wait"
@@ -159,7 +156,7 @@ def reason(verdict: Verdict) -> str:
 
 
 def _explained(cause: Cause, world_size: int, stuck: int) -> str:
-    """Empty of a cause that only a newer version knows."""
+    """Empty for a cause that only a newer version knows."""
     known = causes_file().cause.get(cause)
     if known is None:
         return ""
@@ -168,22 +165,19 @@ def _explained(cause: Cause, world_size: int, stuck: int) -> str:
 
 
 def stall_cost(verdict: Verdict) -> str:
-    """What the stall costs so far; a rank hour is one rank's place for one hour, used or not."""
+    """Return the cost of the stall so far; one rank hour is one rank for one hour, used or not."""
     stalled_s = verdict.stalled_for_s
     if stalled_s <= 0 or verdict.verdict not in (*BLOCKED, "recovered"):
         return ""
     verb = "blocked" if verdict.verdict in BLOCKED else "was blocked"
-    # in hours from two hours on: it stands beside rank hours
+    # in hours from 2 h on, as the rank hours next to it
     shown = duration(stalled_s) if stalled_s < 7200 else f"{stalled_s / 3600:.1f} h"
     of_ranks = rank_time(verdict.world_size, stalled_s)
     return f"job {verb} {shown}{f' = {of_ranks}' if of_ranks else ''}"
 
 
 def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
-    """Say what could not be seen; gaps with one reason share one item.
-
-    A missing py-spy is one fact, not one for each rank.
-    """
+    """Say what could not be seen; gaps with the same reason share one item."""
     together: dict[str, list[Gap]] = {}
     for gap in gaps:
         together.setdefault(gap.why, []).append(gap)
@@ -195,7 +189,6 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
 
 
 def _headline(verdict: Verdict, most: int) -> list[str]:
-    """The kind, the summary and the cost, on one line where they fit."""
     cost = stall_cost(verdict)
     lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
     room = WIDTH - len(lines[-1])
@@ -222,7 +215,7 @@ def _remedies(verdict: Verdict) -> Iterator[str]:
 
 
 def _report_command(run_folder: str) -> list[str]:
-    """Commands stand one a line, so that each can be copied whole; none of what was not kept."""
+    """Write the command on its own line, for copying; nothing if no run was saved."""
     command = f"hangcheck report {shlex.quote(run_folder)}"
     return labelled("more", command, most=1) if run_folder else []
 
@@ -233,7 +226,7 @@ def name_ranks(ranks: Sequence[int]) -> str:
 
 
 def number_ranks(ranks: Sequence[int]) -> str:
-    """Write ``1`` or ``0,2-7``; lists of more than 24 signs are cut and counted."""
+    """Write ``1`` or ``0,2-7``; lists of more than 24 characters are cut and counted."""
     text = format_ranks(ranks)
     if len(text) > 24:
         more = "or more" if len(ranks) == MOST_LISTED else "in all"
@@ -242,12 +235,12 @@ def number_ranks(ranks: Sequence[int]) -> str:
 
 
 def short_path(path: str) -> str:
-    """Keep the last two parts of a path, enough to tell files of one project apart."""
+    """Keep the last two parts of a path, enough to distinguish files of one project."""
     return "/".join(path.split("/")[-2:])
 
 
 class Situation(NamedTuple):
-    """What ranks in equal standing have in common; its place is a function and a line."""
+    """What equal ranks have in common; ``place`` is function and line."""
 
     is_culprit: bool
     state: tuple[str, str]
@@ -257,12 +250,12 @@ class Situation(NamedTuple):
 
     @property
     def standing(self) -> str:
-        """Where they stand, in few words."""
+        """Where they are, in few words."""
         return " ".join(self.place).strip() or self.doing or self.phase
 
 
 class EqualRanks(NamedTuple):
-    """Ranks of which a verdict says the same, ascending, and the rows of the table that say it."""
+    """Ranks with the same situation, ascending, and their rows of the verdict's table."""
 
     situation: Situation
     ranks: tuple[int, ...]
@@ -270,13 +263,13 @@ class EqualRanks(NamedTuple):
 
 
 def users_frame(frames: Sequence[str]) -> Frame | None:
-    """Return the innermost frame of the user's own code, None where there is none."""
+    """Return the innermost frame of the user's own code, or None."""
     read = (Frame.parse(text) for text in reversed(frames))
     return next((frame for frame in read if frame is not None and is_users(frame.file)), None)
 
 
 def _place(frames: Sequence[str]) -> tuple[str, str]:
-    """The user's innermost frame; the innermost of all where none is theirs and it can be read."""
+    """Return the user's innermost frame, or else the innermost that can be parsed."""
     read = (frame for text in reversed(frames) if (frame := Frame.parse(text)))
     frame = users_frame(frames) or next(read, None)
     if frame is None:
@@ -286,7 +279,7 @@ def _place(frames: Sequence[str]) -> tuple[str, str]:
 
 
 def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
-    """Return the arrows of the wait-for graph that leave each node."""
+    """Return the edges of the wait-for graph by the node that they leave."""
     edges: dict[str, list[Edge]] = {}
     for edge in verdict.wait_for:
         edges.setdefault(edge.source, []).append(edge)
@@ -294,10 +287,10 @@ def edges_by_source(verdict: Verdict) -> dict[str, list[Edge]]:
 
 
 def equal_ranks(verdict: Verdict) -> list[EqualRanks]:
-    """Group all ranks by what they have in common, culprits first, then by rank.
+    """Group all ranks by their situation, culprits first, then by rank.
 
-    Above 1,024 ranks a verdict's table has only culprits and one rank of each stack group; the
-    others stand where that one stands.
+    Above 1,024 ranks a verdict's table has only culprits and one rank per stack group; the other
+    ranks have that rank's situation.
     """
     edges = edges_by_source(verdict)
     places = {group.id: _place(group.frames) for group in verdict.stack_groups}
@@ -332,7 +325,6 @@ def equal_ranks(verdict: Verdict) -> list[EqualRanks]:
 
 
 def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
-    """The rank table; ranks that do not fit share the last line."""
     edges, seen = edges_by_source(verdict), _last_seen(case)
     every = equal_ranks(verdict)
     fitting = most if len(every) <= most else most - 1
@@ -346,10 +338,10 @@ def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
 
 
 def _last_seen(case: Case | None) -> dict[int, tuple[float, str]]:
-    """Of each rank ``since 10:23:45Z`` or, where its process is gone, how it ended; and an order.
+    """Return, per rank, a sort key and ``since 10:23:45Z`` or how its process ended.
 
-    Nothing is known of that where the evidence was read from files. Times are UTC, as in
-    verdict.json; a renderer does not ask the machine for its time zone.
+    Evidence from files does not tell this. Times are UTC, as in verdict.json; a renderer does not
+    ask for the machine's time zone.
     """
     if case is None or case.left is not None:
         return {}
@@ -401,7 +393,7 @@ def _cells(
 
 
 def awaited(targets: Iterable[str]) -> str:
-    """Name what the graph's nodes stand for: ``for ranks 1,3`` or ``for worker 1/0``."""
+    """Name what is waited for: ``for ranks 1,3`` or ``for worker 1/0``."""
     nodes = sorted({tuple(target.partition(":")[::2]) for target in targets})
     ranks = [int(name) for kind, name in nodes if kind == "rank"]
     if ranks:
@@ -412,11 +404,7 @@ def awaited(targets: Iterable[str]) -> str:
 
 
 def render_stacks(case: Case) -> str:
-    """Write every sample of every process, oldest first, frames outermost first.
-
-    Returns:
-        Text that ends in a newline; what could not be seen stands at its end.
-    """
+    """Write all samples of all processes, oldest first, frames outermost first; gaps last."""
     lines = [f"stacks of run {case.run.run_id}, taken at {case.taken_at}"]
     for rank, look in ((view.rank, look) for view in case.ranks for look in view.processes):
         count = several(len(look.samples), "sample")

@@ -1,4 +1,4 @@
-"""Who waits for whom: the graph of groups in equal standing, and where it is drawn."""
+"""The wait-for graph with equal ranks as one node, and its layout for drawing."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.report.page_facts import PageFacts
 
-MOST_GROUPS = 8  # Of ranks; of more, those are one that wait alike, wherever they stand.
+MOST_GROUPS = 8  # With more groups, those that wait for the same are merged, wherever they are.
 WIDTH, HEIGHT = 210, 46  # Of a node: 30 characters of 12 pixels in the smaller of its two lines.
 BETWEEN, BELOW = 26, 64
 MARGIN = 14
-MOST_BESIDE = 4  # Nodes in a row; more of the same height go on below.
+MOST_BESIDE = 4  # Nodes in a row; more of the same height continue below.
 ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
-"""How far beside the nodes an edge has its handles that passes by other rows."""
+"""Horizontal distance of the Bezier handles of an edge that passes other rows."""
 ROOM_ABOVE = 34  # For the arcs between nodes of one row.
 
 
@@ -27,10 +27,10 @@ class GraphNode(NamedTuple):
     """A rank, a group of equal ranks, or something that they wait for.
 
     Attributes:
-        detail: Where they stand; empty of what is no rank.
-        rank: The first of them, None of what is no rank.
-        in_cycle: It waits for itself, by itself or through others.
-        height: How far above the end of the waiting it stands.
+        detail: Where the ranks are; empty if the node is no rank.
+        rank: The first rank; None if the node is no rank.
+        in_cycle: Whether the node waits for itself, directly or through others.
+        height: Distance from the end of the waiting.
     """
 
     key: str
@@ -43,7 +43,7 @@ class GraphNode(NamedTuple):
 
 
 class GraphEdge(NamedTuple):
-    """One node waits for another, through what the label says."""
+    """One node waits for another; ``through`` is the label."""
 
     source: str
     target: str
@@ -52,9 +52,9 @@ class GraphEdge(NamedTuple):
 
 
 def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
-    """Collapse the verdict's graph: ranks in equal standing are one node."""
+    """Reduce the verdict's graph: equal ranks become one node."""
     groups, culprits = facts.groups, facts.verdict.culprits
-    if len(groups) > MOST_GROUPS:  # of those that wait for the same, where they stand is left out
+    if len(groups) > MOST_GROUPS:  # merge groups that wait for the same; their place is left out
         merged: dict[Situation, list[EqualRanks]] = {}
         for group in groups:
             alike = group.situation._replace(place=("", ""), phase="")
@@ -107,14 +107,14 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
 def _heights_and_cycles(
     pairs: Sequence[tuple[str, str]], only_wait: Collection[str]
 ) -> tuple[dict[str, int], dict[str, int]]:
-    """Longest way down to where the waiting ends, and which nodes wait for themselves.
+    """Return the longest path of each node to an end, and the nodes that are in cycles.
 
-    A group of ranks that wait for others of their group is no cycle unless all are culprits: those
-    are where the graph ends.
+    A group of ranks that wait within the group is a cycle only if all are culprits: the graph ends
+    there.
     """
     if not pairs:
         return {}, {}
-    import networkx  # 20 MB, which nobody pays who has no graph
+    import networkx  # 20 MB, loaded only for a graph
 
     graph = networkx.DiGraph(pairs)
     whole = networkx.condensation(graph)
@@ -131,11 +131,11 @@ def _heights_and_cycles(
 
 
 def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[str, Any]:
-    """Place a graph's nodes, at least one, in rows, the end of the waiting below.
+    """Lay out at least one node in rows; the end of the waiting is at the bottom.
 
     Returns:
-        In pixels its width and height; its nodes, each with its upper left corner; its edges, each
-        as the path of an SVG, and where the middle of its label stands.
+        In pixels: width and height; nodes with their upper left corners; edges with their SVG path
+        and the centre of their label.
     """
     heights: dict[int, list[GraphNode]] = {}
     for node in nodes:
@@ -158,7 +158,7 @@ def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[s
     into: dict[str, int] = {}
     drawn = []
     for edge in edges:
-        # labels of edges into one node stand at different heights, so that they do not meet
+        # labels of edges into one node get different heights, to avoid overlap
         number = into[edge.target] = into.get(edge.target, -1) + 1
         drawn.append((edge, *_path(corners[edge.source], corners[edge.target], number)))
     aside = ASIDE if len(rows) > 2 else 0
@@ -171,7 +171,6 @@ def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[s
 
 
 def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[str, int, int]:
-    """The curve from one node's corner to another's, and the place of its label."""
     (x, y), (to_x, to_y) = start, end
     middle, to_middle = x + WIDTH // 2, to_x + WIDTH // 2
     if start == end:
@@ -186,12 +185,12 @@ def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[st
     start_y, end_y = (y + HEIGHT, to_y - 3) if y < to_y else (y, to_y + HEIGHT + 3)
     half = (start_y + end_y) // 2
     if abs(end_y - start_y) > BELOW:
-        # past the rows between: a Bezier goes three quarters of the way to where its handles are
+        # around the rows between: a Bezier reaches three quarters of the distance to its handles
         beside = max(middle, to_middle) + ASIDE
         path = f"M{middle} {start_y}C{beside} {start_y} {beside} {end_y} {to_middle} {end_y}"
         return path, round((middle + to_middle) / 8 + beside * 3 / 4), half
     path = f"M{middle} {start_y}C{middle} {half} {to_middle} {half} {to_middle} {end_y}"
     part = 0.35 + 0.12 * (number % 4)
-    bent = part * part * (3 - 2 * part)  # how far across a Bezier with these handles has come
+    bent = part * part * (3 - 2 * part)  # horizontal share that such a Bezier has covered here
     across = round(middle + (to_middle - middle) * bent)
     return path, across, round(start_y + (end_y - start_y) * part)
