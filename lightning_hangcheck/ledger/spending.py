@@ -97,7 +97,7 @@ def rank_hours(world_size: int, seconds: float) -> float:
     return max(world_size, 1) * seconds / SECONDS_PER_HOUR
 
 
-STANDING = ("suspect", "hang", "dead")
+ALARMS = ("suspect", "hang", "dead")
 OVER = ("crashed", "finished")  # Verdicts that end a round, and with it its stall.
 
 
@@ -123,15 +123,15 @@ class Stalls:
 
     def __init__(self) -> None:
         self._over: list[Stall] = []
-        self._standing: Verdict | None = None
+        self._alarm: Verdict | None = None
         self._since_ns = 0
 
     def take(self, verdict: Verdict, now_ns: int) -> None:
         """Add a verdict; a repeated verdict on a stall, or its aftermath, begins no new stall."""
-        if verdict.verdict in STANDING:
+        if verdict.verdict in ALARMS:
             since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
-            self._since_ns = min(self._since_ns, since_ns) if self._standing else since_ns
-            self._standing = verdict
+            self._since_ns = min(self._since_ns, since_ns) if self._alarm else since_ns
+            self._alarm = verdict
         elif verdict.verdict == "recovered":
             self._close(verdict.stalled_for_s)
         elif verdict.verdict in OVER:
@@ -143,7 +143,7 @@ class Stalls:
         return tuple(self._over)
 
     def _close(self, seconds: float) -> None:
-        raised, self._standing = self._standing, None
+        raised, self._alarm = self._alarm, None
         if raised is None:
             return
         cause = raised.cause or ""

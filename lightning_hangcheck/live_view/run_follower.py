@@ -46,12 +46,12 @@ if TYPE_CHECKING:
     from lightning_hangcheck.report.saved_run import JournalEnd
     from lightning_hangcheck.rundir import RunFolder
 
-Standing = Literal[
+RowState = Literal[
     "gone", "stuck", "stopped", "missing", "waits", "silent", "runs", "not here", "unseen", "ended"
 ]
 """In table order, below the culprits; the first six are problems."""
-ORDER: tuple[Standing, ...] = get_args(Standing)
-STANDINGS: dict[State, Standing] = {
+ORDER: tuple[RowState, ...] = get_args(RowState)
+ROW_STATES: dict[State, RowState] = {
     "running": "runs",
     "waiting": "waits",
     "stalled": "stuck",
@@ -92,7 +92,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     """
 
     rank: int
-    standing: Standing
+    state: RowState
     culprit: bool = False
     silent_s: float | None = None
     phase: str = ""
@@ -108,7 +108,7 @@ class RankNow(Struct, frozen=True, kw_only=True):
     @property
     def has_problem(self) -> bool:
         """Whether the rank belongs to the top of the table."""
-        return self.culprit or self.standing in ORDER[:6]
+        return self.culprit or self.state in ORDER[:6]
 
 
 class RunNow(Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class RunNow(Struct, frozen=True, kw_only=True):
     @property
     def change_key(self) -> Hashable:
         """What must change for a new block without a terminal: not steps, phases or ages."""
-        ranks = tuple((row.rank, row.standing, row.culprit, row.kept) for row in self.ranks)
+        ranks = tuple((row.rank, row.state, row.culprit, row.kept) for row in self.ranks)
         return self.verdict_key, self.over, ranks
 
 
@@ -155,7 +155,7 @@ def ranks_now(
 ) -> tuple[RankNow, ...]:
     """Join what was read into one entry per known rank: problems first, then by rank.
 
-    A page says where a rank is, a verdict its standing. If the run's session is ``here``, a rank
+    A page says where a rank is, a verdict its state. If the run's session is ``here``, a rank
     without a page has ended.
     """
     # ranks that this machine's sidecar saw; if one has no page, it has ended
@@ -163,7 +163,7 @@ def ranks_now(
     found: dict[int, RankNow] = {}
     for rank in sorted(seen.union(range(record.world_size))) if record is not None else ():
         ended = over or rank in seen
-        found[rank] = RankNow(rank=rank, standing="ended" if ended else "not here")
+        found[rank] = RankNow(rank=rank, state="ended" if ended else "not here")
     for journal in journals:
         if journal.rank is None:
             continue
@@ -171,19 +171,19 @@ def ranks_now(
         words = f"{mark.number}: {plain(mark.name)}" if mark else "none yet"
         found[journal.rank] = RankNow(
             rank=journal.rank,
-            standing="ended" if over or journal.rank in seen else "unseen",
+            state="ended" if over or journal.rank in seen else "unseen",
             kept=words if step is None else f"saved at step {step}",
             kept_at=mark.at if mark and step is None else "",
         )
     for row in _judged(verdict) if verdict is not None else ():
         # a verdict in force that a rank is stuck or waits outlives its process
-        ended = (over or row.rank in seen) and row.standing in ("runs", "unseen")
-        found[row.rank] = replace(row, standing="ended") if ended else row
+        ended = (over or row.rank in seen) and row.state in ("runs", "unseen")
+        found[row.rank] = replace(row, state="ended") if ended else row
     saved = any(rank.beat.save is not None for rank in running)
     for page in running:
-        known = found.get(page.rank) or RankNow(rank=page.rank, standing="runs")
-        # a verdict in force gives the standing of a running rank, its page all else
-        beat, state = page.beat, known.standing
+        known = found.get(page.rank) or RankNow(rank=page.rank, state="runs")
+        # a verdict in force gives the state of a running rank, its page all else
+        beat, state = page.beat, known.state
         kept, kept_at = _kept(beat, saved=saved)
         if state not in ("gone", "stuck", "stopped", "waits"):
             # as for the sidecar's looks; 10 s without a known pace, as loading a model takes time
@@ -192,7 +192,7 @@ def ranks_now(
         inside = plain(str(beat.main_sections[-1])) if beat.main_sections else ""
         found[page.rank] = replace(
             known,
-            standing=state,
+            state=state,
             silent_s=page.silent_s,
             phase=beat.phase or known.phase,
             waits_for=known.waits_for or (f"in {inside}" if inside else ""),
@@ -207,7 +207,7 @@ def ranks_now(
         {
             row.rank: row.use.a_step
             for row in found.values()
-            if row.standing == "runs" and row.use.a_step is not None
+            if row.state == "runs" and row.use.a_step is not None
         }
     )
     if steps is not None and steps.stands_out:  # slowest of running ranks, as at a run's end
@@ -216,7 +216,7 @@ def ranks_now(
         found[first.rank] = replace(found[first.rank], slowest=why)
 
     def place(row: RankNow) -> tuple[bool, int, bool, int]:
-        return not row.culprit, ORDER.index(row.standing), not row.slowest, row.rank
+        return not row.culprit, ORDER.index(row.state), not row.slowest, row.rank
 
     return tuple(sorted(found.values(), key=place))
 
@@ -248,10 +248,10 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
             if whom := awaited(targets).removeprefix("for "):  # narrow columns cut the end
                 waits = f"{whom} {situation.doing}".rstrip()
             elif example.state in ("waiting", "stalled", "stopped"):
-                waits = plain(situation.standing)
+                waits = plain(situation.location)
             yield RankNow(
                 rank=rank,
-                standing=STANDINGS[state.state] if in_force else "unseen",
+                state=ROW_STATES[state.state] if in_force else "unseen",
                 culprit=in_force and situation.is_culprit,
                 phase=state.phase or "",
                 waits_for=waits if in_force else "",

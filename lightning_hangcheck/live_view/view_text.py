@@ -91,7 +91,7 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     first, uses = group[0], [row.use for row in group]
     # the longest silence; of running ranks the pace says enough
     silent = [row.silent_s for row in group if row.silent_s is not None and row.has_problem]
-    state: str = "slowest" if first.slowest else first.standing
+    state: str = "slowest" if first.slowest else first.state
     state += f" {seconds_in_short(max(silent))}" if silent else ""
     phases = [name for name, _ in Counter(row.phase for row in group if row.phase).most_common()]
     # pace of the slowest rank: its median step, and how many times longer the newest takes
@@ -148,8 +148,8 @@ def _style(row: RankNow) -> str:
         return "bold red"
     if not row.has_problem:
         running = "yellow" if row.slowest else ""
-        return running if row.standing == "runs" else "dim"
-    return "red" if row.standing in ("gone", "stuck", "stopped", "missing") else "yellow"
+        return running if row.state == "runs" else "dim"
+    return "red" if row.state in ("gone", "stuck", "stopped", "missing") else "yellow"
 
 
 def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
@@ -159,7 +159,7 @@ def rows(ranks: Sequence[RankNow], now: datetime) -> list[Row]:
         """Key of a group; steps and paces differ all the time and do not split a group."""
         starting = row.kept if row.step is None else ""
         place = row.phase if row.has_problem else ""
-        return row.culprit, row.standing, row.slowest, row.waits_for, starting, place
+        return row.culprit, row.state, row.slowest, row.waits_for, starting, place
 
     groups: dict[Hashable, list[RankNow]] = {}
     for row in ranks:

@@ -249,7 +249,7 @@ class Situation(NamedTuple):
     phase: str = ""
 
     @property
-    def standing(self) -> str:
+    def location(self) -> str:
         """Where they are, in few words."""
         return " ".join(self.place).strip() or self.doing or self.phase
 

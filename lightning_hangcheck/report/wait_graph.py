@@ -17,7 +17,7 @@ MOST_GROUPS = 8  # With more groups, those that wait for the same are merged, wh
 WIDTH, HEIGHT = 210, 46  # Of a node: 30 characters of 12 pixels in the smaller of its two lines.
 BETWEEN, BELOW = 26, 64
 MARGIN = 14
-MOST_BESIDE = 4  # Nodes in a row; more of the same height continue below.
+MOST_IN_A_ROW = 4  # Nodes in a row; more of the same height continue below.
 ASIDE = (WIDTH // 2 + 2 * BETWEEN) * 4 // 3
 """Horizontal distance of the Bezier handles of an edge that passes other rows."""
 ROOM_ABOVE = 34  # For the arcs between nodes of one row.
@@ -74,7 +74,7 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
         for ranks in [(rank,) for rank in group.ranks] if single else [group.ranks]:
             key = f"ranks:{format_ranks(ranks)}"
             title = f"{name_ranks(ranks)} {group.situation.state[len(ranks) > 1]}"
-            detail = plain(group.situation.standing)
+            detail = plain(group.situation.location)
             nodes[key] = GraphNode(key, title, detail, ranks[0], is_culprit)
             key_of |= {f"rank:{rank}": key for rank in ranks}
             only_wait |= set() if any(rank in culprits for rank in ranks) else {key}
@@ -141,9 +141,9 @@ def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[s
     for node in nodes:
         heights.setdefault(node.height, []).append(node)
     rows = [
-        members[first : first + MOST_BESIDE]
+        members[first : first + MOST_IN_A_ROW]
         for _, members in sorted(heights.items(), reverse=True)
-        for first in range(0, len(members), MOST_BESIDE)
+        for first in range(0, len(members), MOST_IN_A_ROW)
     ]
     widest = max(map(len, rows))
     row_of = {node.key: number for number, row in enumerate(rows) for node in row}

@@ -171,14 +171,14 @@ def hang() -> Verdict:
 
 
 def of(ranks: tuple[RankNow, ...]) -> list[tuple[int, str]]:
-    return [(one.rank, one.standing) for one in ranks]
+    return [(one.rank, one.state) for one in ranks]
 
 
 def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() -> None:
     pages = (running(0, phase="optimizer_step", step=9), running(1, silent_s=31.0, step=8))
     first, second = ranks_now(running=pages, verdict=hang())
-    assert (first.rank, first.standing, first.culprit, first.silent_s) == (1, "stuck", True, 31.0)
+    assert (first.rank, first.state, first.culprit, first.silent_s) == (1, "stuck", True, 31.0)
     assert first.waits_for == "feed w/train.py:88"
-    assert (second.rank, second.standing, second.culprit) == (0, "waits", False)
+    assert (second.rank, second.state, second.culprit) == (0, "waits", False)
     assert second.waits_for == "rank 1 in all_reduce"
     assert (second.phase, second.step) == ("optimizer_step", 9)

@@ -20,7 +20,7 @@ import pytest
 from processes import PATIENCE_S, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.live_view.run_follower import RankNow, RankUse, RunNow, Standing
+from lightning_hangcheck.live_view.run_follower import RankNow, RankUse, RowState, RunNow
 from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
@@ -193,8 +193,8 @@ NOW = datetime(2026, 11, 20, 10, 30, tzinfo=timezone.utc)
 BEGAN = "2026-11-20T10:20:00.000Z"
 
 
-def one(rank: int, standing: Standing = "runs", **facts: Any) -> RankNow:
-    return RankNow(rank=rank, standing=standing, **facts)
+def one(rank: int, state: RowState = "runs", **facts: Any) -> RankNow:
+    return RankNow(rank=rank, state=state, **facts)
 
 
 def full(rank: int, **facts: Any) -> RankNow:
