@@ -36,6 +36,7 @@ from lightning_hangcheck.observe.discovery import (
     agents_in,
     find_ranks,
     heirs_of,
+    is_launcher,
     starters_of,
 )
 from lightning_hangcheck.text.shown import show_command
@@ -320,7 +321,10 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     known = machine.processes
     if len(pids) == 1:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]
-        if ranks := _paged(below, machine) or find_ranks([known[pid] for pid in below], {}):
+        lines = command_lines(below)
+        words = {pid: [] if isinstance(line, Gap) else line for pid, line in lines.items()}
+        programs = [known[pid] for pid in below if not is_launcher(words[pid])]
+        if ranks := _paged(below, machine) or find_ranks(programs, {}):
             return FoundJob(ranks)
     for pid in pids:
         if not known[pid].python:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -133,3 +135,29 @@ def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_pa
         (1, ranks[1].pid, 4),
     ]
     assert machine.processes[other.pid].identity.rank is None
+
+
+STARTS_ONE = """
+import subprocess, sys
+
+child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+print(child.pid, flush=True)
+input()
+"""
+
+
+def test_what_a_launcher_starts_without_a_number_is_the_rank_and_not_the_launcher(
+    tmp_path: Path,
+) -> None:
+    """`accelerate launch` does so for one process."""
+    (tmp_path / "accelerate").write_text(STARTS_ONE)
+    command = [sys.executable, str(tmp_path / "accelerate"), "launch", "train.py"]
+    pipe = subprocess.PIPE
+    launcher = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+    try:
+        assert launcher.stdout is not None
+        child = int(launcher.stdout.readline())
+        (job,) = find_jobs(look_around(), [launcher.pid])
+        assert [rank.pid for rank in job.ranks] == [child]
+    finally:
+        launcher.communicate("\n", timeout=20)
