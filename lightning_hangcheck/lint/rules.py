@@ -222,13 +222,16 @@ NO_COUNT = (
     r"|sampler|loaders?|weights?|scales?|types?|dims?|args|config|interval|freq)(_|\b))(_\w+)?"
 )
 """Names with a word for data may count or describe it, which all ranks do alike."""
+NO_OPTION = (
+    r"(?!_*(total|limit|global|max|min|return|use|with|compute|has|is|no|log|should|skip|print|report"
+    r"|only|want|need|do|enable|include|show)_)"
+)
+"""Names with a word for data may be a limit, or say whether somebody wants them."""
 OWN_DATA = re.compile(
-    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?"
+    NO_OPTION + r"(?!num_|n_)(\w+_)?"
     r"(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)" + NO_COUNT
 )
-OWN_NUMBER = re.compile(
-    r"(?!total_|limit_|global_|max_|min_)(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT
-)
+OWN_NUMBER = re.compile(NO_OPTION + r"(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT)
 """What a rank computes from its own data."""
 
 
