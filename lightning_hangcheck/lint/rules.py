@@ -190,10 +190,8 @@ def _same_rank(*tests: ast.expr) -> bool:
     return bool(ranks[0]) and ranks[0] == ranks[1]
 
 
-LOCAL_CALLS = frozenset(
-    {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
-    | {"exists", "isfile", "is_file"}
-)
+FILE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir"})
+LOCAL_CALLS = FILE_TESTS | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
     r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
@@ -224,13 +222,16 @@ NO_COUNT = (
     r"|sampler|loaders?|weights?|scales?|types?|dims?|args|config|interval|freq)(_|\b))(_\w+)?"
 )
 """Names with a word for data may count or describe it, which all ranks do alike."""
+NO_OPTION = (
+    r"(?!_*(total|limit|global|max|min|return|use|with|compute|has|is|no|log|should|skip|print|report"
+    r"|only|want|need|do|enable|include|show)_)"
+)
+"""Names with a word for data may be a limit, or say whether somebody wants them."""
 OWN_DATA = re.compile(
-    r"(?!total_|limit_|num_|n_|global_|max_|min_)(\w+_)?"
+    NO_OPTION + r"(?!num_|n_)(\w+_)?"
     r"(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)" + NO_COUNT
 )
-OWN_NUMBER = re.compile(
-    r"(?!total_|limit_|global_|max_|min_)(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT
-)
+OWN_NUMBER = re.compile(NO_OPTION + r"(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT)
 """What a rank computes from its own data."""
 
 
@@ -323,7 +324,6 @@ def _has_a_role(parting: Parting) -> bool:
     )
 
 
-FILE_TESTS = ("exists", "isfile", "isdir", "is_file", "is_dir")
 MAKES = re.compile(
     r"_*(save|write|dump|mk|make|touch|build|create|download|prepare|convert|generate|preprocess"
     r"|extract|copy|move|rename|replace|remove|rm|unlink|delete)"
@@ -410,6 +410,15 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
         )
 
 
+def _first(
+    made: list[Event], told: str, *lines: int, at: ast.expr | None = None, closed: bool = True
+) -> Iterator[Found]:
+    """Yield what is found where some collectives are made: the first, named for ``{}``."""
+    for event in made[:1]:
+        severity = _sure(event) if closed else "note"
+        yield Found(at or event.node, told.replace("{}", event.told, 1), severity, event, lines)
+
+
 # HC1: a rank alone reaches a collective
 
 
@@ -453,14 +462,10 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     if not decorator:
         return
     made = [one for one in code.reach.block(code.function.body, code.function) if one.only is None]
-    for event in sorted(made, key=lambda one: (not one.sure, one.group))[:1]:
-        yield Found(
-            event.node,
-            f"one rank calls {event.told} under `@{decorator}`, and the others never do",
-            _sure(event),
-            event,
-            (code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)),
-        )
+    made.sort(key=lambda one: (not one.sure, one.group))
+    told = f"one rank calls {{}} under `@{decorator}`, and the others never do"
+    lines = code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)
+    yield from _first(made, told, *lines)
 
 
 STORE_ANSWERS = r"store\w*\.(set|multi_set|add|compare_set|append)"
@@ -967,9 +972,7 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
         made = code.made_in(code.function.body)
         above = ".prepare_data"  # what a class above makes is told there
         own = [one for one in made if not any(at[0].endswith(above) for at in one.path[1:])]
-        for event in own[:1]:
-            told = f"prepare_data runs on local rank 0 only, and calls {event.told}"
-            yield Found(event.node, told, _sure(event), event)
+        yield from _first(own, "prepare_data runs on local rank 0 only, and calls {}")
 
 
 @rule(
@@ -1003,14 +1006,8 @@ def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Ite
         held = next((one.context_expr for one in node.items if keeps(one.context_expr)), None)
         if held is None:
             continue
-        for event in code.made_in(node.body)[:1]:
-            yield Found(
-                event.node,
-                f"{event.told} waits for ranks that wait for {whom}`{ast.unparse(held)}`",
-                _sure(event),
-                event,
-                (node.lineno,),
-            )
+        told = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
+        yield from _first(code.made_in(node.body), told, node.lineno)
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
@@ -1079,10 +1076,8 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
     asked = [(code.function, name)] if HANDLERS.fullmatch(name) else []
     for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
         events = [one for one in code.reach.function(handler) if one.sure and one.only is None]
-        for event in events[:1]:
-            told = f"{kind} runs where one rank met something, and calls {event.told}"
-            sure = kind in ("on_exception", "a signal's handler")
-            yield Found(event.node, told, _sure(event) if sure else "note", event)
+        told = f"{kind} runs where one rank met something, and calls {{}}"
+        yield from _first(events, told, closed=kind in ("on_exception", "a signal's handler"))
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
@@ -1145,17 +1140,10 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
         if not any(map(test_name.fullmatch, last_names(node.test))):
             continue
         other = {one.name for one in code.reach.block(node.orelse, code.function)}
-        for event in code.made_in(node.body):
-            if not event.group and event.name not in other:
-                yield Found(
-                    event.node,
-                    f"{event.told} waits for all ranks, and only those of "
-                    f"`{ast.unparse(node.test)}` come",
-                    "note",
-                    event,
-                    (node.lineno,),
-                )
-                break
+        made = code.made_in(node.body)
+        alone = [one for one in made if not one.group and one.name not in other]
+        told = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
+        yield from _first(alone, told, node.lineno, closed=False)
 
 
 @rule(
@@ -1181,9 +1169,8 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     for loop in code.function.each(ast.For):
         called = called_name(loop.iter)
         if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
-            for event in code.made_in(loop.body)[:1]:
-                told = f"each process has its own order here, and each pass calls {event.told}"
-                yield Found(loop.iter, told, "note", event)
+            told = "each process has its own order here, and each pass calls {}"
+            yield from _first(code.made_in(loop.body), told, at=loop.iter, closed=False)
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
@@ -1284,9 +1271,9 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
             slow = [call for call in calls if NETWORK.search(".".join(names_of(call.func)))]
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
-            for event in behind[:1]:
-                told = f"one rank waits for the network, the others in {event.told}"
-                yield Found(slow[0], told, "note", event, (node.lineno,))
+            if behind:
+                told = "one rank waits for the network, the others in {}"
+                yield from _first(behind, told, node.lineno, at=slow[0], closed=False)
 
 
 @rule(

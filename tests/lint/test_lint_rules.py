@@ -64,6 +64,13 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
+    "a name for its own data": """
+        for batch in batches:
+            loss = step(batch)
+            bad = not torch.isfinite(loss)
+            if bad: continue
+            dist.all_reduce(loss)
+        """,
     "the one rank leaves where its work fails": """
         def save(state):
             if rank == 0:
@@ -228,6 +235,11 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 HARMLESS = {
+    "whether a loss is wanted": """
+        def forward(self, batch, return_loss=False):
+            drop = self.training and not return_loss
+            if drop: dist.all_reduce(batch)
+        """,
     "the one rank leaves a loop of its own": """
         if rank == 0:
             for name in names:
