@@ -847,6 +847,11 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
             counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
             told = f"`{ast.unparse(choice)}` differs between the ranks"
             yield Found(choice, told, "error" if counts else "note")
+    made_or_cut: list[ast.Call | ast.Subscript] = code.function.each(ast.Call, ast.Subscript)
+    for node in made_or_cut:
+        if _sized_by_rank(node, code):
+            differs = f"`{ast.unparse(node)}` may have another length on each rank"
+            yield Found(node, differs, "note")
 
 
 COUNT = re.compile(
@@ -865,6 +870,34 @@ def _goes_to(node: ast.expr, code: Code) -> list[str]:
         for function in callee(call.func, code.function).functions if node in call.args else ():
             found += function.parameters[call.args.index(node) :][:1]
     return found
+
+
+MAKE_DATA = ("arange", "empty", "full", "ones", "rand", "randint", "randn", "range", "zeros")
+"""Functions whose first argument, given alone or first, is how much they make."""
+
+
+def _sized_by_rank(node: ast.Call | ast.Subscript, code: Code) -> bool:
+    """Whether data of another length is made or cut on each rank, or batches are not evened out."""
+    if isinstance(node, ast.Subscript):
+        cut = node.slice
+        open_end = isinstance(cut, ast.Slice) and (cut.lower is None) is not (cut.upper is None)
+        ends = [cut.lower, cut.upper] if isinstance(cut, ast.Slice) and open_end else []
+        return any(isinstance(end, ast.BinOp) and _asks_rank(end, code) for end in ends)
+    if any(word.arg == "even_batches" and _is_false(word.value) for word in node.keywords):
+        return True
+    name, sizes = called_name(node), node.args[:1]
+    if name not in MAKE_DATA or (name in ("arange", "range") and len(node.args) > 1):
+        return False
+    return any(
+        (isinstance(size, ast.BinOp) and _asks_rank(size, code))
+        or (isinstance(size, ast.IfExp) and _asks_rank(size.test, code))
+        or (isinstance(size, ast.Name) and size.id in _changed_by_rank(code))
+        for size in sizes
+    )
+
+
+def _is_false(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
@@ -887,13 +920,21 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 
 def _changed_by_rank(code: Code) -> set[str]:
     """Names of numbers that are made larger or smaller under a test of the rank."""
-    changes = [
-        one.target
+    changed = [
+        target
         for node in code.function.each(ast.If)
-        for one in node.body
-        if isinstance(one, ast.AugAssign) and _asks_rank(node.test, code)
+        if _asks_rank(node.test, code)
+        for statement in node.body
+        for target in _targets_of_numbers(statement)
     ]
-    return {target.id for target in changes if isinstance(target, ast.Name)}
+    return {target.id for target in changed if isinstance(target, ast.Name)}
+
+
+def _targets_of_numbers(statement: ast.stmt) -> list[ast.expr]:
+    if isinstance(statement, ast.AugAssign):
+        return [statement.target]
+    is_number = isinstance(statement, ast.Assign) and _whole_number(statement.value) is not None
+    return statement.targets if isinstance(statement, ast.Assign) and is_number else []
 
 
 def _asks_rank(test: ast.expr, code: Code) -> bool:
