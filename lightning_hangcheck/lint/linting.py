@@ -181,15 +181,17 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
                 unreadable.append(_why_not(file, error))
         for module in modules:
             for function in module.all_functions:
-                for one in _in_function(function, reach, configuration):
-                    found.setdefault((one.file, one.line, one.code[:3]), one)
+                for finding in _in_function(function, reach, configuration):
+                    found.setdefault((finding.file, finding.line, finding.code[:3]), finding)
     finally:
         if collecting:
             gc.enable()
     return Lint(
         files=count,
         seconds=time.perf_counter() - began,
-        findings=sorted(found.values(), key=lambda one: (one.file, one.line, one.code)),
+        findings=sorted(
+            found.values(), key=lambda finding: (finding.file, finding.line, finding.code)
+        ),
         unreadable=unreadable,
     )
 
@@ -214,7 +216,7 @@ def _files(
 
 def _below(folder: Path) -> Iterator[str]:
     for parent, folders, files in os.walk(folder):
-        folders[:] = sorted(one for one in folders if one not in LEFT_OUT)
+        folders[:] = sorted(folder for folder in folders if folder not in LEFT_OUT)
         for name in sorted(files):
             if name.endswith(".py"):
                 yield os.path.join(parent, name) if parent != "." else name  # noqa: PTH118
@@ -225,8 +227,8 @@ def _excluded(file: str, configuration: Configuration, base: Path) -> bool:
         return False
     relative = os.path.relpath(file, base)
     return any(
-        fnmatch.fnmatch(relative, one) or fnmatch.fnmatch(relative, f"{one.rstrip('/')}/*")
-        for one in configuration.exclude
+        fnmatch.fnmatch(relative, pattern) or fnmatch.fnmatch(relative, f"{pattern.rstrip('/')}/*")
+        for pattern in configuration.exclude
     )
 
 

@@ -127,8 +127,13 @@ class Function:
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
-        named = ((one, getattr(one, "targets", [getattr(one, "target", None)])) for one in assigned)
-        values = [one.value for one, targets in named if [name] in map(names_of, targets)]
+        named = (
+            (assignment, getattr(assignment, "targets", [getattr(assignment, "target", None)]))
+            for assignment in assigned
+        )
+        values = [
+            assignment.value for assignment, targets in named if [name] in map(names_of, targets)
+        ]
         return [value for value in values if value is not None]
 
     @property
@@ -474,7 +479,7 @@ class Project:
             above: Only what it inherits, as ``super()`` does.
         """
         line = self.bases(of)[1:] if above else self.bases(of)
-        classes = (one for one in line if isinstance(one, Class))
+        classes = (item for item in line if isinstance(item, Class))
         return next((klass.methods[name] for klass in classes if name in klass.methods), None)
 
 
@@ -494,7 +499,7 @@ def _sharding_settings(root: str) -> list[bytes]:
     found: list[bytes] = []
     looked_at = 0
     for folder, below, names in os.walk(root or "."):
-        below[:] = [one for one in below if not one.startswith(".")]
+        below[:] = [folder for folder in below if not folder.startswith(".")]
         looked_at += len(below) + len(names)
         depth = len(Path(os.path.relpath(folder, root or ".")).parts)
         if depth == DEEPEST_SETTINGS or looked_at > MOST_LOOKED_AT:
@@ -553,7 +558,7 @@ def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Cal
         return callee(called.args[0], function, steps)
     if isinstance(called, ast.Lambda):
         known = function.module.functions.get("<lambda>", ())
-        return Callee("<lambda>", tuple(one for one in known if one.node is called))
+        return Callee("<lambda>", tuple(function for function in known if function.node is called))
     if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Call):
         return _of_made(called, called.value, function)
     path = tuple(names_of(called))
@@ -578,7 +583,9 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
         scopes = [function]
         while (outer := scopes[-1].around) is not None:
             scopes.append(outer)
-        inner = [one for one in module.functions.get(name, ()) if one.around in scopes]
+        inner = [
+            function for function in module.functions.get(name, ()) if function.around in scopes
+        ]
         if inner:
             return Callee(name, (inner[-1],))
     known = module.meaning(path)

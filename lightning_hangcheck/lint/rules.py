@@ -313,7 +313,7 @@ def _has_a_role(parting: Parting) -> bool:
         # the one rank does something else, and may come to the same from there: to no backward
         return not any("backward" in event.name for event in parting.made)
     stays = parting.leaves or parting.node
-    in_body = any(one is stays for one in walk(*node.body))
+    in_body = any(child is stays for child in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
     loops = [one for one in other if isinstance(one, (ast.While, ast.For))]
     if parting.leaves is not None and parting.leaves not in other:  # from deeper: out of which?
@@ -373,25 +373,26 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
     if not code.partings:
         return
     around = code.function.around  # the others may come to it there, before they call this one
-    met_outside = {one.name for one in code.reach.function(around)} if around else set()
+    met_outside = {event.name for event in code.reach.function(around)} if around else set()
     for parting in code.partings:
         if parting.asked.asks is not by_rank or (parting.leaves is not None) is not leaves:
             continue
         event = min(
-            parting.made, key=lambda one: (not one.sure, one.conditional, one.group, len(one.path))
+            parting.made,
+            key=lambda event: (not event.sure, event.conditional, event.group, len(event.path)),
         )
         if by_rank and not leaves and (event.name in GROUP_MAKERS) is not makers:
             continue
-        who, one = WHO[parting.side], parting.side is True
+        who, single = WHO[parting.side], parting.side is True
         called, test = f"{event.told}", f"`{parting.test}`"
         line = event.node.lineno
         if by_rank and leaves:
             word = type(parting.leaves).__name__.lower()
-            come = f"{who} {'comes' if one else 'come'}"
+            come = f"{who} {'comes' if single else 'come'}"
             message = f"{test} leads to this {word} before {called} in line {line}, to which {come}"
         elif by_rank:
             others = "that one never does" if parting.side is False else "the others never do"
-            message = f"{who} {'calls' if one else 'call'} {called} under {test}, and {others}"
+            message = f"{who} {'calls' if single else 'call'} {called} under {test}, and {others}"
         elif leaves:
             message = (
                 f"{test}, which each rank finds for itself, leads past {called} in line {line}"
@@ -461,8 +462,10 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     decorator = code.reach.one_rank_decorator(code.function)
     if not decorator:
         return
-    made = [one for one in code.reach.block(code.function.body, code.function) if one.only is None]
-    made.sort(key=lambda one: (not one.sure, one.group))
+    made = [
+        event for event in code.reach.block(code.function.body, code.function) if event.only is None
+    ]
+    made.sort(key=lambda item: (not item.sure, item.group))
     told = f"one rank calls {{}} under `@{decorator}`, and the others never do"
     lines = code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)
     yield from _first(made, told, *lines)
@@ -535,14 +538,14 @@ def all_receive_first(code: Code) -> Iterator[Found]:
     if b"%" not in code.function.module.text:
         return
     for block in code.blocks:
-        alone = (one.value for one in block if isinstance(one, ast.Expr))
+        alone = (statement.value for statement in block if isinstance(statement, ast.Expr))
         calls = (call for call in alone if isinstance(call, ast.Call))
         paths = [(call, callee(call.func, code.function).path) for call in calls]
         both = ["torch.distributed.recv", "torch.distributed.send"]
         messages = [(call, path) for call, path in paths if path in both]
         if [path for _, path in messages[:2]] == both and "%" in ast.unparse(messages[0][0]):
-            told = "every rank waits here for a message before it sends its own"
-            yield Found(messages[0][0], told, "error")
+            message = "every rank waits here for a message before it sends its own"
+            yield Found(messages[0][0], message, "error")
 
 
 @rule("HC104", "rank_diverged", "where the condition depends on data", f"{LIGHTNING}/5604")
@@ -721,7 +724,11 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
     for loop in code.function.nodes if flags else ():
         if not isinstance(loop, LOOPS):
             continue
-        leave = [one for one in loop.body if isinstance(one, ast.If) and leaving(one.body)]
+        leave = [
+            statement
+            for statement in loop.body
+            if isinstance(statement, ast.If) and leaving(statement.body)
+        ]
         for node in leave:
             for event in code.made_in(loop.body)[:1] if last_names(node.test) & flags else ():
                 yield Found(
@@ -845,8 +852,8 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         differ = None not in values and values[0] != values[1]
         if differ and min(v or 0 for v in values) > 1 and _asks_rank(choice.test, code):
             counts = any(map(COUNT.fullmatch, _goes_to(choice, code)))
-            told = f"`{ast.unparse(choice)}` differs between the ranks"
-            yield Found(choice, told, "error" if counts else "note")
+            message = f"`{ast.unparse(choice)}` differs between the ranks"
+            yield Found(choice, message, "error" if counts else "note")
     made_or_cut: list[ast.Call | ast.Subscript] = code.function.each(ast.Call, ast.Subscript)
     for node in made_or_cut:
         if _sized_by_rank(node, code):
@@ -863,8 +870,15 @@ COUNT = re.compile(
 
 def _goes_to(node: ast.expr, code: Code) -> list[str]:
     """Return the names that a value is assigned to, or given for."""
-    assigned = [one for one in code.function.each(ast.Assign) if one.value is node]
-    found = [name for one in assigned for target in one.targets for name in names_of(target)[-1:]]
+    assigned = [
+        assignment for assignment in code.function.each(ast.Assign) if assignment.value is node
+    ]
+    found = [
+        name
+        for assignment in assigned
+        for target in assignment.targets
+        for name in names_of(target)[-1:]
+    ]
     for call in code.function.each(ast.Call):
         found += [word.arg for word in call.keywords if word.value is node and word.arg]
         for function in callee(call.func, code.function).functions if node in call.args else ():
@@ -1012,7 +1026,7 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
         above = ".prepare_data"  # what a class above makes is told there
-        own = [one for one in made if not any(at[0].endswith(above) for at in one.path[1:])]
+        own = [item for item in made if not any(at[0].endswith(above) for at in item.path[1:])]
         yield from _first(own, "prepare_data runs on local rank 0 only, and calls {}")
 
 
@@ -1044,7 +1058,7 @@ def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Ite
     """Yield collectives under a `with` that keeps the other ranks from coming."""
     managed: list[ast.With | ast.AsyncWith] = code.function.each(ast.With, ast.AsyncWith)
     for node in managed:
-        held = next((one.context_expr for one in node.items if keeps(one.context_expr)), None)
+        held = next((item.context_expr for item in node.items if keeps(item.context_expr)), None)
         if held is None:
             continue
         told = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
@@ -1057,7 +1071,7 @@ def _is_file_lock(node: ast.expr, code: Code) -> bool:
         return name.fullmatch(called_name(node)) is not None
     path = names_of(node)
     made = code.function.module.made.get(path[-1], set()) if path else set()
-    return bool(made) and all(one and name.fullmatch(one[-1]) for one in made)
+    return bool(made) and all(names and name.fullmatch(names[-1]) for names in made)
 
 
 ONE_FIRST = re.compile(r"(local_)?(rank_zero|main_process)_first|torch_distributed_zero_first")
@@ -1116,7 +1130,9 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
     name = code.function.name.rpartition(".")[2]
     asked = [(code.function, name)] if HANDLERS.fullmatch(name) else []
     for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
-        events = [one for one in code.reach.function(handler) if one.sure and one.only is None]
+        events = [
+            event for event in code.reach.function(handler) if event.sure and event.only is None
+        ]
         told = f"{kind} runs where one rank met something, and calls {{}}"
         yield from _first(events, told, closed=kind in ("on_exception", "a signal's handler"))
 
@@ -1180,7 +1196,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     for node in code.function.each(ast.If) if code.makes_any else ():
         if not any(map(test_name.fullmatch, last_names(node.test))):
             continue
-        other = {one.name for one in code.reach.block(node.orelse, code.function)}
+        other = {event.name for event in code.reach.block(node.orelse, code.function)}
         made = code.made_in(node.body)
         alone = [one for one in made if not one.group and one.name not in other]
         told = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
@@ -1210,8 +1226,8 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     for loop in code.function.each(ast.For):
         called = called_name(loop.iter)
         if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
-            told = "each process has its own order here, and each pass calls {}"
-            yield from _first(code.made_in(loop.body), told, at=loop.iter, closed=False)
+            message = "each process has its own order here, and each pass calls {}"
+            yield from _first(code.made_in(loop.body), message, at=loop.iter, closed=False)
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
@@ -1220,8 +1236,8 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
             for part in (choice.body, choice.orelse)
         )
         if one != other and sorted(one) == sorted(other) and _asks_rank(choice.test, code):
-            told = f"`{ast.unparse(choice)}` has another order on each side"
-            yield Found(choice, told, "error" if _gone_through(choice, code) else "note")
+            message = f"`{ast.unparse(choice)}` has another order on each side"
+            yield Found(choice, message, "error" if _gone_through(choice, code) else "note")
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:

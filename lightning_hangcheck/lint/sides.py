@@ -188,7 +188,7 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
         if row.get("read", False) is not (call is None):
             continue
         roots = function.module.roots
-        if "imports" in row and not any(one.startswith(tuple(row["imports"])) for one in roots):
+        if "imports" in row and not any(root.startswith(tuple(row["imports"])) for root in roots):
             continue
         if call is not None and _given_true(call, "no_dist"):
             continue
@@ -238,8 +238,8 @@ def _is_of(row: dict[str, Any], target: Callee) -> bool:
 
 def _given_true(call: ast.Call, keyword: str) -> bool:
     return any(
-        one.arg == keyword and isinstance(one.value, ast.Constant) and one.value.value is True
-        for one in call.keywords
+        given.arg == keyword and isinstance(given.value, ast.Constant) and given.value.value is True
+        for given in call.keywords
     )
 
 
@@ -409,8 +409,8 @@ class Tests:
                 in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
             }
             named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
-            stored = (one for one in named if isinstance(one.ctx, ast.Store))
-            if sum(names_of(one) == path for one in stored) != len(assigned):
+            stored = (name for name in named if isinstance(name.ctx, ast.Store))
+            if sum(names_of(name) == path for name in stored) != len(assigned):
                 return False  # by a loop, a ``with`` or as one of several
             if assigned and path[-1] in _given_to_all(function):
                 return False
@@ -447,16 +447,18 @@ def _given_to_all(function: Function) -> set[str]:
     calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
     given = last_names(*(part for call in calls for part in call.args))
     assigned = function.each(ast.Assign)
-    return given | last_names(*(one.value for one in assigned if given & last_names(*one.targets)))
+    return given | last_names(
+        *(assignment.value for assignment in assigned if given & last_names(*assignment.targets))
+    )
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
     """Whether an expression is the number of a rank, and not computed from one."""
     if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
         return any(
-            (isinstance(one, ast.Constant) and one.value in VARIABLES)
-            or _is_rank_itself(one, function, steps)
-            for one in node.args
+            (isinstance(argument, ast.Constant) and argument.value in VARIABLES)
+            or _is_rank_itself(argument, function, steps)
+            for argument in node.args
         )
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
@@ -494,7 +496,7 @@ def _asks_for_launcher(test: ast.expr) -> bool:
 
 def _first_or_none(test: ast.Compare) -> bool | None:
     """``local_rank in [-1, 0]``: the first rank, or the only process."""
-    numbers = [ast.unparse(one) for one in getattr(test.comparators[0], "elts", ())]
+    numbers = [ast.unparse(element) for element in getattr(test.comparators[0], "elts", ())]
     if "0" not in numbers or not set(numbers) <= {"-1", "0"}:
         return None
     return {ast.In: True, ast.NotIn: False}.get(type(test.ops[0]))
@@ -639,7 +641,9 @@ class Reach:
     def one_rank_decorator(self, function: Function) -> str:
         """Return the decorator by which a function runs on one rank only; empty without one."""
         if function not in self._one_rank:
-            limiting = (one for one in function.decorators if self._limits(one, function))
+            limiting = (
+                decorator for decorator in function.decorators if self._limits(decorator, function)
+            )
             self._one_rank[function] = next(map(ast.unparse, limiting), "")
         return self._one_rank[function]
 
@@ -649,11 +653,11 @@ class Reach:
         known = callee(called, function).functions
         if not known:
             return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
-        for one in known:  # does it call what it was given under a test for one rank?
-            tests = parts(ast.If, one.node)
-            first = next((node for node in tests if self.tests.of(node.test, one).side), None)
+        for candidate in known:  # does it call what it was given under a test for one rank?
+            tests = parts(ast.If, candidate.node)
+            first = next((node for node in tests if self.tests.of(node.test, candidate).side), None)
             calls = parts(ast.Call, *(first.body if first else ()))
-            if any(names_of(call.func) == one.parameters[:1] for call in calls):
+            if any(names_of(call.func) == candidate.parameters[:1] for call in calls):
                 return True
         return False
 
@@ -664,9 +668,9 @@ class Reach:
         needed: frozenset[tuple[str, bool]] = frozenset()
         guards: frozenset[str] = frozenset()
         reached: list[tuple[ast.stmt, Events]] = []
-        for one in block:
-            reached.append((one, self.statement(one, function)))
-            if isinstance(one, LEAVES):  # by this all leave it
+        for node in block:
+            reached.append((node, self.statement(node, function)))
+            if isinstance(node, LEAVES):  # by this all leave it
                 break
         if not any(made for _, made in reached):
             return ()
@@ -744,7 +748,7 @@ class Reach:
             yes = tuple(_only(event, asked.side, same) for event in yes)
             no = tuple(_only(event, not asked.side if asked.exact else None, same) for event in no)
             if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And):
-                others = (one for one in test.values if not self.tests.of(one, function).asks)
+                others = (value for value in test.values if not self.tests.of(value, function).asks)
                 for other in others:
                     yes = _guarded(yes, other, function, value=True)
         elif names[0] != names[1] and (not _of_single(test) or isinstance(test, ast.Name)):
@@ -766,14 +770,14 @@ class Reach:
             )
             for below in walk(choice.body, choice.orelse, into=False)
         }
-        for one in nodes:
+        for child in nodes:
             made: Iterable[Event] = ()
-            if isinstance(one, ast.Call):
-                made = self.call(one, function)
-            elif isinstance(one, ast.Attribute) and isinstance(one.ctx, ast.Load):
-                made = self._reading(one, function)
+            if isinstance(child, ast.Call):
+                made = self.call(child, function)
+            elif isinstance(child, ast.Attribute) and isinstance(child.ctx, ast.Load):
+                made = self._reading(child, function)
             for event in made:
-                yield replace(event, conditional=True) if one in perhaps else event
+                yield replace(event, conditional=True) if child in perhaps else event
 
     def _reading(self, attribute: ast.Attribute, function: Function) -> Iterator[Event]:
         if attribute.attr in _table() and any(row.get("read") for row in _table()[attribute.attr]):
@@ -805,8 +809,8 @@ class Reach:
         if row is not None:
             yield self._event(call, row, function)
             return
-        for one in target.functions:
-            yield from self._through(one, call, function)
+        for reached in target.functions:
+            yield from self._through(reached, call, function)
 
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
@@ -868,9 +872,11 @@ class Reach:
 def _is_option(name: str, function: Function) -> bool:
     """Whether a parameter is one, by its default, or as it is plainly given True or False."""
     given = function.module.ranks.values_of(name) if name in function.parameters else []
-    plainly = (one for one in given if isinstance(one, ast.Constant))
+    plainly = (value for value in given if isinstance(value, ast.Constant))
     default = function.defaults.get(name)
-    return isinstance(default, ast.Constant) or any(isinstance(one.value, bool) for one in plainly)
+    return isinstance(default, ast.Constant) or any(
+        isinstance(value.value, bool) for value in plainly
+    )
 
 
 WORLD_WIDE = re.compile(
@@ -956,7 +962,7 @@ def _tells_of_objects(name: str, function: Function) -> bool:
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
     """What parameters must be for code behind a test that leaves."""
     either = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
-    switches = (_switch(one, function) for one in either if not isinstance(one, ast.BoolOp))
+    switches = (_switch(test, function) for test in either if not isinstance(test, ast.BoolOp))
     return frozenset((switch[0], not switch[1]) for switch in switches if switch is not None)
 
 
@@ -981,7 +987,9 @@ def _has_group(call: ast.Call, function: Function) -> bool:
     """Whether a group is given, and not plainly that of all ranks."""
     names = ("group", "process_group", "pg")
     given = [keyword.value for keyword in call.keywords if keyword.arg in names]
-    given += [one for one in call.args if re.search(r"group|_pg$|^pg$|mesh", tail(one))]
+    given += [
+        argument for argument in call.args if re.search(r"group|_pg$|^pg$|mesh", tail(argument))
+    ]
     return any(
         not (isinstance(expression, ast.Constant) and expression.value is None)
         and tail(expression) != "WORLD"
@@ -1169,7 +1177,9 @@ class Partings:
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         blocks = after.function if isinstance(leaves, ast.Return) else after.passing
         blocks += after.loop if isinstance(leaves, ast.Break) else ()
-        return tuple(event for one in blocks for event in self._reach.block(one, self._function))
+        return tuple(
+            event for block in blocks for event in self._reach.block(block, self._function)
+        )
 
     def _note(
         self,
@@ -1253,10 +1263,10 @@ class Partings:
         """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
         return last_names(
             *(
-                one.test
-                for one in self._function.each(ast.If)
-                if one.lineno <= node.lineno
-                and (leaving(one.body) or node.lineno <= (one.end_lineno or 0))
+                branch.test
+                for branch in self._function.each(ast.If)
+                if branch.lineno <= node.lineno
+                and (leaving(branch.body) or node.lineno <= (branch.end_lineno or 0))
             )
         )
 
@@ -1269,8 +1279,8 @@ class Partings:
     def _agreed_names(self, before: int) -> set[str]:
         """Names whose values went through a collective above a line, or come of such only."""
         found: set[str] = set()
-        above = (one for one in self._function.nodes if getattr(one, "lineno", before) < before)
-        for node in sorted(above, key=lambda one: getattr(one, "lineno", 0)):
+        above = (node for node in self._function.nodes if getattr(node, "lineno", before) < before)
+        for node in sorted(above, key=lambda child: getattr(child, "lineno", 0)):
             if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
                 found |= _ids(*node.args)
             elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
@@ -1286,12 +1296,16 @@ class Partings:
                 AGREES.search(event.shown) and len(event.path) == 2 for event in made
             ):
                 return True
-        names = _ids(value) - {one.func.id for one in calls if isinstance(one.func, ast.Name)}
+        names = _ids(value) - {call.func.id for call in calls if isinstance(call.func, ast.Name)}
         return bool(names) and names <= agreed
 
 
 def _ids(*nodes: ast.AST) -> set[str]:
     """Return the variables in expressions; of an object's own its attribute, ``self.loss``."""
     attributes = parts(ast.Attribute, *nodes)
-    own = {f"self.{one.attr}" for one in attributes if names_of(one.value) == ["self"]}
+    own = {
+        f"self.{attribute.attr}"
+        for attribute in attributes
+        if names_of(attribute.value) == ["self"]
+    }
     return own | {name.id for name in parts(ast.Name, *nodes) if name.id != "self"}
