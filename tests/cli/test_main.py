@@ -55,7 +55,11 @@ if TYPE_CHECKING:
                 ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
                 ("idle_after=0", "idle_after='0' is no positive number", "--set idle_after=30"),
                 ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
-                ("on_hang=kill", "none of report, abort, restart", "--set on_hang=report"),
+                (
+                    "on_hang=kill",
+                    "on_hang='kill' cannot be used (it is none of report",
+                    "--set on_hang=report",
+                ),
             )
         ),
         ("attach --pid x", "'x' is not a valid whole number", "see: hangcheck attach --help"),
