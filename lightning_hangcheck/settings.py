@@ -133,8 +133,7 @@ def read_option(name: str, text: str, said: str = "") -> object:
         why = str(error).partition(" - at")[0]
         kind = next(each.type for each in msgspec.structs.fields(Settings) if each.name == name)
         if get_origin(kind) is Literal:
-            why = "there is no such choice"
-            remedy += f"; the choices are {', '.join(get_args(kind))}"
+            why = f"it is none of {', '.join(get_args(kind))}"
         raise BadUsage(f"{said}={text!r} cannot be used ({why})", remedy) from error
     is_off = name in MAY_BE_OFF and value == 0
     if isinstance(value, float) and not 0 < value < float("inf") and not is_off:

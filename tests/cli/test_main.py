@@ -50,7 +50,11 @@ if TYPE_CHECKING:
                 ("idle_aftr=3", "idle_aftr: there is no such setting", "did you mean idle_after"),
                 ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
                 ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
-                ("on_hang=kill", "on_hang='kill' cannot", "the choices are report, abort, restart"),
+                (
+                    "on_hang=kill",
+                    "on_hang='kill' cannot be used (it is none of report",
+                    "--set on_hang=report",
+                ),
             )
         ),
         ("attach --pid x", "'x' is not a valid whole number", "see: hangcheck attach --help"),
