@@ -113,7 +113,7 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     jobs = []
     for group in groups.values():
         # processes that claim the same rank at one address are two jobs: told by their parents
-        tops = {one.pid: one for one in group}
+        tops = {process.pid: process for process in group}
         for member in group:
             if any(pid in tops for pid in upwards(member.pid, tree)[1:]):
                 del tops[member.pid]
@@ -199,7 +199,7 @@ def look_around() -> Machine:
         elif pid != os.getpid():
             runs[ref] = python, namespace
     of_python = [ref.pid for ref, (python, _) in runs.items() if python]
-    told, lines = environments(of_python), command_lines(of_python)
+    variables, lines = environments(of_python), command_lines(of_python)
     ours: dict[int, int] = {}  # `hangcheck run` and sidecars may carry a launcher's variables
     for ref in runs:
         line = lines.get(ref.pid, [])
@@ -209,7 +209,7 @@ def look_around() -> Machine:
     for ref, (python, namespace) in runs.items():
         if ref.pid in ours:
             continue
-        parent, environment = ref.parent_pid, told.get(ref.pid, {})
+        parent, environment = ref.parent_pid, variables.get(ref.pid, {})
         for _ in ours:  # who started `hangcheck run` started the job
             parent = ours.get(parent, parent)
         one = replace(ref, parent_pid=parent)
@@ -248,18 +248,18 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
     """
     if not all(name in environment for name in STEP_VARIABLES):
         return ()
-    told = processes_of_job(environment)
-    if isinstance(told, Gap):
-        log.once("slurm", f"all processes of this machine are looked at: {told.what}: {told.why}")
+    pids = processes_of_job(environment)
+    if isinstance(pids, Gap):
+        log.once("slurm", f"all processes of this machine are looked at: {pids.what}: {pids.why}")
         return ()
     jobs = group_jobs(machine.processes.values())
-    wanted = [job for job in jobs if any(_belongs(pid, job, machine) for pid in told)]
+    wanted = [job for job in jobs if any(_belongs(pid, job, machine) for pid in pids)]
     if wanted:
         return tuple(wanted)
     job = environment["SLURM_JOB_ID"]
     node = environment.get("SLURMD_NODENAME", "this node")
     raise NoJobFound(
-        f"SLURM job {job} runs {len(told)} processes on {node} besides this step, and none "
+        f"SLURM job {job} runs {len(pids)} processes on {node} besides this step, and none "
         "that we may read carries a rank",
         "see where they are: scontrol listpids; or name a process: hangcheck attach --pid PID",
     )
@@ -276,11 +276,11 @@ def command_of(pid: int) -> str:
 
 
 def _candidate(
-    ref: ProcessRef, told: dict[str, str] | Gap, *, python: bool, namespace: str
+    ref: ProcessRef, variables: dict[str, str] | Gap, *, python: bool, namespace: str
 ) -> Candidate:
     """Tell what a process may be, by the environment of its start and the one that it has now."""
     pid = ref.pid
-    environment, unseen, joined = {} if isinstance(told, Gap) else told, None, False
+    environment, unseen, joined = {} if isinstance(variables, Gap) else variables, None, False
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
     torch = python and not numbered and has_loaded(pid, TORCH)
     if torch:

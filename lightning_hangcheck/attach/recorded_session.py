@@ -73,16 +73,16 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
 
     def find() -> RecordedSession:
         folder, newest_s = None, 0.0
-        told = environments(pids)
-        for environment in told.values():
+        variables = environments(pids)
+        for environment in variables.values():
             if not isinstance(environment, Gap) and environment.get(SESSION_VARIABLE):
                 folder = Path(environment[SESSION_VARIABLE])
                 break
         users: set[int] = set()
-        for pid in told if folder is None else ():
+        for pid in variables if folder is None else ():
             with suppress(OSError):
                 users.add(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116 - no real path
-        wanted = {f"{pid}.page" for pid in told}
+        wanted = {f"{pid}.page" for pid in variables}
         for user_id in users:  # else that session of this user with the newest page of any
             for page in sessions_folder(user_id).glob("*/pages/*.page"):
                 with suppress(OSError):

@@ -84,17 +84,19 @@ def merge_runs(
         with suppress(NoAnswer):  # that it does not answer is said when it is read
             below += within(PART_LIMIT_S, partial(folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
-    told: dict[RunFolder, RunRecord | None] = dict.fromkeys(folders)
+    run_records: dict[RunFolder, RunRecord | None] = dict.fromkeys(folders)
     for folder in folders:  # who the ranks were; without run.json the verdict still stands
         with suppress(NoAnswer):
             file = folder.run_file
-            told[folder] = within(PART_LIMIT_S, partial(read_fact, file, RunRecord, EVIDENCE_BYTES))
-    records = [one for one in told.values() if one is not None]
+            run_records[folder] = within(
+                PART_LIMIT_S, partial(read_fact, file, RunRecord, EVIDENCE_BYTES)
+            )
+    records = [record for record in run_records.values() if record is not None]
     rounds = joined_rounds(records)
     nodes: dict[RunFolder, NodeCase] = {}
     refused: list[UnreadableRun] = []
     left_out: list[Gap] = []
-    for folder in told:
+    for folder in run_records:
         empty = False
         try:
             case, gaps = within(READING_LIMIT_S, partial(newest_case, folder))
@@ -123,8 +125,8 @@ def merge_runs(
         raise UnreadableRun(f"{first.args[0]}{rest}", first.remedy)
     newest = rounds[-1] if rounds else Round()
     of_files = sorted(
-        (one for one in nodes if nodes[one].case.left is not None),
-        key=lambda one: nodes[one].case.taken_at,
+        (node for node in nodes if nodes[node].case.left is not None),
+        key=lambda node: nodes[node].case.taken_at,
     )
     for folder in of_files if len(of_files) < len(nodes) else of_files[:-1]:
         del nodes[folder]
@@ -132,9 +134,9 @@ def merge_runs(
         remedy = "name these files: hangcheck postmortem PATH..."
         left_out.append(Gap(what, None, why, "saved_evidence", remedy))
     cases = list(nodes.values())
-    before = [one for one in nodes if _is_before(nodes[one], cases, told[one], newest)]
+    before = [node for node in nodes if _is_before(nodes[node], cases, run_records[node], newest)]
     before = before if len(before) < len(cases) else []
-    joined = merge_cases([nodes[one] for one in nodes if one not in before], merged.run_id)
+    joined = merge_cases([nodes[node] for node in nodes if node not in before], merged.run_id)
     history = [
         Gap(
             f"run folder {folder.path}",
@@ -197,7 +199,7 @@ def _is_before(
         return node.case.taken_at < own[newest.number].started_at
     if record is not None and record.meeting:
         return True
-    later = [one.case for one in nodes if one.case.run.round > node.case.run.round]
+    later = [other.case for other in nodes if other.case.run.round > node.case.run.round]
     elsewhere = {view.rank for case in later for view in case.ranks if view.pid is not None}
     world_size = max((case.run.world_size for case in later), default=0)
     ours = [view.rank for view in node.case.ranks if view.pid is not None]
@@ -406,9 +408,11 @@ def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once
             answers = dict(zip(hosts, asked, strict=True))
         finally:
             given_up.set()  # after Ctrl-C nobody waits for the rest; else all have answered
-    told = {host: message for host, message in answers.items() if isinstance(message, HostMessage)}
+    messages = {
+        host: message for host, message in answers.items() if isinstance(message, HostMessage)
+    }
     silent = tuple(gap for gap in answers.values() if isinstance(gap, Gap))
-    if not told:
+    if not messages:
         named = [f"{gap.what}: {gap.why}" for gap in silent[:MOST_NAMED]]
         more = len(silent) - len(named)
         rest = [f"and {more} more"] if more else []
@@ -417,16 +421,18 @@ def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once
             silent[0].remedy or "name the hosts on which its ranks run",
         )
     merged = merge_cases(
-        [NodeCase(host, message.case) for host, message in told.items()], folder.run_id
+        [NodeCase(host, message.case) for host, message in messages.items()], folder.run_id
     )
     case = replace(merged, gaps=(*merged.gaps, *silent))
     verdict = judge(case)
-    ranks = tuple(rank for message in told.values() for rank in message.ranks)
+    ranks = tuple(rank for message in messages.values() for rank in message.ranks)
     return Joined(
         case=case,
         verdict=verdict,
         kept=save_run(case, verdict, ranks, folder),
         silent=silent,
-        said=tuple((host, sentence) for host, message in told.items() for sentence in message.said),
-        hang_stands=any(message.hang_stands for message in told.values()),
+        said=tuple(
+            (host, sentence) for host, message in messages.items() for sentence in message.said
+        ),
+        hang_stands=any(message.hang_stands for message in messages.values()),
     )

@@ -144,7 +144,7 @@ def attach(
         kept = save_run(case, verdict, ranks, folder)
         show(verdict_text.render(case, verdict, kept_in(kept)))
     watch = watch_over(recorded.session) if recorded.session is not None else None
-    said = tuple(_beside_it(case, verdict, watch))
+    said = tuple(_asides(case, verdict, watch))
     stands = watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
     if folder is None:
         message = several_nodes.HostMessage(case=case, ranks=ranks, said=said, hang_stands=stands)
@@ -189,7 +189,7 @@ def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
     )
 
 
-def _beside_it(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[str]:
+def _asides(case: Case, verdict: Verdict, watch: Watch | None) -> Iterator[str]:
     """Say what is kept back of the job's output, and who watches it, what that found and when."""
     if (kept := kept_output(case, verdict)) is not None:
         yield kept

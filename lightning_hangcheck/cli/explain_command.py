@@ -73,8 +73,8 @@ def render(cause: Cause) -> str:
         *labelled("what", known.explanation, MOST),
         *(labelled("seen by", known.recognised, MOST) if known.recognised else []),
     ]
-    told = "A verdict shows only what fits, with the words in capitals filled in."
-    lines += labelled("do", told, 1)
+    heading = "A verdict shows only what fits, with the words in capitals filled in."
+    lines += labelled("do", heading, 1)
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""

@@ -9,7 +9,7 @@ import click
 from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.cli.options import run_dir_option
 from lightning_hangcheck.cli.showing import exit_code_of, kept_in, say, show
-from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used
 
@@ -26,8 +26,8 @@ Examples:
 def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
     """Join what attach or run wrote on several nodes into one verdict.
 
-    Exit code 0 if no hang was found, 3 if the job hangs, 2 if no folder can be used. One that
-    cannot is named and left out, and so are files, such as the ledger in hangcheck_runs/.
+    Exit code 0 if no hang was found, 3 if the job hangs, 4 if no folder holds a job, 2 if one is
+    not there. Folders without a job are named and left out, and so are files.
     """
     files = [name for name in folders if Path(name).is_file()]
     for name in files:
@@ -40,7 +40,12 @@ def merge(folders: tuple[str, ...], run_dir: str | None) -> int:
         )
     folder = name_run_folder(run_dir)
     refuse_used(folder)
-    merged = merge_runs(folders, folder)
+    try:
+        merged = merge_runs(folders, folder)
+    except UnreadableRun as error:
+        if all(Path(name).is_dir() for name in folders):
+            raise NoJobFound(str(error.args[0]), error.remedy) from error
+        raise
     show(verdict_text.render(merged.case, merged.verdict, kept_in(merged.kept)))
     for gap in merged.left_out:
         say(f"left out: {gap.reason}")

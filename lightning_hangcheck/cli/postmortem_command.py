@@ -73,7 +73,7 @@ def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
     if verdict.culprits:
         certain = CERTAIN.get(verdict.certainty or "", "")
         who = f"{name_ranks(verdict.culprits)}{f' ({certain})' if certain else ''}"
-    elif guess := next((one.text for one in verdict.evidence if one.kind == "guess"), ""):
+    elif guess := next((item.text for item in verdict.evidence if item.kind == "guess"), ""):
         who = f"nobody is proven to be at fault; {guess}"
     elif calm:
         who = "nobody: nothing wrong is seen"
@@ -106,7 +106,7 @@ def _what_was_read(left: LeftBehind) -> Iterator[str]:
     whys: dict[str, list[str]] = {}
     for out in left.left_out:
         whys.setdefault(out.why, []).append(out.path)
-    for why, paths in sorted(whys.items(), key=lambda one: -len(one[1]))[:MOST_KINDS]:
+    for why, paths in sorted(whys.items(), key=lambda group: -len(group[1]))[:MOST_KINDS]:
         more = f" and {len(paths) - 1} more" if len(paths) > 1 else ""
         yield from labelled("left out", f"{paths[0]}{more}: {why}", most=2)
 

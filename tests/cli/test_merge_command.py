@@ -35,9 +35,9 @@ def nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return ["node0-run", "node1-run"]
 
 
-def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+def refused(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
     """The one line with which a merge is refused."""
-    assert invoke(["merge", *arguments]) == 2
+    assert invoke(["merge", *arguments]) == code
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
@@ -115,7 +115,7 @@ def test_folders_of_which_none_can_be_used_are_refused(
 ) -> None:
     spoiled("node0-run", how)
     spoiled("node1-run", how)
-    said = refused(capsys, *nodes)
+    said = refused(capsys, *nodes, code=4)
     assert SPOILED[how].replace("node1", "node0").split(";")[0] in said
     assert "(and none of 1 more can be used)" in said
 
