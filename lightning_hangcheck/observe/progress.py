@@ -137,7 +137,7 @@ class Progress:
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
         """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
-        for name in ("last_progress_ns", "last_told_ns", "_active_ns", "_new_ns"):
+        for name in ("last_progress_ns", "last_reported_ns", "_active_ns", "_new_ns"):
             setattr(self, name, min(getattr(self, name) + lapse_ns, now_ns))
         self._processor = None
 

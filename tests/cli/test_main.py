@@ -295,7 +295,7 @@ def test_a_closed_output_stays_closed_for_the_command(tmp_path: Path) -> None:
         ("explain rank_diverged", 0),
         ("explain --agent", 0),
         ("attach --pid 999999999", 4),
-        ("merge run", 2),
+        ("merge run", 4),
         ("run --run-dir new -- true", 0),
     ],
 )
