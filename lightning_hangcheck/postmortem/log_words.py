@@ -222,7 +222,7 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _call(fact: LogFact, _: str, around: Around) -> Facts:
-    """Read from where a timed-out operation was called, by torch's flight recorder."""
+    """Read where a timed-out operation was called from, by torch's flight recorder."""
     rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
     frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
     others = (frame for frame in frames if "/torch/" not in frame.file)

@@ -1,10 +1,10 @@
 """Reads logs of any launcher into facts: reads gigabytes in pieces, and trusts no line.
 
 Supported are one file per rank (the rank in its name), all ranks in one file, and the prefixes of
-torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun
---tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray (``(Actor
-pid=7)``) and hangcheck's own lines (``[R3/8]``). A line may have several prefixes. Lines may be
-interleaved, of any length, and end in carriage returns, as in progress bars.
+torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``),
+``mpirun --tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray
+(``(Actor pid=7)``) and hangcheck's own lines (``[R3/8]``). A line may have several prefixes. Lines
+may be interleaved, of any length, and end in carriage returns, as in progress bars.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MOST_OF_A_KIND = 2_000
 """Facts that are kept of one kind; in a log full of them the first say the most."""
 ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
 MOST_OF_RANKS = 20_000
-"""The same for the kinds of which each rank has some."""
+"""Facts that are kept of the kinds of which each rank has some."""
 MOST_BELOW = 400_000
 """Lines that are read after other lines, in total: ranks may write between each other's lines."""
 MOST_BARS = 40
@@ -322,7 +322,7 @@ class _Reader:
             trail.step = int(step[1])
         else:
             return True
-        if not (section and section["raised"]):  # else the rank continued
+        if not (section and section["raised"]):  # the rank continued
             trail.raised = None
         return True
 

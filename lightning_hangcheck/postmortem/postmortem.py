@@ -221,8 +221,7 @@ def case_of(left: Left, run_id: str) -> Case:
 
 
 def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
-    """Separate torchrun's last attempt, by its folders ``attempt_1``, from files of earlier
-    ones."""
+    """Separate torchrun's last attempt, by folders ``attempt_1``, from files of earlier ones."""
     found = [ATTEMPT.match(text.log.file) for text in texts]
     last: dict[str, int] = {}
     for one in filter(None, found):
@@ -233,7 +232,7 @@ def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
 
 
 def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
-    """Make the view of a rank. A saved stack is of a stuck job, but not said to be since when."""
+    """Make the view of a rank. A saved stack is of a stuck job; it does not say since when."""
     flight = dump.flight if dump is not None else None
     if stack is None:
         return RankView(rank=rank, flight=flight)

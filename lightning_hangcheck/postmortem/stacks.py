@@ -2,9 +2,9 @@
 
 Files are recognised by content, not by name: py-spy (text and ``--json``), faulthandler (also the
 answers of torch's debug handler and worker server), gdb's ``py-bt``, and pystack. A file may hold
-several processes one after the other. A line before each may name its rank (``Rank 3:``, ``====
-rank 3 ====``, the headings of torch's debug page), or each line has a launcher's prefix. Source
-lines, arguments and native calls are skipped.
+several processes one after the other. A line before each may name its rank (``Rank 3:``,
+``==== rank 3 ====``, the headings of torch's debug page), or each line has a launcher's prefix.
+Source lines, arguments and native calls are skipped.
 """
 
 from __future__ import annotations
@@ -229,8 +229,7 @@ class _Scan:
         process.current, process.frames = following, []
 
     def _close(self, key: int | None) -> None:
-        """Keep a process, its main thread first: by its name, its id, or the module that it
-        runs."""
+        """Keep a process, its main thread first: by its name, its id, or the module that runs."""
         now = self.open.pop(key, None)
         if now is None:
             return
