@@ -37,8 +37,7 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
     """Do work in its own process, which costs 2 ms; `NoAnswerFromStorage` after the time limit.
 
     A late process stays for ten minutes. Import what the work needs beforehand: if another thread
-    is importing the same module, the fork gets a copy of its lock. Results and exceptions must be
-    picklable.
+    is importing the same module, the fork gets a copy of its lock. Pickle must carry the result.
     """
     import pickle  # before the fork; here, as ranks never need it and save 3 ms
 

@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 Stand = Literal["open", "ended", "before", "unknown", "missing"]
-"""State of a rank at an operation: in it, through it, not entered, not shown by the rank's record,
-or no record."""
+"""A rank's state at an operation: in it, through it, before it, not in its record, or without a
+record."""
 STANDS_IN_WORDS: dict[Stand, str] = {
     "ended": "ended on",
     "before": "not entered by",
@@ -76,8 +76,7 @@ class Head(NamedTuple):
     """The oldest open operation or message of a rank.
 
     Attributes:
-        seq: Number of the operation in the group; of a message, its number among this rank's
-            messages.
+        seq: Number of the operation in the group; of a message, among this rank's messages there.
         message: None for an operation in which all members meet.
     """
 
@@ -281,7 +280,9 @@ class _Search:
         absent.ranks.update(ranks)
 
     def _younger(self, rank: int) -> None:
-        """If no record tells of those that a rank waits for, a younger operation may have ended."""
+        """If nothing is known of the ranks it waits for, find a younger operation that ended on
+        others.
+        """
         for record in self.board.flights[rank].groups:
             for entry in record.entries:
                 if entry.seq > self.board.through[rank, record.group]:

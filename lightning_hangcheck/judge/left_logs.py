@@ -454,7 +454,7 @@ def behind(book: LogBook) -> LeftFinding | None:
 def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupState]) -> bool:
     """Whether more than one number shows that ``late`` is behind, not the others one call too far.
 
-    The others entered at least two more operations; or, if clocks agree, their last lines are
+    The others entered two or more later operations; or, if clocks agree, their last lines are
     later.
     """
     if any((state.enqueued or 0) >= (state.seq or 0) + 2 for state in inside):

@@ -78,8 +78,7 @@ class LeftFinding(Finding, frozen=True, kw_only=True):
     Attributes:
         culprits: Empty if the files prove a fault, but not of which rank.
         kind: Kind of verdict.
-        certainty: Of the culprits; `guess` names none, and the evidence says which ranks are
-            guessed.
+        certainty: Of the culprits; `guess` names none, and the evidence has the guess.
         graph: Who waits for whom.
         states: What each rank did, as far as known.
         place: The user's line from which the first culprit called its last operation.
@@ -125,8 +124,7 @@ class LogBook:
     Attributes:
         waiting: Ranks that reported a time-out.
         heard: Ranks with at least one line.
-        words: The last line of each rank: the latest if times are comparable, else the first one
-            read.
+        words: The last line of each rank: the latest if times are comparable, else the first read.
         trails: How far each rank came; of several files, the one written last.
         clocks_agree: Whether times may be compared.
         groups: For each group name, the states of its members by their numbers in the group.

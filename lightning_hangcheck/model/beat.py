@@ -24,8 +24,7 @@ class StepTimes(Struct, frozen=True, array_like=True):
         steps: Number of timed steps: only some of the steps that end within milliseconds, else all.
         loader_s: Waiting for the next batch, until it is on its device.
         forward_s: From then until backward begins; only the rank's own work.
-        rest_s: Backward, optimizer and callbacks; in a distributed job also waiting for other
-            ranks.
+        rest_s: Backward, optimizer and callbacks; in a distributed job also waiting for others.
     """
 
     steps: int = 0
@@ -75,8 +74,7 @@ class OpenSection(Struct, frozen=True):
 
     Attributes:
         item: Of a tracked loop, the number of its current item, from 1; None for all else.
-        goes_on_after_s: Seconds after which a guard ends the wait in it and the program continues;
-            None without a guard.
+        goes_on_after_s: Seconds after which a guard ends the wait in it; None without a guard.
         in_main_thread: Entered by the thread that trains, mostly the main one. Otherwise it does
             not show where the rank is.
     """
@@ -126,16 +124,15 @@ class Beat(Struct, frozen=True, kw_only=True):
         phase: Phase that the rank last reported.
         sections: Open sections of all threads, oldest first.
         save: None before the first save, if nothing was loaded either.
-        pulse_ns: Monotonic time at which a Python thread of the process last ran. If it is far in
-            the past while the process is alive, something keeps the interpreter lock. 0 if no such
-            thread was started.
+        pulse_ns: Monotonic time at which a Python thread of the process last ran; 0 without such a
+            thread. If it is far in the past, something keeps the interpreter lock of a live
+            process.
         ending: ``raised`` after an exception left the program or a Lightning stage, and no further
-            stage or step came; ``finished`` after the interpreter began to exit without an
-            exception.
+            stage or step came; ``finished`` once the interpreter exits without one.
         last_words: Type, message and place of that exception, redacted, in one line.
         training: In which thread it trains; if ``over``, ``ending`` says how training ended.
-        announced: Number that its parent gave it, if any: which of the parent's ranks it will be if
-            it joins.
+        announced: Its number among the ranks that its parent starts, in case it joins, if the
+            parent gave one.
         membership: Whether it is in a process group, as far as torch reported.
         handled_signals: Numbers of signals (of timers, of a child's end, and those that programs
             send) with a Python handler that is not a training framework's. None until reported.

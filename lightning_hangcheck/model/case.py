@@ -20,21 +20,19 @@ class CodeNote(Struct, frozen=True, kw_only=True):
 
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
-        condition_of_most: The condition holds for all ranks but one, so it explains nothing about a
-            rank there.
+        condition_of_most: It holds for all ranks but one, so it does not explain why a rank is
+            there.
         skipped_under: A test that holds for one rank, which then leaves the block before the line.
         loops: First and last lines of the loops of its function around the line, outermost first,
             without loops that only wait.
         branches: First and last lines of the blocks of its function in which the line runs only if
             a test says so; what follows ``if ...: return`` is such a block, too.
         branch_tests: The tests of these blocks, one each, in readable words.
-        with_until: Last line of a ``with`` that begins at the line: its exit shows at its
-            beginning.
+        with_until: Last line of a ``with`` that begins here: its exit shows at its beginning.
         caught: Exceptions that the innermost loop around the line catches elsewhere, to continue.
-        awaits: The line waits for the end of something started before, or is in a loop that asks
-            for it.
-        after_backward: Its function, or each pass of a loop around it, has called ``backward``
-            before the line.
+        awaits: It waits for the end of something started before, or is in a loop that asks for
+            that.
+        after_backward: Its function, or each pass of its loop, called ``backward`` before the line.
         collectives_ahead: Whether its function calls collectives from the line on, itself or
             through functions of the same file; None if unknown.
     """
@@ -136,10 +134,9 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
         exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
             unseen.
         memory_kills: Processes that the kernel killed for lack of memory while we watched the rank.
-        memory_kills_scope: Where these were counted: in its ``control group``, or on the
-            ``machine``.
-        met: Members of the group of its last collective; empty if that was the group of all ranks,
-            or is unknown.
+        memory_kills_scope: Where these were: in its ``control group``, or on the ``machine``.
+        met: Members of the group of its last collective; empty if unknown, or the group of all
+            ranks.
         met_at: Frames from which it called that collective, outermost first.
     """
 
@@ -193,8 +190,7 @@ class Spent(Struct, frozen=True, kw_only=True):
         phases: Longest first.
         saves: Number of successful saves.
         unsaved_s: Seconds since the last save or load of a checkpoint was seen, or since the first
-            step if there was neither; exact to one polling interval. None if nobody watched by
-            then.
+            step if there was none; exact to one polling interval. None if nobody watched.
         steps: Steps made from the first step seen to the last one.
         training_s: Seconds between these two steps.
         epoch_s: Mean seconds of an epoch; None before one was seen from beginning to end.
@@ -222,14 +218,12 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
         pid: None if the rank never had a process on a node that we see.
         rivals: Other processes that claim to be this rank.
         store_port: Port of the store that the ranks share, by its launcher; None if unknown.
-        silent_for_s: Seconds since its last progress, by its page or, without a page, as seen from
-            outside.
+        silent_for_s: Seconds since its last progress, by its page or else as seen from outside.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
             ``silent_for_s``; the silence that counts for an idle rank.
         nothing_new_for_s: Seconds since it last did something new: beat, moved bytes, or was in a
             function where it had not been seen. It may run through its code all the while.
-        goes_round: Since then its main thread was seen at several lines, or to run Python or to nap
-            at one.
+        goes_round: Since then its main thread was at several lines, or ran Python or napped at one.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
             the kernel's scheduler; None if not asked or not known.
         stopped_for_s: Seconds for which its watcher saw it stopped without a break; None if it is
@@ -240,8 +234,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
             does now is unknown. 0 if the node reports.
         steps: Newest steps as its watcher saw them, oldest first, each exact to one polling
             interval; empty if the rank does not show its steps.
-        step_sums: Sums of its step times at moments of the run, oldest first; the newest are on its
-            page.
+        step_sums: Sums of its step times during the run, oldest first; the newest are on its page.
     """
 
     rank: int

@@ -29,7 +29,7 @@ job's ranks report about themselves, ``rank`` a process without a rank or a rank
 class Gap(Struct, frozen=True):
     """What could not be seen, and why, as in `model.verdict.Gap`.
 
-    ``remedy`` is what would make it visible, in one clause; empty if nothing does, or ``why`` says
+    ``remedy``, one clause, is what would make it visible; empty if nothing does, or ``why`` says
     it.
     """
 
@@ -71,17 +71,16 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A thread's calls, outermost first.
 
     Attributes:
-        tid: Kernel id of the thread, in the main thread the pid; None if the source does not have
-            it.
+        tid: The kernel's number, in the main thread the pid; None if the source does not have it.
         ident: Python's identifier of the thread, with which torch's record names the thread that
             entered an operation; 0 if the source does not have it.
         active: The sampler's own guess that it was running, not waiting.
         owns_gil: It held the interpreter lock.
         takes_lock: The line of its innermost frame takes a lock: ``with lock:`` or ``.acquire(``.
         holds_lock: A call further out on the same stack is inside the ``with`` block of the same
-            lock that the innermost call takes.
-        held_by: Kernel id of the one other thread inside the ``with`` block of the same lock; None
-            if unknown.
+            lock.
+        held_by: Kernel id of the one other thread inside a ``with`` of the same lock; None if
+            unknown.
         joined: Kernel id of the thread whose end it waits for; None if unknown.
         bystander: By its source, nothing that it still runs releases a lock or brings news: only
             its own end could end another thread's wait.
@@ -108,8 +107,8 @@ class ThreadStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
 class ProcessStack(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """All Python threads of one process at one moment; the training thread first, if known.
 
-    That is mostly the main thread; see `look.threads`. ``from_file``: somebody saved the stack of a
-    stuck job.
+    That is mostly the main thread; see `look.threads`. ``from_file``: somebody saved it of a stuck
+    job.
     """
 
     pid: int
@@ -124,7 +123,7 @@ class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         program: Its name, from /proc/PID/comm.
         cpu_s: User plus system time so far, seconds; shows whether a process outside the job works.
-        moved_bytes: Read and written so far, likewise; 0 where not permitted.
+        moved_bytes: Bytes read and written so far, likewise; 0 if not permitted.
         host: Host on which it runs, if that is not the waiter's.
     """
 
@@ -149,7 +148,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
             others say what the descriptor is.
         name: Path of a file; ``ADDR:PORT`` of a socket's remote end; ``pipe:[INODE]``; the pid of a
             child; the address of a futex; ``memory:[DEVICE:INODE]``, or a path that any program may
-            open. Empty where it could not be read.
+            open. Empty if it could not be read.
         holders: Processes that could end the wait, as far as known: the one that holds the lock,
             has the other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: its maker is known to be gone, and the waiter polls for ever.
@@ -182,8 +181,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_s: User plus system time so far, seconds, at the kernel's tick (usually 10 ms).
         turns: How often it was given a processor so far; None for all but the main thread, and if
             the kernel does not count (CONFIG_SCHED_INFO).
-        queued_s: Seconds that it was ready and waited for a processor so far; known if ``turns``
-            is.
+        queued_s: Seconds that it was ready and waited for a processor; known if ``turns`` is.
         wchan: Kernel function it sleeps in; empty when running or not shown.
         syscall: Number of the system call it is in; None if it is running, or if not permitted.
         arguments: First six arguments of that call.
@@ -232,8 +230,7 @@ class AddressReach(Struct, frozen=True, array_like=True):
     Attributes:
         heard_s: Seconds since anything came from the address, data or an acknowledgement.
         unanswered: Connections that repeat sent data, as no acknowledgement comes.
-        unanswered_s: Longest time for which one of these has had no acknowledgement; 0 if there is
-            none.
+        unanswered_s: Longest time for which one of these had no acknowledgement; 0 if none.
     """
 
     address: str
@@ -246,8 +243,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
     """The kernel's view of one process.
 
     Attributes:
-        started_ticks: Field 22 of /proc/PID/stat; together with the pid it identifies a process for
-            ever.
+        started_ticks: Field 22 of /proc/PID/stat; with the pid it identifies a process for ever.
         read_bytes: Bytes that passed through read-like calls so far (rchar); None if not permitted.
         written_bytes: Likewise for writing (wchar).
         network_bytes: Bytes that its TCP connections received and had acknowledged so far; None if
@@ -263,7 +259,7 @@ class ProcessState(Struct, frozen=True, kw_only=True):
         catches_alarm: It handles SIGALRM, with which programs end what takes too long.
         polls: A thread of a library in it polls without end, by design: that thread is left out,
             and its processor time is not in ``cpu_s``.
-        threads: The training thread first, mostly the main one; at most 256, the rest counted in
+        threads: The training thread first, mostly the main one; at most 256, then
             ``threads_left_out``.
     """
 

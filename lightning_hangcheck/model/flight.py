@@ -64,8 +64,8 @@ class Message(Struct, frozen=True, kw_only=True):
     """A send to another rank or a receive from it, as NCCL's record has it.
 
     Attributes:
-        seq: Number among this rank's messages in the group, unknown to the other end; messages of
-            one batch share it.
+        seq: Its number among this rank's messages in the group; equal within a batch, and unknown
+            to the other end.
         away: Global rank of the other end minus this rank's: equal for ranks in the same situation.
         retired: It has ended on this rank. The messages of a batch end with it.
     """
@@ -88,11 +88,9 @@ class CollectiveRecord(Struct, frozen=True, kw_only=True):
         on_device: Its operations run on a GPU, asynchronously: the rank is ahead of them.
         last_enqueued: Number of the newest operation that this rank entered.
         last_completed: Number up to which all operations have ended on this rank.
-        entries: The newest operations, oldest first; empty if the rank is a member that has entered
-            none.
+        entries: The newest operations, oldest first; empty if the rank has entered none.
         messages: Sends and receives that are kept, oldest first; numbered apart from operations.
-        limit_s: Seconds after which the backend ends a rank whose operation does not end; 0 if not
-            reported.
+        limit_s: Seconds after which the backend ends a rank with an open operation; 0 if unknown.
     """
 
     group: str
@@ -122,8 +120,7 @@ class GroupRun(Struct, frozen=True, array_like=True):
         first: First member of the first group.
         step: Distance from there to the first member of the next group.
         name: Of the first group.
-        name_step: Difference between successive names, which are then numbers; 0 if all have one
-            name.
+        name_step: Difference between successive names, if they are numbers; 0 if all have one.
     """
 
     first: int

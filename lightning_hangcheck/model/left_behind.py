@@ -19,7 +19,7 @@ FactKind = Literal[
     "heartbeat",  # torch's watchdog thread itself was stuck
     "gil",  # the interpreter lock was not free while the process ended
     "fatal",  # native code of torch ended its process by a fatal line
-    "desync",  # torch's report of who is behind
+    "desync",  # torch's report of which ranks are behind
     "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective differs from another's
     "sizes",  # gloo: a message of another size than expected
     "barrier_echo",  # a rank reached a monitored barrier and lost rank 0 in it
@@ -61,9 +61,9 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         line: Its number in the file, from 1.
         rank: Global rank of the writer; None if unknown.
         group_rank: Its number within ``group``; of an exit, the local rank that ended.
-        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
-            only numbered, such as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
-            Empty if not named.
+        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``; empty if not
+            named. A group that is only numbered, such as ``PG 5`` of torch 2.2 and 2.3, has that
+            number on one rank only.
         seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came; of
             an exit, the process of the launcher that reports it at once.
         op: Operation, as torch or NCCL names it.

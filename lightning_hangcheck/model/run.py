@@ -74,7 +74,7 @@ class NodePlace(Struct, frozen=True, kw_only=True):
         host: Host of the store that the first node's launcher serves, as is ``port``; empty if it
             serves none.
         ranks: Number of ranks there; 0 if unknown.
-        job: Names the job for all its nodes; empty where the store alone does.
+        job: Names the job for all its nodes; empty if the store alone does.
         machines: Number of machines of these nodes, if each of several tasks of a machine counts as
             a node; 0 if each node is a machine of its own.
         first: Address of the first node; empty if unknown.
@@ -95,7 +95,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
 
     Attributes:
         job: Names the job for all processes that keep it here; empty if a command of ours keeps it.
-        versions: Of Python and of the distributions installed beside this package.
+        versions: Versions of Python and of the distributions installed with this package.
         world_size: Of the last round; ``ranks`` likewise.
         rounds: Each start of the job's ranks, the first one first.
         ended_at: None while it runs.

@@ -130,7 +130,7 @@ MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("rendezvous", (MAKING, DISTRIBUTED)),
     ("model_load", (_words("from"), _words("config"), MODEL)),
 )
-"""The first row counts of which every set shares a word with the name."""
+"""The first row decides in which every set shares a word with the name."""
 SUBJECTS: dict[Phase, frozenset[str]] = {
     "tokenizer": TOKENIZER,
     "logger_init": LOGGER,

@@ -1,8 +1,7 @@
 """Walks files and folders, and opens each file within limits.
 
 Others wrote these files: a pickle that would run code, a FIFO, a link that leads in a circle, a
-gigabyte of zeros in a megabyte of gzip. Each is reported in one sentence and does not affect other
-files.
+gigabyte of zeros in a megabyte of gzip. Each is reported in a sentence, and affects no other file.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ KEYS = (b"pg_config", b"record_id", b"profiling_name", b"collective_seq_id")
 LARGEST_RECORD = 256 * 1024 * 1024
 MOST_ENTRIES = 100_000
 MOST_OPEN, MOST_ENDED = 2_000, 64
-"""Entries that are kept; of the ended ones, the newest and one of each group are enough."""
+"""Limits on entries that are kept: open ones, and ended ones (also the newest of each group)."""
 MOST_TENSORS, MOST_DIMENSIONS, MOST_CALLS = 64, 16, 64
 SHORT_NS = 20 * 60 * NANOSECONDS
 """In one incident ranks end their work within this time, or twice the job's own time limit."""
@@ -51,7 +51,7 @@ class Dump(Struct, frozen=True, kw_only=True):
         world: Members of the job's default group; empty if it is not named.
         numbers: Number of the newest operation in each group.
         first_ns: When the oldest listed operation was entered; 0 if none is listed.
-        last_ns: The same of the newest.
+        last_ns: When the newest listed operation was entered; likewise.
         timeout_ns: The job's own time limit for an operation.
     """
 

@@ -2,8 +2,7 @@
 
 The table `WORDS` has each needle, what a line with it is about, and how its numbers are read. The
 texts come from the sources of torch 1.13 to 2.15, NCCL 2.10 to 2.28, SLURM 19 to 25 and Linux 4 to
-6. Each needle begins with a character that is rare in logs, so that one regular expression finds
-them all at 100 MB/s.
+6. Each needle begins with a rare character, so that one regular expression finds all at 100 MB/s.
 """
 
 from __future__ import annotations
@@ -177,7 +176,7 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
         needed: Each match is a fact.
         others: Patterns that may be missing.
         lines: How many lines to search, from this one on, if the line itself has no match.
-        until: How the message ends. If a line lacks it, a terminal broke the line: the next are
+        until: How the message ends. A line without it was broken by a terminal: the next are
             joined.
     """
     first, *more = (re.compile(pattern) for pattern in (needed, *others))

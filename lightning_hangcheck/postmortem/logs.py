@@ -424,8 +424,7 @@ def _last_restart(facts: Sequence[LogFact]) -> int:
     """Return the index of the fact before the last round of the job; -1 if there is only one round.
 
     A launcher reports a restart. Or torchrun reported more failures, one at once in each round,
-    than it wrote summaries, one at its end. Launchers of several nodes may have the same number in
-    a log.
+    than summaries, one at its end. Launchers of several nodes may have the same number in a log.
     """
     told: dict[int, list[int]] = defaultdict(list)
     for at, fact in enumerate(facts):

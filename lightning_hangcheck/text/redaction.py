@@ -30,10 +30,9 @@ _WEAK = re.compile(
 # alone, these have other meanings too: a key of a dictionary, the working folder, a pattern
 _AMBIGUOUS_ALONE = frozenset({"key", "keys", "pwd", "pat", "sig", "signature"})
 _SIGNATURES = ("sig", "signature")
-"""Secret in a signed address, which opens what it names; not secret as that of a function."""
+"""Secret in a signed address, as it gives access; not secret as the signature of a function."""
 _SECRET_IN_NUMBERS = frozenset({"access", "api", "auth", "bearer", "hf", "refresh", "secret"})
-# words before a token of a vocabulary, a pass over data and a key of a table; seldom needed, so
-# compiled on use
+# words before a token of a vocabulary, a pass over data, a key of a table; compiled on rare use
 _ORDINARY_BEFORE = {
     "token": (
         r"bos|eos|pad|unk|mask|sep|cls|bot|eot|image|video|audio|special|next|first|last|stop"
