@@ -280,9 +280,7 @@ class _Search:
         absent.ranks.update(ranks)
 
     def _younger(self, rank: int) -> None:
-        """If nothing is known of the ranks it waits for, find a younger operation that ended on
-        others.
-        """
+        """Find a younger open operation of the rank that is proven to have ended on other ranks."""
         for record in self.board.flights[rank].groups:
             for entry in record.entries:
                 if entry.seq > self.board.through[rank, record.group]:
