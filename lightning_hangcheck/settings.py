@@ -131,7 +131,7 @@ def read_option(name: str, text: str, said: str = "") -> object:
         value: object = getattr(msgspec.convert(given, Settings, strict=False), name)
     except msgspec.ValidationError as error:
         why = str(error).partition(" - at")[0]
-        kind = next(one.type for one in msgspec.structs.fields(Settings) if one.name == name)
+        kind = next(each.type for each in msgspec.structs.fields(Settings) if each.name == name)
         if get_origin(kind) is Literal:
             why, remedy = "there is no such choice", f"write {' or '.join(get_args(kind))}"
         raise BadUsage(f"{said}={text!r} cannot be used ({why})", remedy) from error

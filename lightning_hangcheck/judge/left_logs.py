@@ -121,7 +121,7 @@ def killed(book: LogBook) -> LeftFinding | None:
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        aspect = next((one for word, one in ENDS if word in reason), "")
+        aspect = next((ended for word, ended in ENDS if word in reason), "")
         who = fact.ranks if is_rank else ()
         return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
@@ -175,8 +175,8 @@ def own_failures(book: LogBook) -> list[LogFact]:
 
 def waited_for_others(fact: LogFact) -> bool:
     """Whether an exception says that its rank waited for others in vain."""
-    named = [one[1] for one in OF_OTHERS.finditer(fact.error)]
-    others = any(one is None or int(one) != fact.rank for one in named)
+    named = [match[1] for match in OF_OTHERS.finditer(fact.error)]
+    others = any(rank is None or int(rank) != fact.rank for rank in named)
     return others and WAITED.search(fact.error) is not None
 
 
@@ -215,10 +215,10 @@ def raised(book: LogBook) -> LeftFinding | None:
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
     if in_vain:
-        guessed = {int(one) for fact in early for one in OF_OTHERS.findall(fact.error) if one}
+        guessed = {int(rank) for fact in early for rank in OF_OTHERS.findall(fact.error) if rank}
     said = " ".join(fact.error for fact in early)
-    told = (row for row in OF_ERRORS if any(word in said for word in row[0]))
-    _, cause, aspect = next(told, ((), "process_dead", "raised"))
+    rows = (row for row in OF_ERRORS if any(word in said for word in row[0]))
+    _, cause, aspect = next(rows, ((), "process_dead", "raised"))
     if cause == "memory_pressure":
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
     elif early[0].kind == "exit" and early[0].code is None:
@@ -303,7 +303,7 @@ def unlike_timeouts(book: LogBook) -> LeftFinding | None:
             contents = {state.number: state.content for state in states}
             if len(set(contents.values())) < 2 or _nearly(state.sizes for state in states):
                 continue
-            if name.startswith("PG ") and any(one.rank != one.number for one in states):
+            if name.startswith("PG ") and any(state.rank != state.number for state in states):
                 continue  # each rank numbers its own groups: these may be several
             least = max(book.world * (name == "default"), *(number + 1 for number in contents))
             odd, cause, text = _apart(contents, states, least)
@@ -631,7 +631,7 @@ def left_first(book: LogBook) -> LeftFinding | None:
     """Most ranks lost connections, or were ended with the others: the few others went first."""
     lost = set(known(fact.rank for fact in book.of("peer_lost", "network")))
     exits = {fact.rank: fact for fact in book.of("exit") if fact.rank is not None}
-    first = book.heard - lost - {rank for rank, one in exits.items() if one.code == -15}
+    first = book.heard - lost - {rank for rank, end in exits.items() if end.code == -15}
     failed = book.waiting | set(known(fact.rank for fact in book.of("exception", "fatal")))
     few = 0 < len(first) * 2 < book.world == len(book.heard)
     if not few or not lost or first & failed:
@@ -689,15 +689,15 @@ def find_in_logs(book: LogBook) -> LeftFinding | None:
         waited = fact.kind == "call" or (fact.op and in_vain)
         if fact.place and waited:
             callers[f"{fact.op} {fact.place}"] += known([fact.rank])
-    told = [
+    also = [
         f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out: {call}"
         for call, ranks in list(callers.items())[:3]
     ]
     if not found.culprits:  # nothing shows whose it is, and whether it was caught
         failed = [fact for fact in own_failures(book) if fact.rank is None]
-        told += [
+        also += [
             f"before that a rank that is not named wrote: {redact_text(fact.error)[:110]}"
             for fact in failed[:1]
             if book.before_timeouts(fact)
         ]
-    return replace(found, sentence="; ".join((found.sentence, *told)))
+    return replace(found, sentence="; ".join((found.sentence, *also)))

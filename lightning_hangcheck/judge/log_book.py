@@ -134,7 +134,7 @@ class LogBook:
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups([fact for one in readings for fact in _not_survived(one.facts)]):
+        for fact in _with_groups([fact for log in readings for fact in _not_survived(log.facts)]):
             self.by_kind[fact.kind].append(fact)
         waits = self.of("timeout", "status", "call")
         self.waiting = set(known(wait.rank for wait in waits))
@@ -215,10 +215,12 @@ class LogBook:
         last = self.words.get(fact.rank) if fact.rank is not None else None
         if last is None or last.file != fact.file or last.line <= fact.line:
             return False
-        if any(one.error.startswith(last.text[:60]) for one in self.of("exception")):
+        if any(raised.error.startswith(last.text[:60]) for raised in self.of("exception")):
             return False
         others = (word for rank, word in self.words.items() if rank != fact.rank)
-        return _without_numbers(last.text) in {_without_numbers(one.text) for one in others} - {""}
+        return _without_numbers(last.text) in {_without_numbers(word.text) for word in others} - {
+            ""
+        }
 
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last lines of ranks, if known."""
@@ -442,16 +444,19 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
         return None
 
     passed = {
-        one.checkpoint: f"CHECKPOINT {one.checkpoint}: {_shown(one.passed)}" for one in trails
+        trail.checkpoint: f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
+        for trail in trails
     }
     passed[0] = "no checkpoint"
-    if finding := _behind(book, {one.rank: one.checkpoint for one in trails}, passed.__getitem__):
+    if finding := _behind(
+        book, {trail.rank: trail.checkpoint for trail in trails}, passed.__getitem__
+    ):
         return finding
     if finding := _in_calls(book, trails):
         return finding
     if book.of("finished"):
         return None
-    steps = {one.rank: one.step for one in trails if one.step is not None}
+    steps = {trail.rank: trail.step for trail in trails if trail.step is not None}
     if len(steps) == len(trails) and (finding := _behind(book, steps, "step {}".format)):
         return finding
     if finding := _silent_first(book, trails):

@@ -308,7 +308,7 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
     calls = filter(None, map(_PYTHON_CALL.match, lines[:end]))
     frames = [Frame(row["function"], row["file"], int(row["line"])) for row in calls]
-    op = next((one.function for one in frames if one.file.endswith(COLLECTIVES)), "")
+    op = next((call.function for call in frames if call.file.endswith(COLLECTIVES)), "")
     place = within(users_place(frames))
     return [replace(fact, text=message, error=message, op=op, place=place)]
 

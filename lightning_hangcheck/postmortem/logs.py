@@ -227,12 +227,12 @@ class _Reader:
                 if b"?" not in tag and not _TELLING.search(rest):  # only the newest counts
                     plain[tag][_STEP_IN.search(rest) is not None] = at, line
                     continue
-                for one in sorted(plain.pop(tag, {}).values()):
-                    self._own(text, *one)
+                for spot in sorted(plain.pop(tag, {}).values()):
+                    self._own(text, *spot)
                 if self._own(text, at, line):
                     newest_own = line
-        for one in sorted({one for told in plain.values() for one in told.values()}):
-            self._own(text, *one)
+        for spot in sorted({spot for spots in plain.values() for spot in spots.values()}):
+            self._own(text, *spot)
         self._bars(text, raw, end)
         self._last_words(text, raw, end)
 
@@ -265,9 +265,9 @@ class _Reader:
                 if marked and raw.startswith(mark):
                     found.append(raw[len(mark) :].decode("utf-8", "replace"))
                 elif not marked:
-                    one = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
-                    if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
-                        found.append(one.text)
+                    other = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
+                    if (other.rank, other.label) in ((writer.rank, writer.label), (None, None)):
+                        found.append(other.text)
                 at = end + 1
             return found
 
@@ -426,13 +426,13 @@ def _last_restart(facts: Sequence[LogFact]) -> int:
     A launcher reports a restart. Or torchrun reported more failures, one at once in each round,
     than summaries, one at its end. Launchers of several nodes may have the same number in a log.
     """
-    told: dict[int, list[int]] = defaultdict(list)
+    reported: dict[int, list[int]] = defaultdict(list)
     for at, fact in enumerate(facts):
         if fact.kind == "exit" and fact.seq is not None:
-            told[fact.seq].append(at)
+            reported[fact.seq].append(at)
     summaries = sum(fact.kind == "summary" for fact in facts)
-    ends = max(1, summaries // max(1, len(told)))
-    starts = [failures[-ends - 1] for failures in told.values() if len(failures) > ends]
+    ends = max(1, summaries // max(1, len(reported)))
+    starts = [failures[-ends - 1] for failures in reported.values() if len(failures) > ends]
     starts += [at for at, fact in enumerate(facts) if fact.kind == "restart"]
     return max(starts, default=-1)
 

@@ -224,9 +224,9 @@ def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
     """Separate torchrun's last attempt, by folders ``attempt_1``, from files of earlier ones."""
     found = [ATTEMPT.match(text.log.file) for text in texts]
     last: dict[str, int] = {}
-    for one in filter(None, found):
-        last[one[1]] = max(int(one[2]), last.get(one[1], 0))
-    is_last = [one is None or int(one[2]) == last[one[1]] for one in found]
+    for match in filter(None, found):
+        last[match[1]] = max(int(match[2]), last.get(match[1], 0))
+    is_last = [match is None or int(match[2]) == last[match[1]] for match in found]
     earlier = [text.log.file for text, kept in zip(texts, is_last, strict=True) if not kept]
     return [text for text, kept in zip(texts, is_last, strict=True) if kept], earlier
 
