@@ -4,7 +4,7 @@
 
 - The rank that reports a time-out first is not at fault for that, nor is a rank that reports none.
 - torchrun's "root cause" is the first process to end. Exit code 1 says nothing, -9 and -11 do.
-  SIGABRT, SIGSEGV, broken pipes and heartbeat kills after a time-out are its consequences.
+  SIGABRT, SIGSEGV, broken pipes and heartbeat kills after a time-out follow from it.
 - ``[Rank 3]`` is a number within a group. Numbers of different groups are not compared.
 - A rank with fewer operations entered is not behind if all ranks are in the one that does not end.
 - A rank whose last operation is N-1 may be inside the call of N: torch counts it only afterwards.

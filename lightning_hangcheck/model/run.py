@@ -71,8 +71,8 @@ class NodePlace(Struct, frozen=True, kw_only=True):
     Attributes:
         number: 0 is the first node.
         nnodes: Number of nodes; 0 if unknown.
-        host: Host of the store that the first node's launcher serves, as is ``port``; empty if it
-            serves none.
+        host: Host, with ``port``, of the store that the first node's launcher serves; empty if
+            none.
         ranks: Number of ranks there; 0 if unknown.
         job: Names the job for all its nodes; empty if the store alone does.
         machines: Number of machines of these nodes, if each of several tasks of a machine counts as
