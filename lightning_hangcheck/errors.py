@@ -8,13 +8,13 @@ class HangcheckError(Exception):
 
     Attributes:
         remedy: What to do now, in one clause.
-        exit_code: What the command line ends with.
+        exit_code: Exit code of the command line.
     """
 
     exit_code = 2
 
     def __init__(self, message: str, remedy: str, *more: str) -> None:
-        super().__init__(message, remedy, *more)  # all that it is made of, so that pickle can
+        super().__init__(message, remedy, *more)  # all arguments, for pickle
         self.remedy = remedy
 
     def __str__(self) -> str:
@@ -44,9 +44,9 @@ class NoJobFound(HangcheckError):
 
 
 class MeetingFailed(HangcheckError):
-    """Ranks that should have met at a named point did not, or the work done there failed.
+    """Ranks did not meet at a named point, or the work done there failed.
 
-    ``details`` has where the ranks stand that did not come, in lines; empty where nothing tells.
+    ``details`` lists where the missing ranks are, in lines; empty if unknown.
     """
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:

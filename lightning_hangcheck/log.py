@@ -1,8 +1,8 @@
-"""What we say on standard error. Nothing of ours waits until somebody reads it.
+"""Writes messages to standard error; no process of ours waits for a reader.
 
-A pipe whose reader pauses, or a terminal stopped with Ctrl-S, blocks whoever writes to it. So a
-rank leaves out what standard error does not take at once. `hangcheck run` and the sidecar write
-from a thread of their own, which may wait.
+A pipe whose reader pauses, or a terminal stopped with Ctrl-S, blocks its writers. So a rank drops
+what standard error does not take at once. `hangcheck run` and the sidecar write in a thread of
+their own, which may wait.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from lightning_hangcheck.text.shown import one_line
 
 STDERR = 2
 LAST_WORDS_S = 1.0
-"""Time at the end of a process of ours for what it has said, where nobody reads it."""
+"""Seconds that a process of ours waits at its end for a reader of its messages."""
 MOST_WAITING = 100
-"""Texts kept while nobody reads: lines, and reports of some 5 KB each."""
+"""Texts that are kept while nobody reads: lines, and reports of some 5 KB each."""
 
 _said: set[str] = set()
 _lock = threading.Lock()
@@ -30,7 +30,7 @@ _writer: _Writer | None = None
 
 
 def _forget_in_child() -> None:
-    """Another thread may have held the lock at the fork, and the writer is not in the child."""
+    """Another thread may have held the lock at the fork, and the child has no writer thread."""
     global _lock, _writer
     _lock, _writer = threading.Lock(), None
 
@@ -39,10 +39,10 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def once(key: str, sentence: str) -> None:
-    """Say what happened and what to do, the first time that this process meets the trouble ``key``.
+    """Report what happened and what to do, once per process for each trouble ``key``.
 
-    One write(2) a line, so lines of several processes never mix; secrets are hidden. Where standard
-    error does not take it, it may be said again.
+    A line is one write(2), so lines of several processes never mix; secrets are hidden. A line that
+    standard error did not take may be reported again.
     """
     with _lock:
         if key in _said:
@@ -53,21 +53,21 @@ def once(key: str, sentence: str) -> None:
 
 
 def say(text: str) -> bool:
-    """Say a text in one write; whether it was written, or is kept until it can be."""
+    """Write a text in one write, or queue it; return whether either succeeded."""
     data = f"{text.rstrip()}\n".encode(errors="replace")
     return write_at_once(data) if _writer is None else _writer.add(data)
 
 
 def write_at_once(data: bytes) -> bool:
-    """Write to standard error unless that would take time; whether it was written.
+    """Write to standard error unless that would take time; return whether it was written.
 
     A pipe or a terminal is opened anew, because O_NONBLOCK on the descriptor of standard error
-    would hold for all processes that share it. A file has no reader, and its place is shared.
+    would hold for all processes that share it. A file has no reader, and its position is shared.
     """
     try:
         if stat.S_ISREG(os.fstat(STDERR).st_mode):
             return os.write(STDERR, data) > 0
-        with suppress(OSError):  # a socket, or the terminal of another user: asked before instead
+        with suppress(OSError):  # a socket, or another user's terminal: poll before instead
             flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
             descriptor = os.open(f"/proc/self/fd/{STDERR}", flags)
             try:
@@ -79,12 +79,12 @@ def write_at_once(data: bytes) -> bool:
         ready = select.poll()  # one per call: two threads must not use the same one
         ready.register(STDERR, select.POLLOUT)
         return bool(ready.poll(0)) and os.write(STDERR, data) > 0
-    except OSError:  # closed or full: there is nowhere left to say it
+    except OSError:  # closed or full: there is nowhere left to report it
         return False
 
 
 def start_writer() -> None:
-    """Have a thread write what this process says from now on; for processes of our own.
+    """Start a thread that writes all messages of this process from now on; not for ranks.
 
     It takes none of the signals that this process waits for.
     """
@@ -99,13 +99,13 @@ def start_writer() -> None:
 
 
 def finish(time_limit_s: float) -> None:
-    """Wait until all that was said is written, at most so many seconds."""
+    """Wait until all messages are written, at most ``time_limit_s`` seconds."""
     if _writer is not None:
         _writer.finish(time_limit_s)
 
 
 class _Writer:
-    """A daemon thread: one that waits for a reader does not keep this process from ending."""
+    """A daemon thread: its wait for a reader does not keep this process from ending."""
 
     def __init__(self) -> None:
         self._texts: queue.SimpleQueue[bytes] = queue.SimpleQueue()
@@ -139,7 +139,7 @@ class _Writer:
 
 
 def _write_all(data: bytes) -> None:
-    """Wait as long as it takes; somebody else may have made standard error non-blocking."""
+    """Write everything, however long it takes; others may have made stderr non-blocking."""
     while data:
         try:
             data = data[os.write(STDERR, data) :]

@@ -1,7 +1,7 @@
-"""Every setting with its default; docs/settings.md says what each does.
+"""All settings with their defaults; docs/settings.md explains each.
 
-A setting ``idle_after`` is set by ``HANGCHECK_IDLE_AFTER`` or ``--set idle_after=60``; those that
-most jobs need are options of their own, too (`cli.options`).
+A setting ``idle_after`` is set by ``HANGCHECK_IDLE_AFTER`` or ``--set idle_after=60``. Settings
+that most jobs need have options of their own, too (`cli.options`).
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
-"""Variable with a secret, so it is no option; see `nodes.places.sealed_place`."""
+"""Variable with a secret, so it is no option; `watch.among_nodes` reads it."""
 LEAST_SECRET = 16
-"""Characters of it: `openssl rand -hex 16` has twice as many."""
+"""Characters that the secret must have: `openssl rand -hex 16` writes twice as many."""
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 LoggerFailure = Literal["raise", "offline", "none"]
 
 
 class Settings(Limits, frozen=True, kw_only=True):
-    """All settings of a job, those of the patience table included."""
+    """All settings of a job, including those of the patience table."""
 
     patience: float = 1.0
     slow_after: float = 180.0
@@ -65,16 +65,16 @@ EXAMPLES = {
     "nodes_dir": "/shared/meet",
     "nodes_port": "29511",
 }
-"""A value to write where the default is none."""
+"""Values to show as an example if the default is none."""
 MAY_BE_OFF = frozenset({"slow_after"})
-"""Durations of which 0 means never."""
+"""Durations for which 0 means never."""
 OFF = ("0", "none", "off")
 
 VARIABLES = frozenset(PREFIX + name.upper() for name in NAMES)
-"""Of all settings. Other variables with our prefix are what our processes tell each other."""
+"""Variables of all settings. Other variables with our prefix pass facts between our processes."""
 
 ONLY_OF_RUN = frozenset(PREFIX + name for name in ("NOTIFY", "ON_HANG_EXEC"))
-"""Of options that `hangcheck run` keeps to itself: they may hold secrets."""
+"""Variables of options that `hangcheck run` does not pass on: they may hold secrets."""
 
 
 def from_environment(
@@ -82,14 +82,14 @@ def from_environment(
 ) -> Settings:
     """Read the settings that the environment names.
 
-    BadUsage for a value that is not of its kind. With ``on_refusal``, which is told of each of
-    these, its default serves instead.
+    BadUsage for an invalid value. With ``on_refusal``, that is called for each invalid value
+    instead, and the default is used.
     """
     values: dict[str, Any] = {}
     for name in NAMES:
         text = environment.get(PREFIX + name.upper())
         try:
-            if text:  # only then: reading the kinds of all settings takes a rank some milliseconds
+            if text:  # only then: reading the types of all settings takes a rank some milliseconds
                 values[name] = read_option(name, text)
         except BadUsage as refusal:
             if on_refusal is None:
@@ -99,7 +99,7 @@ def from_environment(
 
 
 def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
-    """Read what ``--set NAME=VALUE`` was given, several times; BadUsage where one is none."""
+    """Read the ``NAME=VALUE`` of each ``--set``; BadUsage if one is invalid."""
     values: dict[str, object] = {}
     for assignment in assignments:
         name, parted, text = assignment.partition("=")
@@ -109,7 +109,7 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
                 f"--set {assignment} has no value", "write for example --set idle_after=60"
             )
         if known not in NAMES:
-            from difflib import get_close_matches  # a rank does not ask
+            from difflib import get_close_matches  # ranks do not need it
 
             near = get_close_matches(known, NAMES, n=3, cutoff=0.5)
             way_out = f"did you mean {' or '.join(near)}?" if near else "see docs/settings.md"
@@ -119,7 +119,7 @@ def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
 
 
 def read_option(name: str, text: str, said: str = "") -> object:
-    """Convert one setting's text to its value; BadUsage where it is not of the setting's kind."""
+    """Convert one setting's text to its value; BadUsage if it is not of the setting's type."""
     said, default = said or f"{PREFIX}{name.upper()}", getattr(DEFAULTS, name)
     known = f"{default:g}" if isinstance(default, float) else _text(default)
     remedy = f"write for example {said}={EXAMPLES.get(name, known)}"
@@ -148,7 +148,7 @@ def _text(value: object) -> str:
 def environment_with(environment: Mapping[str, str], settings: Settings) -> dict[str, str]:
     """Return an environment in which every setting is as given, whatever it was before.
 
-    So all processes of a job read the same values, and each reads one that can be used.
+    So all processes of a job read the same values, and all values are valid.
     """
     ours = VARIABLES | ONLY_OF_RUN
     kept = {name: value for name, value in environment.items() if name not in ours}

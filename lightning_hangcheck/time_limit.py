@@ -1,6 +1,6 @@
-"""Work that may fail or block.
+"""Runs work that may fail or block.
 
-A probe that fails becomes a `Gap`; work that blocks is left behind after its time limit.
+A probe that fails becomes a `Gap`; work that blocks is abandoned after its time limit.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ Looked = tuple[Fact | None, tuple[Gap, ...]]
 
 MOST_LEFT_BEHIND = 16
 """A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
-blocks every reader, so there is a bound to how many we send after each other."""
+blocks every reader, so the number of readers is limited."""
 MOST_OF_ONE = 3
-"""Readers that one process may keep, whose memory is locked: it costs its own places only."""
-OF_MANY = -1  # No process: the places of readers that go through many of them
-MOST_TARGETS = 32  # Processes that may keep readers: 64 threads at most, whatever happens
+"""Readers that one process with locked memory may keep; other processes' places stay free."""
+OF_MANY = -1  # No process: the places of readers of many processes
+MOST_TARGETS = 32  # Processes that may keep readers at the same time
 READING_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
-"""Of a run's folder, and of one file in it: only a disk that does not answer takes so long, such
-as a dead network file system."""
+"""Limits for a run's folder, and for one file in it: only storage that does not answer takes so
+long, such as a dead network file system."""
 _taken: dict[int | None, int] = {}
 _taking = threading.Lock()
 
 
 class NoAnswer(Exception):
-    """A piece of work was not done within its time limit and was left behind, or never begun."""
+    """Work did not end within its time limit and was abandoned, or never began."""
 
 
 class Unseen(Exception):
-    """What a probe looks for cannot be seen: why, and what would show it; no full stops."""
+    """A probe cannot see its object: why, and what would make it visible; no full stops."""
 
     def __init__(self, why: str, remedy: str = "") -> None:
         super().__init__(why)
@@ -48,23 +48,23 @@ class Unseen(Exception):
 
 
 def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact]) -> Looked[Fact]:
-    """Run a probe that may fail in any way: its fact, or a gap that says why there is none."""
+    """Run a probe that may fail in any way; return its fact, or a gap that says why it failed."""
     try:
         return probe(), ()
     except Unseen as error:
         why, remedy = error.why, error.remedy
-    except Exception as error:  # noqa: BLE001 - whatever a look does wrong, the watcher looks on
+    except Exception as error:  # noqa: BLE001 - a failing probe must not stop the watcher
         why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
     return None, (Gap(what, rank, why, kind, remedy),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
-    """Run work that may block in the kernel where no signal ends it, in a thread of its own.
+    """Run work in its own thread, as it may block in the kernel where no signal ends it.
 
-    The thread is a daemon: one that never comes back does not keep this process from ending. What
-    the work raises is raised here; `NoAnswer` where it took longer, or earlier ones have not come
-    back yet, or the machine gives no further thread. ``of``: the process whose memory is read. It
-    has its own few places: one that is locked leaves those of all others free.
+    The thread is a daemon, so that it does not keep this process from ending. What the work raises
+    is raised here. `NoAnswer` if the work took longer, earlier work is still blocked, or no thread
+    can be started. ``of`` is the process whose memory is read. Each process has its own few places,
+    so that a locked process does not use up those of others.
     """
     with _taking:
         taken = _taken.get(of, 0)
@@ -108,10 +108,10 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 def each_within(
     time_limit_s: float, work: Callable[[int], Fact], pids: Iterable[int]
 ) -> dict[int, Fact | Exception]:
-    """Do the same short work for many processes: one thread for all, not one for each of them.
+    """Do the same short work for many processes, in one thread for all.
 
-    Only where that does not come to its end in time, the rest is done by a thread for each, within
-    the limit of each. Returns what it brought, or raised, in the order of the processes.
+    If that thread is late, the rest is done in a thread for each process, with its own limit.
+    Returns what the work returned or raised, in the order of the processes.
     """
     wanted = list(dict.fromkeys(pids))
     found: dict[int, Fact | Exception] = {}
@@ -120,7 +120,7 @@ def each_within(
     def note(pid: int, do: Callable[[], Fact]) -> None:
         try:
             found[pid] = do()
-        except Exception as error:  # noqa: BLE001 - whoever asked tells errors apart
+        except Exception as error:  # noqa: BLE001 - the caller distinguishes errors
             found[pid] = error
 
     def go_through_all() -> None:
@@ -138,7 +138,7 @@ def each_within(
 
 
 def _begin_anew_in_child() -> None:
-    """Another thread may have held the lock at the fork; none that blocks is in the child."""
+    """Another thread may have held the lock at the fork; blocked threads are not in the child."""
     global _taking
     _taking = threading.Lock()
     _taken.clear()

@@ -1,7 +1,7 @@
-"""Work on storage that may never answer, done by a process that nobody waits for.
+"""Works on storage that may never answer, in a process for which nobody waits.
 
-A thread that writes to a file system that stalls is in state D: no signal ends it, and a process
-with such a thread cannot end either. So whoever must end on time lets another process touch it.
+A thread that writes to a stalled file system is in state D: no signal ends the thread, and its
+process cannot end either. So a process that must end on time lets another process touch it.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ if TYPE_CHECKING:
 Fact = TypeVar("Fact")
 CHUNK = 65_536
 NAME = "hangcheck-apart"
-"""Of such a process, as the kernel shows it: at most 15 bytes. Its command line is its parent's."""
+"""Name of such a process in the kernel, at most 15 bytes. Its command line is its parent's."""
 
 
 LEFT_FOR_S = 600
-"""Late work may still end. A fork of a process with threads may have a copy of a lock that nobody
-gives back: it would stay for ever."""
+"""Late work may still end. But a fork of a process with threads may have a copy of a lock that
+nobody releases, and would stay for ever."""
 
 
 class NoAnswerFromStorage(Exception):
-    """The storage did not answer in time; the work goes on without us, or has failed silently."""
+    """The storage did not answer in time; the work continues without us, or failed silently."""
 
 
 def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
-    """Do work in a process of its own, about 2 ms; `NoAnswerFromStorage` where it takes longer.
+    """Do work in its own process, which costs 2 ms; `NoAnswerFromStorage` after the time limit.
 
-    One that is late stays for ten minutes. What it imports should be imported already: another
-    thread that imports the same just then has a lock, of which the fork would get a copy. What it
-    returns or raises, pickle must carry.
+    A late process stays for ten minutes. Import what the work needs beforehand: if another thread
+    is importing the same module, the fork gets a copy of its lock. Pickle must carry the result.
     """
-    import pickle  # before the fork; a rank never asks, and does not pay these 3 ms
+    import pickle  # before the fork; here, as ranks never need it and save 3 ms
 
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # from Python 3.12 on: of several threads a fork copies one. Ours does this work, and ends
+        # Python 3.12 warns that a fork copies one thread of several; this one works, and ends
         warnings.simplefilter("ignore", DeprecationWarning)
         child = os.fork()
     if child == 0:
@@ -70,7 +69,7 @@ def apart(time_limit_s: float, work: Callable[[], Fact]) -> Fact:
 
 
 def is_apart(pid: int) -> bool:
-    """Whether a process is one that does such work: none of a job's, wherever it was adopted."""
+    """Whether a process does such work; it belongs to no job, whoever adopted it."""
     try:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").rstrip("\n") == NAME
     except OSError:
@@ -78,16 +77,16 @@ def is_apart(pid: int) -> bool:
 
 
 def _become_orphan(writer: int, work: Callable[[], object]) -> None:
-    """In the fork: leave the work to an orphan, which init collects whenever it comes to an end."""
+    """In the fork: leave the work to an orphan, which init collects when it ends."""
     try:
-        with suppress(OSError):  # before the fork: whoever meets the orphan knows it at once
+        with suppress(OSError):  # before the fork: the orphan has its name from its start
             Path("/proc/self/comm").write_text(NAME)
         if os.fork() == 0:
             os.setsid()
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM])
             signal.alarm(LEFT_FOR_S)
-            let_go_of_streams()  # and all else that others may wait to see closed
+            let_go_of_streams()  # and all else that others wait to see closed
             os.closerange(3, writer)
             os.closerange(writer + 1, os.sysconf("SC_OPEN_MAX"))
             try:
@@ -102,7 +101,7 @@ def _become_orphan(writer: int, work: Callable[[], object]) -> None:
 
 
 def let_go_of_streams() -> None:
-    """Put nothing in the place of the standard streams: others may read them to their end."""
+    """Replace the standard streams by /dev/null: others may read them to their end."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for stream in range(3):
         os.dup2(nothing, stream)

@@ -1,7 +1,7 @@
-"""Files that others can reach: opened, written and decoded so that nobody is harmed.
+"""Opens, writes and decodes files that others can reach, so that nobody is harmed.
 
 A reader never sees half a file. Nothing is written through a link, and a folder or file of another
-user is refused. Bytes become facts in one place, with a sentence where they cannot.
+user is refused. Bytes that cannot be decoded raise an error with a remedy.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-FACT_BYTES = 1024 * 1024  # Of a session's small files, which have hundreds of bytes
+FACT_BYTES = 1024 * 1024  # Limit for a session's small files, which have hundreds of bytes
 EVIDENCE_BYTES = 256 * 1024 * 1024
-"""Of a run folder's files: ten times the largest case that was recorded (22 kB a rank), for 1,024
+"""Limit for a run folder's files: ten times the largest recorded case (22 kB per rank), for 1,024
 ranks."""
 _ROOT = 0
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
@@ -36,19 +36,19 @@ _KINDS = {
     stat.S_IFSOCK: "a socket",
 }
 _REFUSED = {errno.ELOOP: "a symbolic link", errno.ENXIO: "a socket or device"}
-"""What open(2) means by these; the second also where a device is not there."""
+"""Meaning of these errors of open(2); the second also means a missing device."""
 
 
 class UnusableFile(OSError):
-    """It is there, but nothing that we read; ``strerror`` says what it is."""
+    """The path exists but is not a file that we read; ``strerror`` says what it is."""
 
 
 def open_owned(path: Path) -> int:
     """Open a file of ours for reading, without ever waiting for another process.
 
-    It must be a regular file, no link, and belong to this user, to root, or to the owner of the
-    folder that it lies in: whoever may read a colleague's run folder, or a copy, may report it.
-    Else `UnusableFile`; the caller closes the descriptor.
+    It must be a regular file, no link, and belong to this user, to root, or to the owner of its
+    folder: who may read a colleague's run folder, or a copy, may report it. Otherwise
+    `UnusableFile`. The caller closes the descriptor.
     """
     descriptor, found = _open_regular(path, os.O_NOFOLLOW)
     try:
@@ -62,12 +62,12 @@ def open_owned(path: Path) -> int:
 
 
 def read_owned(path: Path, largest: int = FACT_BYTES) -> bytes:
-    """Read a whole file of ours; raises as `open_owned`, and where it is larger."""
+    """Read a whole file of ours; raises as `open_owned`, and if the file is too large."""
     return _whole(open_owned(path), path, largest)
 
 
 def read_end_owned(path: Path, largest: int) -> tuple[bytes, int]:
-    """Read the last bytes of a file of ours that grows, and how many were left out before them."""
+    """Read the last bytes of a growing file of ours; return also how many come before them."""
     with os.fdopen(open_owned(path), "rb") as file:
         left_out = max(0, os.fstat(file.fileno()).st_size - largest)
         file.seek(left_out)
@@ -109,16 +109,16 @@ def _whole(descriptor: int, path: Path, largest: int) -> bytes:
 
 PRIVATE_FOLDER = 0o700
 PRIVATE_FILE = 0o600
-FOR_ALL = 0o644  # What other programs of the machine shall read, under whatever user they run
+FOR_ALL = 0o644  # For files that programs of any user of the machine read
 NEW_FILE = os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-"""To open a file that was not there before, neither as a file nor as a link."""
+"""Opens a file only if its path did not exist, neither as a file nor as a link."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NOT_OWNERS = stat.S_IRWXG | stat.S_IRWXO
 _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
-    """Write to a temporary name beside the file, then rename; an `OSError` leaves the old file."""
+    """Write to a temporary file beside it, then rename; on `OSError` the old file stays."""
     temporary = temporary_name(path)
     descriptor = os.open(temporary, os.O_WRONLY | NEW_FILE, mode)
     try:
@@ -131,12 +131,12 @@ def write_atomically(path: Path, data: bytes, mode: int = PRIVATE_FILE) -> None:
 
 
 def temporary_name(path: Path) -> Path:
-    """Return a name in the same folder that nobody has, on whichever node, and nobody can guess."""
+    """Return a name in the same folder that no process on any node has, and nobody can guess."""
     return path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
 
 
 def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
-    """Create a file unless it exists, and return what it holds: of several writers one wins."""
+    """Create a file unless it exists, and return its content: of several writers one wins."""
     temporary = temporary_name(path)
     write_atomically(temporary, data)
     try:
@@ -149,9 +149,9 @@ def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
 
 
 def open_for_append(path: Path) -> int:
-    """Open a file of ours to read it and to append, or create it; the caller closes it.
+    """Open or create a file of ours to read it and to append; the caller closes it.
 
-    PermissionError where it is no regular file, has another name too, or belongs to somebody else.
+    PermissionError if it is not a regular file, has another name too, or belongs to somebody else.
     """
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, PRIVATE_FILE)
@@ -159,7 +159,7 @@ def open_for_append(path: Path) -> int:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
             raise _refused(path, "it is no file of its own; remove it")
-        # its folder was found to be ours, and the owner that it shows is the one that we have there
+        # the folder is known to be ours, so its owner is our number on that file system
         if found.st_uid != path.parent.stat().st_uid:
             raise _refused(path, f"it belongs to user id {found.st_uid}; remove it")
     except OSError:
@@ -169,11 +169,11 @@ def open_for_append(path: Path) -> int:
 
 
 def make_private_folder(path: Path, parts: Collection[str] | None = None) -> None:
-    """Make a folder and its parents; the folder itself is for its owner alone, also an older one.
+    """Make a folder and its parents; the folder itself becomes private, even if it existed.
 
-    ``parts`` may be in it if it is there already. A folder with other things in it is in use for
-    something else: it keeps its mode, and is refused where others may write. PermissionError where
-    it is a link, belongs to somebody else, or is shared with others.
+    An existing folder may contain ``parts``. A folder with other entries has another use: its mode
+    stays, and it is refused if others may write to it. PermissionError if it is a link, belongs to
+    somebody else, or is shared with others.
     """
     with suppress(FileExistsError):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True)
@@ -199,7 +199,7 @@ def make_private_folder(path: Path, parts: Collection[str] | None = None) -> Non
 
 
 def _owner_of_new(folder: int) -> int | None:
-    """Who we are in that folder: file systems of other machines may know us by another number."""
+    """Return our user id in that folder: other machines' file systems may use another number."""
     name = f".hangcheck-{os.urandom(4).hex()}"
     try:
         os.mkdir(name, PRIVATE_FOLDER, dir_fd=folder)
@@ -220,7 +220,7 @@ SCHEMA_VERSION = 1
 
 
 def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
-    """Decode a fact; `UnreadableRun` where the bytes are none, or of another schema version."""
+    """Decode a fact; `UnreadableRun` if the bytes are no fact or of another schema version."""
     try:
         version = json_decoder(_Versioned).decode(data).schema_version
         if version != SCHEMA_VERSION:
@@ -236,7 +236,7 @@ def decode(data: bytes, kind: type[Fact], source: str) -> Fact:
 
 
 def read_fact(file: Path, kind: type[Fact], most: int = FACT_BYTES) -> Fact | None:
-    """Read a fact that another process wrote; None where there is none that can be read."""
+    """Read a fact that another process wrote; None if there is none that can be read."""
     try:
         return decode(read_owned(file, most), kind, str(file))
     except (OSError, UnreadableRun):
@@ -244,7 +244,7 @@ def read_fact(file: Path, kind: type[Fact], most: int = FACT_BYTES) -> Fact | No
 
 
 def unreadable(path: Path, error: OSError) -> UnreadableRun:
-    """Say why a file of a run cannot be read, and the way out."""
+    """Return the error that a file of a run cannot be read, with its remedy."""
     wrong = isinstance(error, (UnusableFile, IsADirectoryError))
     remedy = "remove it" if wrong else "read it as the user who made it"
     return UnreadableRun(
@@ -257,15 +257,15 @@ class _Versioned(msgspec.Struct):
 
 
 def reserve(descriptor: int, size: int) -> mmap.mmap:
-    """Map an open file of zeros; `OSError` where there is no room for it."""
+    """Map an open file of zeros; `OSError` if there is no room for it."""
     os.posix_fallocate(descriptor, 0, size)
     return mmap.mmap(descriptor, size)
 
 
 def reserve_file(path: Path, size: int) -> mmap.mmap:
-    """Make a file that only this user may read, and its folder, and map it.
+    """Make a file that only this user may read, and its folder, and map the file.
 
-    Without room for it, which is an `OSError`, there is an empty one.
+    `OSError` if there is no room; then the file is empty.
     """
     make_private_folder(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW

@@ -1,13 +1,16 @@
-"""Who held a job up that is gone, by the flight records that its ranks left behind. Pure.
+"""Finds who held up a job that is gone, from the flight records of its ranks. Pure.
 
-A GPU does its operations in order, so each rank's *oldest open* one tells where it stands. From
-there the waits are followed: a member that has not come, or stands in an older operation of
-another group, is waited for. They end at a rank with nothing open (it is in its own code), at one
-whose operation has ended on others (its GPU, driver or transport), at members that have all come to
-one operation (the transport between them, blame nobody), or at a rank without a dump (unknown).
+A GPU runs its operations in order, so the *oldest open* operation of a rank shows where the rank
+is. From there the waits are followed: a rank waits for members that have not entered its operation,
+or are in an older operation of another group. The waits end at:
 
-What a dump does not list may have ended. Numbers are compared within one group only, and those of
-messages not at all, but where a group has two members: both ends count them alike there.
+- a rank with nothing open: it is in its own code;
+- a rank whose operation has ended on others: its GPU, driver or transport;
+- an operation that all members have entered: the transport between them, and nobody is blamed;
+- a rank without a dump: unknown.
+
+An operation that a dump does not list may have ended. Numbers are compared only within one group.
+Numbers of messages are compared only in groups of two members, where both ends count alike.
 """
 
 from __future__ import annotations
@@ -41,8 +44,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause
 
 Stand = Literal["open", "ended", "before", "unknown", "missing"]
-"""Of a rank at an operation: it is in it, through it, has not entered it; its record does not tell,
-or there is none."""
+"""A rank's state at an operation: in it, through it, before it, not in its record, or without a
+record."""
 STANDS_IN_WORDS: dict[Stand, str] = {
     "ended": "ended on",
     "before": "not entered by",
@@ -51,12 +54,12 @@ STANDS_IN_WORDS: dict[Stand, str] = {
     "missing": "no dump of",
 }
 COMES_FROM_ONE = frozenset({"broadcast", "_broadcast_oop", "scatter"})
-"""Its source may be through before anybody else has come."""
+"""The source may end before any other rank has entered."""
 GOES_TO_ONE = frozenset({"reduce", "_reduce_oop", "gather"})
-"""All but the one that it goes to may be through before anybody else has come."""
+"""All ranks but the destination may end before any other rank has entered."""
 DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
-"""Two counts of one thing in one incident are no further apart than this."""
+"""Two counts of one thing in one incident differ by no more than this."""
 MOST_FACTS = 12
 MOST_SHOWN = 8
 KEEP_RECORDS = (
@@ -70,11 +73,11 @@ KEEP_CALLS = (
 
 
 class Head(NamedTuple):
-    """A rank's oldest open operation or message.
+    """The oldest open operation or message of a rank.
 
     Attributes:
-        seq: Its number in the group; of a message among the messages of this rank there.
-        message: None of an operation that all members meet in.
+        seq: Number of the operation in the group; of a message, among this rank's messages there.
+        message: None for an operation in which all members meet.
     """
 
     group: str
@@ -84,12 +87,12 @@ class Head(NamedTuple):
 
     @property
     def short(self) -> str:
-        """Write ``all_reduce #12``, or ``send``."""
+        """Return ``all_reduce #12``, or ``send``."""
         return self.op.partition(" ")[0] if self.message is not None else f"{self.op} #{self.seq}"
 
 
 class Absent(NamedTuple):
-    """Ranks that have not entered an operation, and have nothing else open."""
+    """Ranks that have not entered an operation and have nothing else open."""
 
     head: Head
     waiting: set[int]
@@ -97,7 +100,7 @@ class Absent(NamedTuple):
 
 
 class Board:
-    """The records of all ranks, as one table: rank and group to what is known there."""
+    """The records of all ranks as one table, by rank and group."""
 
     def __init__(self, flights: Mapping[int, FlightRecord]) -> None:
         self.flights = flights
@@ -132,41 +135,41 @@ class Board:
                     self.heads[rank] = Head(record.group, operation.seq, op, operation)
                 elif operation.seq > self.through[rank, record.group]:
                     self.heads[rank] = Head(record.group, operation.seq, operation.op)
-        for group, ranks in knows.items():  # where no record names its members, who knows it
+        for group, ranks in knows.items():  # if no record names members: who knows it
             self.members.setdefault(group, tuple(sorted(ranks)))
 
     def name(self, group: str) -> str:
-        """Name a group as people do, with its ranks: of a mesh many have one name."""
+        """Name a group for people, with its ranks: many groups of a mesh share one name."""
         called, members = self.names.get(group, ""), name_ranks(self.members[group])
         if called in (DEFAULT_GROUP, "") and group == "0":
             return "the default group"
         return f"group {called if called not in ('', 'undefined') else group} ({members})"
 
     def of(self, head: Head) -> str:
-        """Write ``all_reduce #12 of group TP (ranks 0-3)``, or a message by its ends."""
+        """Return ``all_reduce #12 of group TP (ranks 0-3)``, or a message with its other end."""
         op = f"a {head.op}" if head.message is not None else head.short
         return f"{op} of {self.name(head.group)}"
 
     def stand(self, rank: int, group: str, seq: int) -> Stand:
-        """Say where a rank is with an operation."""
+        """Return the state of a rank at an operation."""
         if rank not in self.flights:
             return "missing"
         record = self.columns.get((rank, group))
         if record is None:
             return "unknown"
-        of_messages = group in self.with_messages  # its numbers may be those of messages
+        of_messages = group in self.with_messages  # then the number may be that of a message
         if seq <= self.through[rank, group] and (record.entries or not of_messages):
-            return "ended"  # one group's operations end in their order
+            return "ended"  # operations of one group end in order
         if record.entries:
             if seq in self.entries[rank, group]:
                 return "open"
             return "before" if seq > record.newest else "ended"
-        # each message tells how many operations were entered before it
+        # a message records how many operations were entered before it
         late = seq > record.last_enqueued and (record.messages or not of_messages)
         return "before" if late else "unknown"
 
     def stands(self, group: str, seq: int, but: Collection[int]) -> dict[Stand, list[int]]:
-        """Say where all members but some are with an operation."""
+        """Return the members in each state at an operation, without the ranks in ``but``."""
         found: dict[Stand, list[int]] = defaultdict(list)
         for rank in self.members[group]:
             if rank not in but:
@@ -174,7 +177,7 @@ class Board:
         return found
 
     def answers(self, rank: int, head: Head, message: Message, peer: int) -> Stand:
-        """Say where the other end of a rank's message is with it."""
+        """Return the state of the other end of a rank's message."""
         if peer not in self.flights:
             return "missing"
         record = self.columns.get((peer, head.group))
@@ -202,9 +205,9 @@ class Board:
 
 
 def _proven(op: str, stands: Mapping[Stand, list[int]]) -> tuple[int, ...]:
-    """Return where an operation has ended, if that proves that every member had come.
+    """Return where an operation has ended, if that proves that every member had entered it.
 
-    Then the rest is the GPU's.
+    Then only the GPUs still had to finish it.
     """
     ended = tuple(stands.get("ended", ()))
     proves = op not in GOES_TO_ONE and len(ended) > (1 if op in COMES_FROM_ONE else 0)
@@ -215,12 +218,12 @@ class _Search:
     """Follows the waits of one job from rank to rank.
 
     Attributes:
-        enders: Of each rank that waits, for whom.
-        absent: By group, number and operation.
-        ended: Ranks whose oldest open operation has ended on others: which, and on whom.
-        stuck_together: Operations to which all have come.
-        unknown: Ranks of which nothing tells whether they came, and to what.
-        doubtful: Such ones with nothing open, and who waits for them in what.
+        enders: For each waiting rank, the ranks that it waits for.
+        absent: Ranks that have not entered, by group, number and operation.
+        ended: Ranks whose oldest open operation has ended on others; the operation, and the others.
+        stuck_together: Operations that all members have entered.
+        unknown: Ranks for which nothing shows whether they entered; and the operation.
+        doubtful: Such ranks with nothing open; who waits for them, and in which operation.
     """
 
     def __init__(self, board: Board, world_size: int) -> None:
@@ -246,7 +249,7 @@ class _Search:
             if enders and not any(ender in board.flights for ender in enders):
                 self._younger(rank)
         for peer, waiting in self.doubtful.items():
-            # what had ended there would have ended on one of several that wait for it
+            # had it ended there, it would have ended on one of several waiting ranks
             if len({rank for rank, _ in waiting}) > 1:
                 for rank, head in waiting:
                     self._count_absent(head, [rank], [peer])
@@ -277,7 +280,7 @@ class _Search:
         absent.ranks.update(ranks)
 
     def _younger(self, rank: int) -> None:
-        """Where nobody tells of a rank's oldest open operation, a younger one may have ended."""
+        """Find a younger open operation of the rank that is proven to have ended on other ranks."""
         for record in self.board.flights[rank].groups:
             for entry in record.entries:
                 if entry.seq > self.board.through[rank, record.group]:
@@ -302,11 +305,11 @@ class _Search:
             if rank < peer:
                 self.stuck_together.append((head, [rank, peer]))
 
-    # What that comes to.
+    # The finding.
 
     def finding(self) -> LeftFinding:
-        """Name the culprits, or say what is proven without any."""
-        # where few are absent they are late; where most are, those that came may be ahead
+        """Name the culprits, or say what is proven without them."""
+        # few absent ranks are late; if most are absent, the ranks that entered may be ahead
         absent: dict[bool, list[Absent]] = {True: [], False: []}
         for missing in self.absent.values():
             few = 2 * len(missing.ranks) <= len(self.board.members[missing.head.group])
@@ -321,7 +324,7 @@ class _Search:
         return self._with_all(found or self._of_circle())
 
     def _mismatch(self) -> LeftFinding | None:
-        """Find where most ranks stand under one number, with different operations or sizes."""
+        """Find the number at which most ranks are in different operations or sizes."""
         board = self.board
         for head, waiting in self.by_head:
             ways: dict[str, list[int]] = {}
@@ -329,8 +332,8 @@ class _Search:
                 entry = board.entries.get((rank, head.group), {}).get(head.seq)
                 if entry is None or head.seq <= board.through[rank, head.group]:
                     continue
-                way = entry.op  # of other operations sizes differ by rank
-                if entry.op in SAME_SIZES:  # shapes may differ where the count is the same
+                way = entry.op  # sizes of other operations differ by rank
+                if entry.op in SAME_SIZES:  # shapes may differ if the count is equal
                     sizes = " ".join(str(prod(size)) for size in entry.sizes)
                     way = " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
                 ways.setdefault(way, []).append(rank)
@@ -364,7 +367,7 @@ class _Search:
 
     def _of_culprits(self, late: list[Absent]) -> LeftFinding:
         board, sentences, blamed = self.board, [], set[int]()
-        # each rank once, by the operation for which most wait
+        # name each rank once, with the operation in which most ranks wait
         for absent in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
             if not (ranks := absent.ranks - blamed):
                 continue
@@ -470,7 +473,7 @@ class _Search:
         return LeftFinding(cause=cause, aspect=aspect, confidence=sure, sentence=text,
                            certainty="guess" if guess else None, evidence=guess)  # fmt: skip
 
-    # What all have in common.
+    # Common to all findings.
 
     def _with_all(self, found: LeftFinding) -> LeftFinding:
         board, blamed = self.board, set(found.culprits)
@@ -501,7 +504,7 @@ class _Search:
         return CollectiveState(group=head.group, ranks=members, seq=head.seq, ops=ops)
 
     def _facts(self) -> Iterator[EvidenceItem]:
-        """Tell each operation in which ranks stand: who is in it, through it, and not there."""
+        """Yield for each operation with ranks in it: who is in it, through it, and not there."""
         messages: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for head, ranks in self.by_head:
             if head.message is not None:
@@ -532,16 +535,16 @@ class _Search:
 
 
 def judge_left(case: Case) -> LeftFinding | None:
-    """Explain a case that was read from files; None where nothing wrong is seen in them.
+    """Explain a case that was read from files; None if the files show nothing wrong.
 
-    What a log proves of a process that ended explains more than what others waited for then. Else
-    records are asked first, which have every operation.
+    A log that proves how a process ended explains more than what others waited for then. Otherwise
+    flight records come first, as they have every operation.
     """
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
     board = Board(flights)
     found = [_Search(board, case.run.world_size).finding()] if board.heads else []
     if case.left and (from_logs := find_in_logs(LogBook(case.left.logs))) is not None:
-        if flights:  # logs say that they hold no records; those are here
+        if flights:  # the logs miss flight records, but these are here
             gaps = tuple(gap for gap in from_logs.gaps if gap.kind != "flight_record")
             from_logs = replace(from_logs, gaps=gaps)
         found.append(from_logs)

@@ -1,18 +1,17 @@
-"""Judges the logs of a job that is gone: what they prove, who it was where they tell, and no more.
+"""Judges the logs of a job that is gone: what they prove, and of which ranks, if they show it.
 
-Rules are tried in the order of `RULES`; the first that has what it needs answers. They keep apart
-what is easily mixed up:
+`RULES` are tried in order; the first that has its evidence answers. The rules keep in mind:
 
-- Who reports a time-out first is not at fault, and neither is who reports none: unknown is unknown.
-- torchrun's "root cause" is the first process to end. Exit code 1 says nothing, -9 and -11 do;
-  SIGABRT, SIGSEGV, broken pipes and heartbeat kills after a time-out come of it.
+- The rank that reports a time-out first is not at fault for that, nor is a rank that reports none.
+- torchrun's "root cause" is the first process to end. Exit code 1 says nothing, -9 and -11 do.
+  SIGABRT, SIGSEGV, broken pipes and heartbeat kills after a time-out follow from it.
 - ``[Rank 3]`` is a number within a group. Numbers of different groups are not compared.
-- Who has entered fewer operations is not behind as long as all are in the one that does not end.
+- A rank with fewer operations entered is not behind if all ranks are in the one that does not end.
 - A rank whose last operation is N-1 may be inside the call of N: torch counts it only afterwards.
-- Where most ranks lack an operation, the few that have it may be those that left the common path.
-- Lengths may differ from rank to rank in all_to_all, coalesced and uneven operations.
-- NCCL's RAS lists the smaller set of ranks, which need not be the guilty one.
-- A barrier with a progress bar that moves meanwhile is slow; where a clock jumped, no time counts.
+- If most ranks lack an operation, the few ranks that have it may be the ones that diverged.
+- Lengths may differ between ranks in all_to_all, coalesced and uneven operations.
+- NCCL's RAS lists the smaller set of ranks, which is not always the guilty one.
+- If a progress bar moves during a barrier, the job is slow. If a clock jumped, no time counts.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Cause, VerdictKind
 
 NEEDS_ALL = SAME_SIZES - {"BROADCAST", "REDUCE"} | {"ALLGATHER", "REDUCE_SCATTER", "BARRIER"}
-"""Operations that end on no rank before all have entered them."""
+"""Operations that end on no rank before all ranks have entered."""
 CONSEQUENCES = (
     *LOSSES, *TOLD_TO_END, "ChildFailedError", "SystemExit", "BrokenPipeError", "EOFError",
     "ConnectionResetError", "ConnectionRefusedError", "ConnectionError", "CalledProcessError",
     "ProcessExitedException", "ProcessRaisedException", "ActorDiedError", "RayTaskError",
     "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
 )  # fmt: skip
-"""Exceptions of a rank that lost another, or was ended with it."""
+"""Exceptions of a rank that lost another rank, or was ended with it."""
 ECHOES = (
     "NCCL", "Broken pipe", "Connection closed by peer", "Connection reset", "Socket Timeout",
     "Socket closed", "wait timeout after", "Timed out waiting", "monitoredBarrier", "gloo",
@@ -64,42 +63,42 @@ ECHOES = (
     "collective operation timeout", "op.nbytes", "failed to connect", "in a barrier",
     "host not found",
 )  # fmt: skip
-"""Words in the message of an exception that tell of others, not of the rank that raised it."""
+"""Words in an exception's message about other ranks, not about the rank that raised it."""
 KILLED = {-9: "SIGKILL", -11: "SIGSEGV", -7: "SIGBUS", -4: "SIGILL", -8: "SIGFPE"}
 ENDED_BY_LAUNCHER = (-15, 0)
-"""Exit codes of processes that were ended with another one, or well."""
+"""Exit codes of processes that were ended because of another one, or ended well."""
 KILLED_SO = {"SIGKILL": "killed", "SIGBUS": "shm"}
 ENDS = (("segmentation", "native"), ("bus error", "shm"))
 DEADLY = ("out of memory", "segmentation", "bus error", "killed")
 LOST = ("Broken pipe", "reset by peer", "closed by peer", "Connection was likely closed")
 BARRIER = 64
-"""Elements up to which an operation may be a barrier or the like."""
+"""An operation with at most this many elements may be a barrier or similar."""
 GPU_MEMORY = ("CUDA out of memory", "HIP out of memory", "CUDA error: out of", "Cuda failure")
 OF_ERRORS: tuple[tuple[tuple[str, ...], Cause, str], ...] = (
     (("out of memory", "MemoryError", "Cannot allocate memory"), "memory_pressure", ""),
     (("DataLoader", "Unexpected bus error"), "dataloader_worker", "killed"),
     (("shared memory segment", "shm/nccl"), "process_dead", "shm"),
     (("Fatal Python error",), "process_dead", "native"),
-    (("ECC error", "fallen off the bus", "NVLink"), "process_dead", "bad_gpu"),  # no program's
+    (("ECC error", "fallen off the bus", "NVLink"), "process_dead", "bad_gpu"),  # not of a program
     (("CUDA error", "Cuda failure"), "process_dead", "gpu_kernel"),
 )
-"""Words in errors, the cause that they are a sign of, and which of its remedies help."""
+"""Words in errors, the cause that they indicate, and the aspect that selects remedies."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
-"""Numbers of Xid that tell of the GPU, its memory, its links or its firmware, not of a program."""
+"""Xid numbers for faults of the GPU, its memory, links or firmware, not of a program."""
 WAITED = re.compile(r"wait|time[ds]? ?-?out|did not|never (?:came|arrived)", re.IGNORECASE)
 OF_OTHERS = re.compile(
     r"\brank[ :=#]{0,2}(\d{1,7})|\bpeers?\b|\bbarrier|main process"
     r"|(?:other|all) (?:ranks|processes)",
     re.IGNORECASE,
 )
-"""Both in the message of an exception: it waited for others, and these are late."""
+"""If both match the message of an exception, the rank waited for others, which are late."""
 OF_ONE_RANK = (
     "out of memory", "CUDA error", "Cuda failure", "DataLoader worker", "Unexpected bus error",
     "Fatal Python error", "No space left on device", "shared memory segment",
 )  # fmt: skip
-"""Errors of what a rank has for itself; others may be a fault of the program, on all ranks."""
+"""Errors of a rank's own resources; other errors may be the program's, on all ranks."""
 NEAR = 1.01
-"""Lengths that differ by less come of work that the ranks do not divide evenly."""
+"""Lengths with a smaller ratio come from work that does not divide evenly among the ranks."""
 MANY_LACK = " Most ranks lack it, so {} may have strayed."
 
 
@@ -110,19 +109,19 @@ def _failed(book: LogBook) -> VerdictKind:
 def killed(book: LogBook) -> LeftFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [fact for fact in book.of("exit") if fact.code is not None]
-    exits = [fact for fact in exits if fact.rank is not None] or exits  # the rest says it again
+    exits = [fact for fact in exits if fact.rank is not None] or exits  # the others repeat it
     for fact in book.of("task"):
         reason, before = fact.error.lower(), book.before_timeouts(fact)
         memory = "out of memory" in reason
         if not any(word in reason for word in DEADLY) or before is False:
             continue
         if not memory and (before is None or ("killed" in reason and book.of("exception"))):
-            continue  # srun kills all tasks when one has failed
-        is_rank = not exits  # else the tasks are torchrun's, one a node
+            continue  # srun kills all tasks if one fails
+        is_rank = not exits  # else each task is a torchrun, one per node
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
         text = f"{task} on {fact.host} ended: {fact.error}."
-        aspect = next((one for word, one in ENDS if word in reason), "")
+        aspect = next((ended for word, ended in ENDS if word in reason), "")
         who = fact.ranks if is_rank else ()
         return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
@@ -141,7 +140,7 @@ def killed(book: LogBook) -> LeftFinding | None:
     ranks = known(fact.rank for fact in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
         return None
-    # on its node; the other nodes' ranks are not told apart by it
+    # local ranks: the log does not say on which node
     local = () if ranks else known(fact.group_rank for fact in first)
     signals = " and ".join(sorted({KILLED[fact.code or 0] for fact in first}))
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
@@ -155,7 +154,7 @@ def killed(book: LogBook) -> LeftFinding | None:
 
 
 def own_failures(book: LogBook) -> list[LogFact]:
-    """What ranks failed of by themselves, before they waited for anybody: no echo of others."""
+    """Return ranks' own failures before they waited for others: no echo of others' failures."""
 
     def is_own(fact: LogFact) -> bool:
         return (
@@ -175,14 +174,14 @@ def own_failures(book: LogBook) -> list[LogFact]:
 
 
 def waited_for_others(fact: LogFact) -> bool:
-    """Whether an exception says that its rank waited for others, and in vain."""
-    named = [one[1] for one in OF_OTHERS.finditer(fact.error)]
-    others = any(one is None or int(one) != fact.rank for one in named)
+    """Whether an exception says that its rank waited for others in vain."""
+    named = [match[1] for match in OF_OTHERS.finditer(fact.error)]
+    others = any(rank is None or int(rank) != fact.rank for rank in named)
     return others and WAITED.search(fact.error) is not None
 
 
 def raised(book: LogBook) -> LeftFinding | None:
-    """A rank failed by itself, and it is told which."""
+    """A rank failed by itself, and the logs show which."""
     failed = own_failures(book)
     early = [fact for fact in failed if not waited_for_others(fact)]
     in_vain = not early
@@ -192,14 +191,14 @@ def raised(book: LogBook) -> LeftFinding | None:
         early.sort(key=lambda fact: (fact.rank is None, fact.when))
     ranks = set(known(fact.rank for fact in early))
     if not early or (not ranks and book.waiting):
-        return None  # whose it is, and whether it was caught, nothing tells
+        return None  # nothing shows whose it is, and whether it was caught
     same = set(known(fact.rank for fact in early if fact.error == early[0].error))
     everybody = len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(ranks | book.waiting))
     ends = book.of("exit")
     others_wait = bool(book.heard - ranks) or bool(ends)
     own = any(word in early[0].error for word in OF_ONE_RANK)
     alone = ranks == same and not everybody and (others_wait or own) and not in_vain
-    native = "Fatal Python error" in early[0].error  # others' time-outs may end in one, too
+    native = "Fatal Python error" in early[0].error  # other ranks' time-outs may end in one, too
     alone &= not native or book.before_timeouts(early[0]) is True
     subject = name_ranks(ranks) if ranks else "a rank that is not named"
     how = "waited in vain" if in_vain else "failed"
@@ -209,17 +208,17 @@ def raised(book: LogBook) -> LeftFinding | None:
     guessed = set(known(fact.rank for fact in ends if fact.code not in ENDED_BY_LAUNCHER))
     guessed = guessed or set(known(fact.group_rank for fact in early if not fact.group))
     guessed = guessed if not ranks and len(guessed) == 1 else set()
-    if ranks != same and early[0].when:  # by time, where clocks tell it
+    if ranks != same and early[0].when:  # by time, if known
         guessed = set(known(fact.rank for fact in early if fact.when == early[0].when))
         if later := ranks - guessed:
             text += f" {name_ranks(later).capitalize()} raised later."
     if len(ranks) == 1 and not alone:
         guessed = ranks  # no other rank's lines are here: all may have failed alike
     if in_vain:
-        guessed = {int(one) for fact in early for one in OF_OTHERS.findall(fact.error) if one}
+        guessed = {int(rank) for fact in early for rank in OF_OTHERS.findall(fact.error) if rank}
     said = " ".join(fact.error for fact in early)
-    told = (row for row in OF_ERRORS if any(word in said for word in row[0]))
-    _, cause, aspect = next(told, ((), "process_dead", "raised"))
+    rows = (row for row in OF_ERRORS if any(word in said for word in row[0]))
+    _, cause, aspect = next(rows, ((), "process_dead", "raised"))
     if cause == "memory_pressure":
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
     elif early[0].kind == "exit" and early[0].code is None:
@@ -230,7 +229,7 @@ def raised(book: LogBook) -> LeftFinding | None:
 
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
-    """The driver reported a fault of a GPU that no program causes."""
+    """The driver reported a GPU fault that no program causes."""
     faults = [fact for fact in book.of("xid") if fact.code is None or fact.code in HARDWARE]
     if not faults:
         return None
@@ -244,7 +243,7 @@ def gpu_fault(book: LogBook) -> LeftFinding | None:
 
 
 def unlike_calls(book: LogBook) -> LeftFinding | None:
-    """Ranks met in other operations or with other lengths: DETAIL, gloo and NCCL say so."""
+    """Ranks met in different operations or lengths, as DETAIL, gloo or NCCL report."""
     facts = book.of("fingerprint", "sizes", "mismatch_warning")
     prints = {fact.ranks[0]: fact for fact in book.of("fingerprint") if len(fact.ranks) == 1}
     if not facts:
@@ -263,7 +262,7 @@ def unlike_calls(book: LogBook) -> LeftFinding | None:
 
 
 def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
-    """Whether lengths differ so little that work was divided unevenly: nobody is the odd one."""
+    """Whether lengths differ so little that work was divided unevenly: then nobody is wrong."""
     shapes = {size for size in sizes if size}
     return (
         len(shapes) > 1
@@ -278,7 +277,7 @@ def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
 def _apart(
     contents: Mapping[int, str], each: Iterable[LogFact | GroupState], world: int
 ) -> tuple[list[int], Cause, str]:
-    """Say who differs from a clear majority, what that is a sign of, and who did what."""
+    """Return who differs from a clear majority, what cause that indicates, and who did what."""
     each = list(each)
     counts = Counter(contents.values()).most_common()
     clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
@@ -295,7 +294,7 @@ def _apart(
 
 
 def unlike_timeouts(book: LogBook) -> LeftFinding | None:
-    """Under one number of one group ranks wait in other operations, or with other lengths."""
+    """Ranks wait in different operations or lengths under one number of one group."""
     for name, group in book.groups.items():
         for seq in sorted(
             {state.seq for state in group.values() if state.seq is not None and state.op}
@@ -304,8 +303,8 @@ def unlike_timeouts(book: LogBook) -> LeftFinding | None:
             contents = {state.number: state.content for state in states}
             if len(set(contents.values())) < 2 or _nearly(state.sizes for state in states):
                 continue
-            if name.startswith("PG ") and any(one.rank != one.number for one in states):
-                continue  # each rank counts its own groups: these may be several
+            if name.startswith("PG ") and any(state.rank != state.number for state in states):
+                continue  # each rank numbers its own groups: these may be several
             least = max(book.world * (name == "default"), *(number + 1 for number in contents))
             odd, cause, text = _apart(contents, states, least)
             text = f"ranks differ in operation {seq}{of_group(name)}{text}"
@@ -324,7 +323,7 @@ def _table(states: Iterable[GroupState]) -> dict[str, list[int]]:
 
 
 def did_not_reach_barrier(book: LogBook) -> LeftFinding | None:
-    """A monitored barrier names who did not come; alone in it, rank 0 may have strayed."""
+    """A monitored barrier names who did not come; alone there, rank 0 may have diverged."""
     facts = book.of("barrier")
     if not facts:
         return None
@@ -343,7 +342,7 @@ def lagging(book: LogBook) -> LeftFinding | None:
     """Torch's desync report: who finished the last common operation and did not join the next."""
     reports = [fact for fact in book.of("desync") if fact.ranks]
     if not reports or book.other_groups:
-        return None  # without a group its numbers are nobody's
+        return None  # its numbers name no group
     fact = reports[-1]
     fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
     text = f"by torch's desync report {name_ranks(fact.ranks)} did not join operation {fact.seq}."
@@ -353,7 +352,7 @@ def lagging(book: LogBook) -> LeftFinding | None:
 
 
 def slow(book: LogBook) -> LeftFinding | None:
-    """Ranks wait while a progress bar of another one moves on."""
+    """Ranks wait while another rank's progress bar moves."""
     timeouts = book.of("timeout", "barrier_echo")
     limit = min((fact.limit_ms for fact in timeouts if fact.limit_ms), default=0)
     bars: dict[tuple[str, int | None, int | None], list[LogFact]] = defaultdict(list)
@@ -367,7 +366,7 @@ def slow(book: LogBook) -> LeftFinding | None:
         reported = [fact.line for fact in timeouts if fact.file == last.file]
         as_long = abs((last.ran_ms or 0) - limit) < 0.2 * limit
         if not as_long and not (reported and last.line > min(reported)):
-            continue  # it may have stood still since the wait began
+            continue  # the bar may have stopped when the wait began
         who = () if last.rank is None else (last.rank,)
         text = (
             f"{name_ranks(who) if who else 'a rank that is not named'} was still working, at {done}"
@@ -381,7 +380,7 @@ def slow(book: LogBook) -> LeftFinding | None:
 
 
 def saving(book: LogBook) -> LeftFinding | None:
-    """The wait began as a checkpoint was saved: by its time, or in a barrier after it."""
+    """The wait began while a checkpoint was saved: by the time, or in a barrier after the save."""
     timeouts = book.of("timeout", "status")
     saves = [fact for fact in book.of("saving") if book.before_timeouts(fact)]
     if not timeouts or not saves:
@@ -453,9 +452,10 @@ def behind(book: LogBook) -> LeftFinding | None:
 
 
 def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupState]) -> bool:
-    """Whether more than one number says that the ones are behind, not the others a call too far.
+    """Whether more than one number shows that ``late`` is behind, not the others one call too far.
 
-    They went on and entered several more; or, where clocks agree, their own last words are later.
+    The others entered two or more later operations; or, if clocks agree, their last lines are
+    later.
     """
     if any((state.enqueued or 0) >= (state.seq or 0) + 2 for state in inside):
         return True
@@ -468,7 +468,7 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
 
 
 def all_inside(book: LogBook) -> LeftFinding | None:
-    """Ranks wait, and nothing says for whom; the first operation of all points at the machine."""
+    """Ranks wait, and nothing shows for whom; a first operation points at the machine."""
     facts = book.of("timeout", "status", "dump_signal", "call")
     numbered = {
         name: [state for state in group.values() if state.seq is not None]
@@ -533,7 +533,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
 
 
 def never_came(book: LogBook) -> LeftFinding | None:
-    """Processes waited at the meeting point for others that did not come."""
+    """Processes waited at the rendezvous for others that did not come."""
     if stores := [fact for fact in book.of("store") if fact.ranks]:
         lost = all(any(word in store.error for word in LOST) for store in stores)
         roots = {rank for store in stores for rank in store.ranks}
@@ -575,7 +575,7 @@ PLAIN: tuple[Row, ...] = (
      "torch's watchdog thread stood still on {writers}, in a driver call or for the interpreter"
      " lock. That does not say which rank is behind."),
 )  # fmt: skip
-"""What a line says by itself: kinds of facts, verdict, cause, and the words."""
+"""Lines that are clear by themselves: kinds of facts, verdict, cause and text."""
 BROKEN: tuple[Row, ...] = (
     (("gave_up",), "hang", "unknown",
      "{writers} waited {limit} for {part}, until its time limit. The logs do not say for whom."),
@@ -593,7 +593,7 @@ BROKEN: tuple[Row, ...] = (
      "processes ended ({ended}), which does not say why. A launcher names the first to end, which"
      " need not be the cause."),
 )  # fmt: skip
-"""The same of what only shows that something broke."""
+"""The same for lines that show only that something broke."""
 
 
 def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
@@ -628,10 +628,10 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
 
 
 def left_first(book: LogBook) -> LeftFinding | None:
-    """All but few lost their connections, or were ended with the others: these went first."""
+    """Most ranks lost connections, or were ended with the others: the few others went first."""
     lost = set(known(fact.rank for fact in book.of("peer_lost", "network")))
     exits = {fact.rank: fact for fact in book.of("exit") if fact.rank is not None}
-    first = book.heard - lost - {rank for rank, one in exits.items() if one.code == -15}
+    first = book.heard - lost - {rank for rank, end in exits.items() if end.code == -15}
     failed = book.waiting | set(known(fact.rank for fact in book.of("exception", "fatal")))
     few = 0 < len(first) * 2 < book.world == len(book.heard)
     if not few or not lost or first & failed:
@@ -653,11 +653,11 @@ def left_first(book: LogBook) -> LeftFinding | None:
 
 
 def broken_down(book: LogBook) -> LeftFinding | None:
-    """Nothing but connections that broke, a job that was cancelled, an exit code."""
+    """The logs show only broken connections, a cancelled job or an exit code."""
     cancelled = next(row for row in BROKEN if "cancelled" in row[0])
     first = {fact.file: fact.line for fact in reversed(book.of("network", "peer_lost"))}
     tasks = {fact.file: fact.line for fact in reversed(book.of("task"))}
-    ends = [  # srun itself ends a step one of whose tasks has ended badly
+    ends = [  # srun itself ends a step if one of its tasks failed
         end
         for end in book.of(*cancelled[0])
         if end.error or end.code or end.line < tasks.get(end.file, end.line + 1)
@@ -674,30 +674,30 @@ RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
     lambda book: _plainly(book, PLAIN),
     stopped_earlier, left_first, broken_down,
 )  # fmt: skip
-"""In this order: what a process says of its own end, what ranks did differently, who is late, who
-waits, and at last what only shows that something broke."""
+"""Order: what a process says of its own end, what ranks did differently, who is late, who waits,
+and last what shows only that something broke."""
 
 
 def find_in_logs(book: LogBook) -> LeftFinding | None:
-    """Say what the logs of one job prove; None where nothing in them speaks of trouble."""
+    """Return what the logs of one job prove; None if they show no trouble."""
     found = next((finding for rule in RULES if (finding := rule(book)) is not None), None)
     if found is None or found.kind != "hang":
         return found
     callers: dict[str, list[int]] = defaultdict(list)
-    for fact in book.of("call", "exception"):  # of what is no collective nobody waited
+    for fact in book.of("call", "exception"):  # without a collective nobody waited
         in_vain = OUT_OF_TIME.search(fact.error) or "monitoredBarrier" in fact.error
         waited = fact.kind == "call" or (fact.op and in_vain)
         if fact.place and waited:
             callers[f"{fact.op} {fact.place}"] += known([fact.rank])
-    told = [
+    also = [
         f"{name_ranks(ranks) if ranks else 'a rank'} made the call that timed out: {call}"
         for call, ranks in list(callers.items())[:3]
     ]
-    if not found.culprits:  # whose it is, and whether it was caught, nothing tells
+    if not found.culprits:  # nothing shows whose it is, and whether it was caught
         failed = [fact for fact in own_failures(book) if fact.rank is None]
-        told += [
+        also += [
             f"before that a rank that is not named wrote: {redact_text(fact.error)[:110]}"
             for fact in failed[:1]
             if book.before_timeouts(fact)
         ]
-    return replace(found, sentence="; ".join((found.sentence, *told)))
+    return replace(found, sentence="; ".join((found.sentence, *also)))

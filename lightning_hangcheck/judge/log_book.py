@@ -1,8 +1,8 @@
-"""Facts of all logs of one job, put in order, and what a finding of files has in common.
+"""Collects the facts of all logs of one job, and makes findings from them.
 
-Whose a fact is, and where each rank is in its groups, is settled here. Time-outs of torch before
-2.4, and their first line ever since, name no group; it is found by what the same rank says of the
-same number. Where nothing tells it, the time-out is of no group at all.
+It decides which rank each fact is about, and where each rank is in its groups. Time-outs of torch
+before 2.4 name no group; in later versions their first line names none. The group is then found by
+what the same rank reports for the same number. If nothing shows it, the time-out has no group.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 MOST_QUOTED = 12
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
-"""Operations to which every rank has to bring equally much."""
+"""Operations in which all ranks must have the same number of elements."""
 ASPECTS: dict[Cause, str] = {
     "network_wait": "first_operation",
     "process_dead": "killed",
@@ -43,25 +43,25 @@ ASPECTS: dict[Cause, str] = {
     "rendezvous": "peers",
     "unknown": "not_entered",
 }
-"""Which remedies of a cause help against what logs tell."""
+"""For each cause, the aspect whose remedies help with what logs show."""
 
 CLOSED_AT_THE_END = ("peer_lost", "network")
 SURVIVED = ("exception", "own_error", "memory", "gave_up", "unreachable")
-"""Kinds of facts that tell of no end where the rank went on to its own."""
+"""Facts of these kinds are no end if the rank finished well afterwards."""
 ALL_PRINT = 16
 """In larger jobs only rank 0 and ranks in trouble write lines."""
 TRAINING_FINISHED = 12
-"""The last of the contract's checkpoints."""
+"""Number of the last checkpoint of the contract."""
 A_GAP_S = 3.0
-"""Ranks that go on together write their last lines nearer than that."""
+"""Ranks that run together write their last lines within this time."""
 DAY_S = 86_400.0
 MEETINGS = {
     *("barrier", "barriers", "wait", "sync", "synchronize", "rendezvous", "broadcast", "scatter"),
     *("reduce", "gather", "allreduce", "allgather", "trainer", "fit", "meet"),
 }
-"""In names of calls that end on no rank before the others have come."""
+"""Words in names of calls that end on no rank before the others have entered."""
 WHOLE = {"fit", "train", "training", "run", "main", "job", "test", "validate", "predict"}
-"""In names of calls that ranks are in for as long as all is well."""
+"""Words in names of calls in which ranks stay as long as all is well."""
 CAUSES: dict[str, Cause] = {
     "logger_init": "logger_init",
     "rendezvous": "rendezvous",
@@ -69,19 +69,19 @@ CAUSES: dict[str, Cause] = {
     "tokenizer": "model_load",
     "checkpoint_save": "checkpoint_io",
 }
-"""By phase of the call in which a rank is."""
+"""By the phase of the call that a rank is in."""
 
 
 class LeftFinding(Finding, frozen=True, kw_only=True):
-    """What files prove: no time goes on any more, and nobody could end anything.
+    """What files prove: no time passes any more, and nobody could end a wait.
 
     Attributes:
-        culprits: Empty where they prove that something is wrong, but not by whom.
-        kind: Of verdict.
-        certainty: Of the culprits, or `guess`: then none is named, and the evidence tells whom.
+        culprits: Empty if the files prove a fault, but not of which rank.
+        kind: Kind of verdict.
+        certainty: Of the culprits; `guess` names none, and the evidence has the guess.
         graph: Who waits for whom.
         states: What each rank did, as far as known.
-        place: Line of the user's own code from which the first culprit called its last operation.
+        place: The user's line from which the first culprit called its last operation.
     """
 
     ended_by: EndedBy = "nobody"
@@ -95,7 +95,7 @@ class LeftFinding(Finding, frozen=True, kw_only=True):
 
 
 def known(ranks: Iterable[int | None]) -> tuple[int, ...]:
-    """Return the ranks that are known, ascending, each once."""
+    """Return the known ranks, ascending, each once."""
     return tuple(sorted({rank for rank in ranks if rank is not None}))
 
 
@@ -113,28 +113,28 @@ class GroupState(Struct, kw_only=True):
 
     @property
     def content(self) -> str:
-        """Operation, and how much where all have to bring the same."""
+        """Operation, with its sizes if they must be equal on all ranks."""
         sized = self.op in SAME_SIZES and self.sizes
         return f"{self.op} [{', '.join(map(str, self.sizes))}]" if sized else self.op
 
 
 class LogBook:
-    """All facts of one job, ranks and groups settled as far as they can be.
+    """All facts of one job, with ranks and groups decided as far as possible.
 
     Attributes:
         waiting: Ranks that reported a time-out.
-        heard: Ranks of which there is a line.
-        words: The last word of each rank; a file of its own tells more than what all wrote to one.
-        trails: How far each rank came; of several files that which was written last.
+        heard: Ranks with at least one line.
+        words: The last line of each rank: the latest if times are comparable, else the first read.
+        trails: How far each rank came; of several files, the one written last.
         clocks_agree: Whether times may be compared.
-        groups: Of each group by its name the members' states, by their numbers in it.
-        told: How many ranks there are; 0 where nothing tells.
-        world: The same, or at least so many.
+        groups: For each group name, the states of its members by their numbers in the group.
+        told: World size; 0 if unknown.
+        world: World size, or a lower bound.
     """
 
     def __init__(self, readings: Sequence[LogReading]) -> None:
         self.by_kind: dict[str, list[LogFact]] = defaultdict(list)
-        for fact in _with_groups([fact for one in readings for fact in _not_survived(one.facts)]):
+        for fact in _with_groups([fact for log in readings for fact in _not_survived(log.facts)]):
             self.by_kind[fact.kind].append(fact)
         waits = self.of("timeout", "status", "call")
         self.waiting = set(known(wait.rank for wait in waits))
@@ -164,7 +164,7 @@ class LogBook:
         self.world = max([self.told, *(rank + 1 for rank in self.heard | named)])
 
     def of(self, *kinds: str) -> list[LogFact]:
-        """Facts of these kinds, in the order of their files and lines."""
+        """Return the facts of these kinds, each kind in the order of files and lines."""
         return [fact for kind in kinds for fact in self.by_kind.get(kind, ())]
 
     def _groups(self) -> dict[str, dict[int, GroupState]]:
@@ -178,7 +178,7 @@ class LogBook:
             state = GroupState(number=number, rank=rank, facts=[])
             state = found[fact.group].setdefault(number, state)
             if None not in (rank, state.rank) and rank != state.rank:
-                mixed.add(fact.group)  # the same number on two ranks: several groups of one name
+                mixed.add(fact.group)  # two ranks with one number: several groups of one name
             state.rank = state.rank if rank is None else rank
             state.facts.append(fact)
             if fact.kind == "timeout" and (state.seq is None or (fact.seq or 0) <= state.seq):
@@ -188,15 +188,15 @@ class LogBook:
             if fact.enqueued is not None and fact.completed is not None:
                 state.enqueued, state.completed = fact.enqueued, fact.completed
                 if state.seq is None and fact.enqueued > fact.completed:
-                    state.seq = fact.completed + 1  # the oldest that has not ended
+                    state.seq = fact.completed + 1  # the oldest open operation
         return {name: group for name, group in found.items() if name not in mixed}
 
     def unseen(self, ranks: Iterable[int]) -> list[int]:
-        """Ranks of the job of which nothing is known, beside these."""
+        """Return the job's other ranks; of a large job only ranks below 1,024."""
         return sorted(set(range(min(self.world, 1024))) - set(ranks))
 
     def before_timeouts(self, fact: LogFact) -> bool | None:
-        """Whether something was before the first time-out ended; None where nothing tells."""
+        """Whether a fact is from before the first time-out; None if unknown."""
         timeouts = self.of("timeout", "status", "heartbeat", "dump_signal")
         if not timeouts:
             return True
@@ -211,17 +211,17 @@ class LogBook:
         return fact.when < min(times) if times and self.clocks_agree else None
 
     def went_on(self, fact: LogFact) -> bool:
-        """Whether its rank wrote later what others wrote last, but for numbers: it lived on."""
+        """Whether the rank survived: its later last line is like another's, but for numbers."""
         last = self.words.get(fact.rank) if fact.rank is not None else None
         if last is None or last.file != fact.file or last.line <= fact.line:
             return False
-        if any(one.error.startswith(last.text[:60]) for one in self.of("exception")):
+        if any(raised.error.startswith(last.text[:60]) for raised in self.of("exception")):
             return False
         others = (word for rank, word in self.words.items() if rank != fact.rank)
         return _without_numbers(last.text) in {_without_numbers(one.text) for one in others} - {""}
 
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
-        """Return the last words of ranks, as far as kept."""
+        """Return the last lines of ranks, if known."""
         return [self.words[rank] for rank in ranks if rank is not None and rank in self.words]
 
     def finding(
@@ -239,10 +239,10 @@ class LogBook:
         waits_in: str = "in a collective",
         aspect: str = "",
     ) -> LeftFinding:
-        """Make a finding of what a rule tells: its sentences, the lines to quote, the culprits.
+        """Make a finding from a rule's sentences, the lines to quote, and the culprits.
 
-        Ranks for which little speaks are guessed. Victims are those that waited for others, by
-        default all that reported a time-out. ``aspect`` says which remedies of the cause help.
+        Ranks with little evidence against them are guessed. Victims waited for others; by default,
+        all ranks that reported a time-out. ``aspect`` says which remedies of the cause help.
         """
         culprits = known(who)
         waiting = known(set(self.waiting if victims is None else victims).difference(culprits))
@@ -276,7 +276,7 @@ class LogBook:
         )
 
     def _gaps(self, seen: Iterable[int]) -> Iterator[Gap]:
-        """What was not kept, and the setting that keeps it the next time."""
+        """Yield what was not kept, and the setting that keeps it the next time."""
         if unseen := self.unseen(seen):
             yield Gap(
                 f"log lines of {name_ranks(unseen)}",
@@ -304,12 +304,12 @@ def _without_numbers(text: str) -> str:
 
 
 def overslept(fact: LogFact) -> bool:
-    """Whether a time-out came so late that its process, or the machine, must have stood still."""
+    """Whether a time-out came so late that its process, or the machine, must have stopped."""
     return bool(fact.ran_ms and fact.limit_ms and fact.ran_ms > 1.5 * fact.limit_ms + 60_000)
 
 
 def _not_survived(facts: Sequence[LogFact]) -> Iterator[LogFact]:
-    """Leave out what a rank wrote before it finished well, and connections that its end closed."""
+    """Drop what a rank wrote before it finished well, and connections that its end closed."""
     last = {fact.rank: fact.line for fact in facts if fact.kind == "finished"}
     anybody = max(last.values(), default=0)
     for fact in facts:
@@ -327,11 +327,11 @@ def _of_default(fact: LogFact) -> LogFact:
 
 
 def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
-    """Give time-outs that name no group the one that the same rank names for the same number.
+    """Give time-outs without a group the group that the same rank names for the same number.
 
-    Where each time-out of one operation, its number and its sizes, is of one group, so are those
-    that name none. What is left is of the default group where no line speaks of another, and every
-    number is one rank's; else of a group that is not known, ``?``.
+    If all other time-outs of an operation, its number and its sizes name one group, it is that
+    group. The rest is of the default group if no line names another and each number belongs to one
+    rank. Otherwise the group is unknown: ``?``.
     """
 
     def key(fact: LogFact) -> tuple[object, ...]:
@@ -362,16 +362,16 @@ def _with_groups(facts: Iterable[LogFact]) -> Iterator[LogFact]:
             yield _of_default(replace(fact, group="default" if plain else "?"))
 
 
-# Words that several rules use.
+# Wording that several rules use.
 
 
 def of_group(group: str) -> str:
-    """Write the group behind an operation; the default one needs no word."""
+    """Write the group after an operation; the default group is not named."""
     return "" if group == "default" else f" of group {group}"
 
 
 def name_members(states: Iterable[GroupState]) -> str:
-    """Name ranks globally where all are known so, else by their numbers in the group."""
+    """Name the ranks if all global ranks are known, else the numbers in the group."""
     states = list(states)
     if all(state.rank is not None for state in states):
         return name_ranks(known(state.rank for state in states))
@@ -379,19 +379,18 @@ def name_members(states: Iterable[GroupState]) -> str:
 
 
 def collective(group: str, seq: int, ops: Mapping[str, Sequence[int]]) -> CollectiveState:
-    """Make the row of a verdict: which members are in which operation."""
+    """Make a row of the verdict: which members are in which operation."""
     ranks = format_ranks(rank for ranks in ops.values() for rank in ranks)
     shown = {op: format_ranks(ranks) for op, ranks in ops.items()}
     return CollectiveState(group=group, ranks=ranks, seq=seq, ops=shown)
 
 
-# What hangcheck's own console lines tell: what was said, not what is. A silent rank may work. Only
-# this is proof: a rank is inside a call that it announced, while others are through it and wait in
-# a later one.
+# hangcheck's own console lines show what was announced, not what is: a silent rank may work. Only
+# this is proof: a rank is in an announced call, and others have left it and wait in a later one.
 
 
 def held_in_a_call(book: LogBook) -> LeftFinding | None:
-    """Ranks that are in an announced call while all others wait in a later one."""
+    """Ranks are in an announced call while all others wait in a later one."""
     trails = list(book.trails.values())
     for call in sorted({_place(trail) for trail in trails if trail.inside}):
         held = [trail for trail in trails if _place(trail) == call]
@@ -419,8 +418,8 @@ def _place(trail: Trail) -> tuple[str, int]:
 def _is_past(other: Trail, section: Section, held: Sequence[Trail]) -> bool:
     """Whether a rank waits in a call that it began after ``section``, and ``held`` did not.
 
-    Of a rank that never announced ``section``, which one rank alone may have to call, that shows
-    only where nobody meets inside it.
+    If the rank never announced ``section``, which perhaps only one rank calls, that is known only
+    if ranks do not meet inside ``section``.
     """
     waits = other.inside[-1]
     passed = [section for each in held for section in (*each.inside, *each.returned)]
@@ -435,7 +434,7 @@ def _is_past(other: Trail, section: Section, held: Sequence[Trail]) -> bool:
 
 
 def stopped_earlier(book: LogBook) -> LeftFinding | None:
-    """Who came less far than the others, fell silent first, or came last: a guess each time."""
+    """Guess the culprits: who came less far than others, fell silent first, or came last."""
     trails = list(book.trails.values())
     if not trails or all(
         trail.checkpoint == TRAINING_FINISHED and not trail.inside for trail in trails
@@ -443,16 +442,19 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
         return None
 
     passed = {
-        one.checkpoint: f"CHECKPOINT {one.checkpoint}: {_shown(one.passed)}" for one in trails
+        trail.checkpoint: f"CHECKPOINT {trail.checkpoint}: {_shown(trail.passed)}"
+        for trail in trails
     }
     passed[0] = "no checkpoint"
-    if finding := _behind(book, {one.rank: one.checkpoint for one in trails}, passed.__getitem__):
+    if finding := _behind(
+        book, {trail.rank: trail.checkpoint for trail in trails}, passed.__getitem__
+    ):
         return finding
     if finding := _in_calls(book, trails):
         return finding
     if book.of("finished"):
         return None
-    steps = {one.rank: one.step for one in trails if one.step is not None}
+    steps = {trail.rank: trail.step for trail in trails if trail.step is not None}
     if len(steps) == len(trails) and (finding := _behind(book, steps, "step {}".format)):
         return finding
     if finding := _silent_first(book, trails):
@@ -467,7 +469,7 @@ def stopped_earlier(book: LogBook) -> LeftFinding | None:
 def _behind(
     book: LogBook, came: Mapping[int, int], shown: Callable[[int], str]
 ) -> LeftFinding | None:
-    """Tell how far those came that came least far, and what they had begun there."""
+    """Say how far the ranks came that came least far, and what they had begun there."""
     least, most = min(came.values()), max(came.values())
     if least == most:
         return None
@@ -484,7 +486,7 @@ def _behind(
 
 
 def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
-    """All passed the same checkpoint: who is in a call from which nobody, or others, came back."""
+    """All passed one checkpoint: say who is in a call from which nobody, or others, returned."""
     at: dict[tuple[str, int], list[int]] = defaultdict(list)
     for trail in trails:
         at[_place(trail)].append(trail.rank)
@@ -493,7 +495,7 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     together = len(at) == 1 and not outside
     if not at or (together and WHOLE & set(words_of(min(names)))):
         return None
-    first = min(at)  # of calls of one name the earliest
+    first = min(at)  # the earliest call of the name
     if together and len(trails) >= book.world:
         text = f"all ranks began {_shown(first[0])}, and none came back from it."
         if phase_of_name(first[0]) == "trainer_init":
@@ -512,12 +514,12 @@ def _in_calls(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
 
 
 def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
-    """Where the last lines lie far apart: who fell silent first, or came last to the same line."""
+    """If last lines are far apart in time: who fell silent first, or wrote the same line last."""
     times = {trail.rank: trail.when for trail in trails}
     if not book.clocks_agree or "" in times.values() or len({" " in t for t in times.values()}) > 1:
         return None
     moments = {rank: seconds(when) for rank, when in times.items()}
-    newest = max(moments.values())  # over midnight, too
+    newest = max(moments.values())  # also across midnight
     moments = {rank: at + DAY_S * (newest - at > DAY_S / 2) for rank, at in moments.items()}
     order = sorted(moments, key=lambda rank: moments[rank])
     gaps = [moments[later] - moments[earlier] for earlier, later in pairwise(order)]
@@ -543,9 +545,9 @@ def _told(
     victims: Iterable[int] = (),
     waits_in: str = "",
 ) -> LeftFinding:
-    """Tell it with the newest lines of those that it is about, and how the job was ended.
+    """Make a finding with the newest lines of the ranks concerned, and how the job was ended.
 
-    Without culprits it is a guess. The call is the one in which they are, where there is one.
+    Without culprits it is a guess. ``call`` is the call that these ranks are in, if any.
     """
     ends = book.of("cancelled")
     if ends:

@@ -1,4 +1,4 @@
-"""What a rank says of itself: one reading of its page, its step times, and how slow it is."""
+"""What a rank reports: one reading of its page, its step times, and how slow it is."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PARTS = ("loader", "forward", "backward, optimizer and waiting")
 class StepTimes(Struct, frozen=True, array_like=True):
     """Sums over training steps that were timed from one batch to the next.
 
-    Steps between which something else was done (an evaluation, a save, the end of an epoch) are not
-    among them, nor are a rank's first steps, which compile and connect.
+    Not included are steps with something else between them (an evaluation, a save, the end of an
+    epoch), and a rank's first steps, which compile and connect.
 
     Attributes:
-        steps: How many were timed: of steps that are over within milliseconds some, else all.
+        steps: Number of timed steps: only some of the steps that end within milliseconds, else all.
         loader_s: Waiting for the next batch, until it is on its device.
-        forward_s: From then until backward begins; all of it the rank's own work.
-        rest_s: Backward, optimizer and callbacks; in a distributed job also waiting for the others.
+        forward_s: From then until backward begins; only the rank's own work.
+        rest_s: Backward, optimizer and callbacks; in a distributed job also waiting for others.
     """
 
     steps: int = 0
@@ -34,26 +34,26 @@ class StepTimes(Struct, frozen=True, array_like=True):
 
     @property
     def seconds(self) -> float:
-        """All of it."""
+        """Sum of all parts."""
         return self.loader_s + self.forward_s + self.rest_s
 
     @property
     def own_s(self) -> float:
-        """What no other rank has a part in."""
+        """Parts in which no other rank is involved."""
         return self.loader_s + self.forward_s
 
     @property
     def parts(self) -> tuple[float, float, float]:
-        """Its seconds, part by part."""
+        """Seconds of each part."""
         return self.loader_s, self.forward_s, self.rest_s
 
     def since(self, earlier: StepTimes) -> StepTimes:
-        """Return what came after an earlier reading of the same sums."""
+        """Return the difference to an earlier reading of the same sums."""
         pairs = zip(astuple(self), astuple(earlier), strict=True)
         return StepTimes(*(now - before for now, before in pairs))
 
     def a_step(self) -> StepTimes:
-        """Return the mean of one step; all zero where none was timed."""
+        """Return the mean of one step; all zero if none was timed."""
         if not self.steps:
             return self
         return StepTimes(1, *(part / self.steps for part in self.parts))
@@ -61,23 +61,22 @@ class StepTimes(Struct, frozen=True, array_like=True):
 
 Ending = Literal["running", "finished", "raised"]
 Membership = Literal["none", "member", "left"]
-"""Of process groups: ``left`` once a rank that was in some has destroyed the last of them."""
+"""Of process groups: ``left`` if a rank that was in some has destroyed the last of them."""
 Training = Literal["main", "beside", "over"]
-"""In which thread a process trains: in the main one, or ``beside`` it, which serves others then;
-``over`` once that thread has ended while the process goes on."""
+"""Which thread trains: the main one, or one ``beside`` it, while the main one serves others;
+``over`` if that thread has ended and the process has not."""
 STARTING_SERVER = "start of torch's worker server"
-"""The section of ours in which torch's code starts threads: one that is refused aborts the rank."""
+"""Our section in which torch starts threads: if a thread is refused, the rank aborts."""
 
 
 class OpenSection(Struct, frozen=True):
     """A section, step or tracked loop that the rank has entered and not left.
 
     Attributes:
-        item: Of a tracked loop, the number of the item that it is at, from 1; None for all else.
-        goes_on_after_s: Seconds after which a guard ends the wait in it and the program goes on;
-            None where nobody does.
-        in_main_thread: Entered by the thread that trains, mostly the main one: only then it tells
-            where the rank is.
+        item: Of a tracked loop, the number of its current item, from 1; None for all else.
+        goes_on_after_s: Seconds after which a guard ends the wait in it; None without a guard.
+        in_main_thread: Entered by the thread that trains, mostly the main one. Otherwise it does
+            not show where the rank is.
     """
 
     name: str
@@ -99,12 +98,12 @@ class CheckpointMark(Struct, frozen=True):
 
 
 class SaveMark(Struct, frozen=True):
-    """The last checkpoint to go on from: saved well, or loaded since then to go on from.
+    """The last checkpoint to resume from: saved successfully, or loaded since then to resume.
 
     Attributes:
-        number: How many saves there were; 0 of one that was only loaded.
+        number: Number of saves so far; 0 if it was only loaded.
         at: When it was saved or loaded, ISO 8601 UTC.
-        step: Optimizer steps that it holds, None where the rank does not show its steps.
+        step: Optimizer steps that it holds; None if the rank does not show its steps.
     """
 
     number: int
@@ -117,31 +116,30 @@ class Beat(Struct, frozen=True, kw_only=True):
 
     Attributes:
         pid: Process that writes the page, in its own pid namespace.
-        round: Which start of the job's ranks it belongs to, None where no launcher counts them.
+        round: Which start of the job's ranks it belongs to; None if no launcher counts them.
         beats: How often the rank said that it advanced; 0 means the page only shows that the
             process is alive, and progress must be judged from outside.
         last_beat_ns: Monotonic time of the newest sign of progress of any kind (beat, checkpoint,
             section edge, phase edge).
-        phase: Where in its life the rank last said it was.
-        sections: Open ones of all threads, oldest first.
-        save: None before the first save, where nothing was loaded either.
-        pulse_ns: Monotonic time at which a Python thread of the process last ran. Far behind the
-            present while the process is alive: something keeps the interpreter lock.
-            0 where no such thread was started.
-        ending: ``raised`` once an exception left the program or a Lightning stage, and no further
-            stage or step came; ``finished`` once the interpreter began to exit without one.
+        phase: Phase that the rank last reported.
+        sections: Open sections of all threads, oldest first.
+        save: None before the first save, if nothing was loaded either.
+        pulse_ns: Monotonic time at which a Python thread of the process last ran; 0 without such a
+            thread. If it is far in the past, something keeps the interpreter lock of a live
+            process.
+        ending: ``raised`` after an exception left the program or a Lightning stage, and no further
+            stage or step came; ``finished`` once the interpreter exits without one.
         last_words: Type, message and place of that exception, redacted, in one line.
-        training: In which thread it trains; where that is ``over``, ``ending`` says how it ended.
-        announced: The number that it was given by who started it, if any: which of the ranks that
-            this one starts it is to be, should it join.
-        membership: Whether it is in a process group, as far as it was told by torch.
-        handled_signals: Numbers of the signals of timers, of those that are there for programs to
-            send, and of a child's end for which it has a handler in Python that is not a training
-            framework's. None as long as it did not say so.
-        awaiting: Of the user's own code, outermost first, the calls of the coroutine that the main
-            thread's event loop is to end; none where it runs no such loop, or did not wait then.
+        training: In which thread it trains; if ``over``, ``ending`` says how training ended.
+        announced: Its number among the ranks that its parent starts, in case it joins, if the
+            parent gave one.
+        membership: Whether it is in a process group, as far as torch reported.
+        handled_signals: Numbers of signals (of timers, of a child's end, and those that programs
+            send) with a Python handler that is not a training framework's. None until reported.
+        awaiting: Calls of the user's own code, outermost first, in the coroutine that the main
+            thread's event loop runs; empty if it runs no such loop, or did not wait then.
         handling: Type, message and place of the exception that its main thread handles, as in
-            ``except`` and ``finally``, redacted, in one line; empty where it handles none.
+            ``except`` and ``finally``, redacted, in one line; empty if it handles none.
     """
 
     pid: int
@@ -179,17 +177,17 @@ class Beat(Struct, frozen=True, kw_only=True):
 
 
 class SlowRank(Struct, frozen=True, kw_only=True):
-    """One rank.
+    """A rank that is slower than before.
 
     Attributes:
-        before: The median of its steps while it had its own pace.
-        now: The median of its steps since it has another.
-        known_s: The longest that its steps took for as long as this, up to now; seconds.
-        level_s: What all its steps since then took at least, but for a few; seconds.
-        in_parts: Whether the parts were timed; else all of a step is in ``rest_s``.
-        looks: How often its stack was looked at, at moments that follow no step.
-        waited: In how many of these it waited for other ranks.
-        place: Line of the user's own code at which it was most often in the others.
+        before: Median of its steps at its usual pace.
+        now: Median of its steps since the pace changed.
+        known_s: Longest time that its steps took before for as long as now; seconds per step.
+        level_s: Time that all its steps since then took at least, with few exceptions; seconds.
+        in_parts: Whether the parts were timed; else the whole step is in ``rest_s``.
+        looks: How often its stack was sampled, at moments that follow no step.
+        waited: In how many of these samples it waited for other ranks.
+        place: The user's line at which it was most often in the other samples.
     """
 
     rank: int
@@ -204,17 +202,17 @@ class SlowRank(Struct, frozen=True, kw_only=True):
 
     @property
     def ratio(self) -> float:
-        """How many times as long a step takes as it ever did for so long."""
+        """How many times longer a step takes than steps ever did for as long."""
         return self.level_s / self.known_s if self.known_s > 0 else 1.0
 
     @property
     def grown(self) -> StepTimes:
-        """What a step takes more, part by part."""
+        """Additional time of a step, part by part."""
         return StepTimes(1, *self.now.since(self.before).parts)
 
 
 class Slowness(Struct, frozen=True, kw_only=True):
-    """All of them at one moment, ascending; they have been as slow for ``for_s`` seconds."""
+    """All slow ranks at one moment, ascending; they have been slow for ``for_s`` seconds."""
 
     for_s: float
     ranks: tuple[SlowRank, ...]

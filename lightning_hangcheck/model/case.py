@@ -16,24 +16,25 @@ from lightning_hangcheck.model.slugs import Phase, SeenIn
 
 
 class CodeNote(Struct, frozen=True, kw_only=True):
-    """A line of somebody's code, torch's and Python's own left out.
+    """A line of source code, except torch's and Python's own.
 
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
-        condition_of_most: It holds for all ranks but one: who stands there is led nowhere.
-        skipped_under: A test that holds for one rank, which leaves the block before the line.
-        loops: First and last lines of the loops of its function that the line is in, outermost
-            first; those that only wait left out.
-        branches: First and last lines of the blocks of its function in which the line stands only
-            if a test says so; what follows ``if ...: return`` is such a block, too.
-        branch_tests: Those tests, one for each of the blocks, as one would read them out.
-        with_until: Where a ``with`` that begins at the line ends: its exit shows at its beginning.
-        caught: Exceptions that the innermost loop around it catches elsewhere, to go on.
-        awaits: It asks for the end of something that was started before, or is in a loop that does.
-        after_backward: Its function, or each pass of a loop that it is in, has called ``backward``
-            before it.
-        collectives_ahead: Whether its function calls collectives from there on, as do functions of
-            the same file that it calls; None where that cannot be told.
+        condition_of_most: It holds for all ranks but one, so it does not explain why a rank is
+            there.
+        skipped_under: A test that holds for one rank, which then leaves the block before the line.
+        loops: First and last lines of the loops of its function around the line, outermost first,
+            without loops that only wait.
+        branches: First and last lines of the blocks of its function in which the line runs only if
+            a test says so; what follows ``if ...: return`` is such a block, too.
+        branch_tests: The tests of these blocks, one each, in readable words.
+        with_until: Last line of a ``with`` that begins here: its exit shows at its beginning.
+        caught: Exceptions that the innermost loop around the line catches elsewhere, to continue.
+        awaits: It waits for the end of something started before, or is in a loop that asks for
+            that.
+        after_backward: Its function, or each pass of its loop, called ``backward`` before the line.
+        collectives_ahead: Whether its function calls collectives from the line on, itself or
+            through functions of the same file; None if unknown.
     """
 
     file: str
@@ -53,18 +54,18 @@ class CodeNote(Struct, frozen=True, kw_only=True):
 
 
 Reach = Literal["answers", "goes_on", "unanswered", "unknown"]
-"""What is seen of a node that is not heard: ``answers`` connections to its ranks carry something,
-``goes_on`` none tells, but the other ranks advance without a pause, ``unanswered`` nothing that is
-sent to its ranks is acknowledged."""
+"""What is seen of a silent node. ``answers``: connections to its ranks carry data. ``goes_on``: no
+connection shows that, but other ranks advance without a pause. ``unanswered``: nothing sent to its
+ranks is acknowledged."""
 
 
 class SilentNode(Struct, frozen=True, kw_only=True):
-    """A node of which something was heard, and for long nothing more.
+    """A node that reported at first, and has been silent for long.
 
     Attributes:
         ranks: As ranges.
-        unanswered_s: Seconds for which what was sent to its ranks was not acknowledged.
-        last_known: The furthest that its ranks were known to be, in words.
+        unanswered_s: Seconds for which data sent to its ranks was not acknowledged.
+        last_known: The furthest known progress of its ranks, in words.
     """
 
     number: int
@@ -80,14 +81,14 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
     Attributes:
         world_size: Number of ranks that the launcher promised; 0 while unknown.
-        local_world_size: Ranks that should run on this node, None where no launcher says so.
-        one_by_one: No known launcher started them, which starts all ranks of a node at once: who is
-            announced may still come.
-        next_start: What followed this round; None while it goes on, and for the last.
-        absent_nodes: Nodes of which nobody has heard anything yet; known on the first node only.
-        silent_nodes: Nodes that are no longer heard; likewise.
-        machine: Which of those that may have one host name the ranks were seen on; empty where that
-            is not known, and of several.
+        local_world_size: Ranks that should run on this node; None if no launcher says so.
+        one_by_one: No known launcher started the ranks. (A launcher starts all ranks of a node at
+            once.) An announced rank may still come.
+        next_start: What followed this round; None for a round that is running or was the last.
+        absent_nodes: Nodes that have never reported; known on the first node only.
+        silent_nodes: Nodes that no longer report; likewise.
+        machine: Machine of the ranks, as several machines may have one host name; empty if unknown,
+            or for several machines.
     """
 
     run_id: str
@@ -106,7 +107,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
 
 
 class Pace(Struct, frozen=True, kw_only=True):
-    """What this rank's silences in its present phase were like so far.
+    """Silences of this rank in its present phase so far.
 
     Attributes:
         longest_pause_s: The longest silence that ended in progress.
@@ -128,15 +129,15 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
 
     Attributes:
         order: 0 for the first rank of the job to go, then 1, and so on.
-        seen_ns: Monotonic; 0 where it was not kept.
-        clock: Of ranks with another number nobody knows whether they ended before or after.
+        seen_ns: Monotonic; 0 if not kept.
+        clock: Between ranks with different clock numbers, the order of ends is unknown.
         exit_code: As Python's subprocess gives it (negative: killed by that signal), None if
             unseen.
-        memory_kills: Processes that the kernel ended for want of memory while we watched the rank.
-        memory_kills_scope: Among which: those of its ``control group``, or of the ``machine``.
-        met: Members of the group in which it called a collective last; none where that was in the
-            group of all ranks, or is not known.
-        met_at: From where it called that, outermost frame first.
+        memory_kills: Processes that the kernel killed for lack of memory while we watched the rank.
+        memory_kills_scope: Where these were: in its ``control group``, or on the ``machine``.
+        met: Members of the group of its last collective; empty if unknown, or the group of all
+            ranks.
+        met_at: Frames from which it called that collective, outermost first.
     """
 
     order: int
@@ -152,12 +153,12 @@ class ProcessExit(Struct, frozen=True, kw_only=True):
 
 
 class AskedEnd(Struct, frozen=True, kw_only=True):
-    """Somebody asked the job to end: what its ranks did from then on is no fault of theirs.
+    """Somebody asked the job to end: what its ranks did afterwards is not their fault.
 
     Attributes:
         by: The rest of "ended by", for example ``SIGINT from the terminal``.
-        failed_before: Ranks that had failed by themselves by then.
-        suspected: Summary of the suspicion that stood then, empty if none did.
+        failed_before: Ranks that had already failed by themselves.
+        suspected: Summary of the suspicion at that time; empty if there was none.
     """
 
     by: str
@@ -166,7 +167,7 @@ class AskedEnd(Struct, frozen=True, kw_only=True):
 
 
 class Aftermath(Struct, frozen=True, kw_only=True):
-    """What became of a job while a proven hang stood, so many seconds after the proof.
+    """What happened to a job during a proven hang, ``after_s`` seconds after the proof.
 
     For example ``the job was ended by SIGINT from the terminal``.
     """
@@ -183,18 +184,16 @@ class PhaseTime(Struct, frozen=True):
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """What a rank did with its time, and what a restart would throw away.
+    """How a rank spent its time, and what a restart would lose.
 
     Attributes:
         phases: Longest first.
-        saves: How many ended well.
-        unsaved_s: Seconds since the last of them, or the loading of a checkpoint, was seen, or the
-            first step where there was neither, right to one polling interval; None where nobody
-            watched by then.
-        steps: Made from the first step seen to the last one.
-        training_s: Seconds from that to that.
-        epoch_s: Seconds that an epoch takes on average; None before one was seen from its
-            beginning to its end.
+        saves: Number of successful saves.
+        unsaved_s: Seconds since the last save or load of a checkpoint was seen, or since the first
+            step if there was none; exact to one polling interval. None if nobody watched.
+        steps: Steps made from the first step seen to the last one.
+        training_s: Seconds between these two steps.
+        epoch_s: Mean seconds of an epoch; None before one was seen from beginning to end.
     """
 
     phases: tuple[PhaseTime, ...] = ()
@@ -206,7 +205,7 @@ class Spent(Struct, frozen=True, kw_only=True):
 
 
 class StepMark(Struct, frozen=True, array_like=True):
-    """So many optimizer steps had been made, so many seconds before the case was taken."""
+    """Number of optimizer steps made by ``ago_s`` seconds before the case was taken."""
 
     step: int
     ago_s: float
@@ -216,30 +215,26 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
     """One rank, seen from inside (its page) and outside (probes).
 
     Attributes:
-        pid: None where the rank never had a process on a node that we see.
-        rivals: Other processes that say of themselves that they are this rank.
-        store_port: Port of the store that the ranks share, as its launcher told it; None where none
-            did.
-        silent_for_s: Seconds since its last progress, by its page, or judged from outside where
-            it has none.
+        pid: None if the rank never had a process on a node that we see.
+        rivals: Other processes that claim to be this rank.
+        store_port: Port of the store that the ranks share, by its launcher; None if unknown.
+        silent_for_s: Seconds since its last progress, by its page or else as seen from outside.
         idle_for_s: Seconds since it last used the processor or moved bytes, never more than
             ``silent_for_s``; the silence that counts for an idle rank.
-        nothing_new_for_s: Seconds since it last did anything new: beat, moved bytes, or was in a
-            function where it had not been seen. It may move through its code all the while.
-        goes_round: Since then, as far as it was looked at, its main thread was seen at several
-            lines, or to run Python or to nap at one.
+        nothing_new_for_s: Seconds since it last did something new: beat, moved bytes, or was in a
+            function where it had not been seen. It may run through its code all the while.
+        goes_round: Since then its main thread was at several lines, or ran Python or napped at one.
         slept_for_s: Seconds for which its main thread had not run when `hangcheck attach` came, by
-            the kernel's scheduler; None where nobody asked, or it does not tell.
-        stopped_for_s: Seconds for which its watcher has seen it stopped without a break; None where
-            it is not, or nobody watched.
+            the kernel's scheduler; None if not asked or not known.
+        stopped_for_s: Seconds for which its watcher saw it stopped without a break; None if it is
+            not stopped, or nobody watched.
         processes: Its own process first (role ``rank``), then its children.
         process_exit: Set when its process is gone.
-        unheard_for_s: Seconds for which nobody has heard of its node, where that is silent: what
-            it does by now, nobody knows. 0 where it is heard.
-        steps: The newest as its watcher saw them made, oldest first, each right to one polling
-            interval; none where the rank does not show its steps.
-        step_sums: The sums of its step times at moments of the run, oldest first; the newest are
-            on its page.
+        unheard_for_s: Seconds since its node last reported, if the node is silent: what the rank
+            does now is unknown. 0 if the node reports.
+        steps: Newest steps as its watcher saw them, oldest first, each exact to one polling
+            interval; empty if the rank does not show its steps.
+        step_sums: Sums of its step times during the run, oldest first; the newest are on its page.
     """
 
     rank: int
@@ -266,7 +261,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def own_process(self) -> ProcessLook | None:
-        """The training process itself, None where it was not seen."""
+        """The training process itself; None if it was not seen."""
         return next((look for look in self.processes if look.role == "rank"), None)
 
 
@@ -280,14 +275,14 @@ class RankName(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Alike(Struct, frozen=True, kw_only=True):
-    """Ranks of a large job that stand alike: the view of one of them is told for all.
+    """Ranks of a large job in the same situation: the view of one rank describes all.
 
     Attributes:
-        rank: The one that has a view among the case's ranks.
-        ranks: All of them, it included, as ranges.
-        names: Which processes they are, as far as that was told; the first few are.
-        groups: For each group of that one's record, those in which they are: the record itself
-            names no members then.
+        rank: The rank that has a view in the case.
+        ranks: All of these ranks, with that one, as ranges.
+        names: Their processes, as far as known; the first few are.
+        groups: For each group of that rank's record, the groups of all these ranks; the record
+            itself then names no members.
     """
 
     rank: int
@@ -301,15 +296,15 @@ class Case(Struct, frozen=True, kw_only=True):
 
     Attributes:
         taken_ns: Monotonic time of the newest sample, on the sidecar's host.
-        ended: The command that was launched has ended.
-        exit_code: Of that, where we are its parent.
-        code: What the source says around the lines on which ranks stand.
-        left_running: Process ids of what the command started and left behind when it ended.
-        asked_end: Of a case that has ended: who asked for it; None where nobody did.
-        aftermath: Of the case of a hang: what happened while it stood; None as long as nothing did.
-        slowness: Of ranks that advance, those far below their own pace; None where none is.
-        alike: Of a job of thousands of ranks: for whom the views of some of its ranks stand, too.
-        left: What a case rests on that was read from files alone; None of a job that was seen.
+        ended: The launched command has ended.
+        exit_code: Of that command, if we are its parent.
+        code: What the source says around the lines at which ranks are.
+        left_running: Ids of processes that the command started and left behind when it ended.
+        asked_end: Of a case that has ended: who asked for the end; None if nobody did.
+        aftermath: Of the case of a hang: what happened during the hang; None until something does.
+        slowness: Advancing ranks that are far below their own pace; None if there is none.
+        alike: In a job of thousands of ranks: which other ranks the views of some ranks describe.
+        left: The files behind a case that was read from files alone; None for a job that was seen.
     """
 
     schema_version: int = 1

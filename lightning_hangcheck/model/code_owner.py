@@ -1,4 +1,4 @@
-"""Whose code a file is, told by its path alone: evidence may come from another machine."""
+"""Tells whose code a file is, by its path alone: evidence may come from another machine."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ PARTS = frozenset(
     | {"__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "machine.py"}
     | {"rundir.py", "settings.py", "time_limit.py", "transformers.py", "version.py"}
 )
-"""What lies in this package's own folder, as a test of it holds: a project's folder may have the
-same name, and what else lies in that is its owner's."""
+"""What is in this package's own folder, as a test ensures. A project's folder may have the same
+name; everything else in it belongs to the project."""
 EXAMPLE = "reference_script"
-"""A wheel has the reference script, too. It stands for a user's script, and is told as one."""
+"""The wheel contains the reference script; it stands for a user's script and counts as one."""
 TYPED_IN = re.compile(r"^<(ipython-input|python-input|stdin)")
-"""What a person types into a notebook, a prompt or a pipe has no file, and is the user's."""
+"""Code typed into a notebook, a prompt or a pipe has no file, and is the user's."""
 STANDARD = re.compile(r"/lib(?:64)?/(?:(?:python|pypy)3(?:\.\d+)?t?|python3\d+\.zip)/([^/]+)")
 MODULES = sys.stdlib_module_names | {
     *("annotationlib", "asyncore", "compression", "distutils", "imp", "profiling"),
 }
-"""Of the interpreter's library, also what other Python versions have than the one that judges."""
+"""Modules of the standard library, also of other Python versions than the judging one."""
 INSTALLED = re.compile(
     r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)|\.(?:egg|whl)/([^/]+)"
 )
 GENERATED = re.compile(r"/torchinductor_[^/]*/|/\.?triton/cache/")
-"""Code that torch's compiler writes, for nobody to read."""
+"""Code that torch's compiler writes."""
 SOURCES = re.compile(
     r"/(?:(torch)/(?:distributed|nn|utils|autograd|optim)|(lightning)/(?:pytorch|fabric)"
     r"|(pytorch_lightning)|(lightning_fabric)|(ipykernel)|(debugpy))/"
@@ -54,20 +54,20 @@ TRAINING = frozenset(
     {"accelerate", "deepspeed", "lightning", "lightning_fabric", "pytorch_lightning", "torch"}
     | {"transformers"}
 )
-"""Packages of which a call is on the stack of a thread that trains, whoever wrote the loop."""
+"""Packages that are on the stack of a thread that trains, whoever wrote the loop."""
 
 
 RUNNERS = TRAINING | {
     *("coverage", "dask", "debugpy", "distributed", "ipykernel", "ipykernel_launcher"),
     *("pytest", "ray"),
 }
-"""Installed programs that run other people's code: that is the user's, not theirs."""
+"""Installed programs that run other people's code: that code is the user's."""
 COMMAND_LINES = frozenset(("absl", "click", "fire", "hydra", "jsonargparse", "typer"))
-"""Through which a program's own command line calls it."""
+"""Packages through which a program's own command line calls the program."""
 
 
 class Owner(Struct, frozen=True):
-    """Whose a file is; of a framework's, the installed package or module that it belongs to."""
+    """Whose a file is; for a framework, the installed package or module that has the file."""
 
     kind: Kind
     package: str = ""
@@ -81,7 +81,7 @@ def owner_of(file: str) -> Owner:
     generates; ``user`` all else, a package installed in place included.
     """
     rooted = f"/{file}"
-    # what of this package holds it, if the innermost folder of its name is this package
+    # the part of this package with the file, if the innermost folder of that name is ours
     part = rooted.rpartition(f"/{PACKAGE}/")[2].partition("/")[0]
     if part in PARTS:
         return Owner("ours")
@@ -102,7 +102,7 @@ def owner_of(file: str) -> Owner:
 
 
 def is_users(file: str, program: str = "") -> bool:
-    """Whether a file is the user's own code, or of the package that `program_of` gave."""
+    """Whether a file is the user's own code, or of the package that `program_of` returned."""
     owner = owner_of(file)
     return owner.kind == "user" or (bool(program) and owner.package == program)
 
@@ -110,9 +110,9 @@ def is_users(file: str, program: str = "") -> bool:
 def program_of(calls: Iterable[tuple[str, str]]) -> str:
     """Return the installed package that a process was started to run; empty for a user's script.
 
-    ``python -m package`` runs a module of it, a console script calls it. Whatever a user starts is
-    meant as a program of the user's own, wherever it lies. ``calls``: function and file of each
-    call of its main thread, outermost first.
+    ``python -m package`` runs a module of it, a console script calls it. What a user starts counts
+    as the user's own program, wherever it is installed. ``calls``: function and file of each call
+    of its main thread, outermost first.
     """
     by_script = False
     for function, file in calls:
@@ -129,11 +129,11 @@ def program_of(calls: Iterable[tuple[str, str]]) -> str:
 
 
 def only_serves(calls: Iterable[tuple[str, str]]) -> bool:
-    """Whether a main thread is there for others, and the process trains in another one, if at all.
+    """Whether a main thread serves other threads; if the process trains, another thread does.
 
-    It is within its program, but neither in the user's code nor in a framework that trains. One
-    that has left its program waits for the other threads, and is on its way out. ``calls``:
-    function and file of each call on its stack.
+    It is within its program, but neither in the user's code nor in a framework that trains. A main
+    thread that has left its program waits for the other threads to exit. ``calls``: function and
+    file of each call on its stack.
     """
     calls = tuple(calls)
     in_program = any(function == MODULE for function, _ in calls)

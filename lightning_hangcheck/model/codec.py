@@ -1,4 +1,4 @@
-"""Facts as bytes: encoders, and decoders, each built once and used by one thread at a time."""
+"""Encodes and decodes facts; each decoder is built once and used by one thread at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _of_msgpack: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def _unlock_in_child() -> None:
-    """Another thread may have held the lock at the fork; in the child nobody would free it."""
+    """Another thread may have held the lock at the fork; nobody would free it in the child."""
     global _lock
     _lock = threading.RLock()
 
@@ -30,7 +30,7 @@ def json_decoder(kind: type[Fact], *, strict: bool = True) -> msgspec.json.Decod
 @overload
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]: ...  # noqa: ANN401
 def json_decoder(kind: Any, *, strict: bool = True) -> msgspec.json.Decoder[Any]:
-    """Return the decoder of JSON for a type, whichever thread asks for it first."""
+    """Return the decoder of JSON for a type; the first thread that asks builds it."""
     if (kind, strict) not in _of_json:
         with _lock:
             _of_json.setdefault((kind, strict), msgspec.json.Decoder(kind, strict=strict))
@@ -42,7 +42,7 @@ def msgpack_decoder(kind: type[Fact]) -> msgspec.msgpack.Decoder[Fact]: ...
 @overload
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]: ...  # noqa: ANN401
 def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
-    """Return the decoder of msgpack for a type, whichever thread asks for it first."""
+    """Return the decoder of msgpack for a type; the first thread that asks builds it."""
     if kind not in _of_msgpack:
         with _lock:
             _of_msgpack.setdefault(kind, msgspec.msgpack.Decoder(kind))
@@ -52,7 +52,7 @@ def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
 def encode(fact: object) -> bytes:
     """Encode a fact as one line of JSON, without a newline.
 
-    Names of files, processes and threads may be no UTF-8: such bytes are shown as escapes.
+    Names of files, processes and threads may not be UTF-8: such bytes become escapes.
     """
     try:
         return msgspec.json.encode(fact)
@@ -84,7 +84,7 @@ MOST_INDENTED = 256_000
 
 
 def encode_for_file(fact: msgspec.Struct) -> bytes:
-    """Encode a fact as indented JSON, or as one line of it where that would be too long a file."""
+    """Encode a fact as indented JSON, or as one line if the file would be too long."""
     indented = encode_pretty(fact)
     return indented if len(indented) <= MOST_INDENTED else visible_json(encode(fact)) + b"\n"
 
@@ -96,7 +96,7 @@ def encode_pretty(fact: msgspec.Struct) -> bytes:
 
 def verdict_schema() -> dict[str, Any]:
     """Return the JSON Schema of verdict.json, generated from the structs."""
-    # imported here: a rank never asks, and does not pay for it
+    # imported here, as ranks never need it
     from inspect import cleandoc
 
     from lightning_hangcheck.model.verdict import Verdict

@@ -1,8 +1,8 @@
-"""What is left of a job that is gone: the files, and what its logs say.
+"""What is left of a job that is gone: its files, and what its logs say.
 
 A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[Rank 3]`` and
-``[PG ... Rank 3]`` its number within one process group. A fact keeps both apart; `judge.left_logs`
-decides where one may stand for the other.
+``[PG ... Rank 3]`` are its number within one process group. A fact keeps both apart;
+`judge.log_book` decides if one may stand for the other.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from msgspec import Struct
 
 FactKind = Literal[
     "timeout",  # torch's watchdog: a collective took longer than its time limit
-    "status",  # numbers that the watchdog tells with it
-    "dump_signal",  # numbers of a rank that another one's time-out made speak
-    "call",  # from where the operation was called that timed out
-    "heartbeat",  # torch's watchdog thread itself stood still
-    "gil",  # the interpreter lock could not be had while the process ended
+    "status",  # numbers that the watchdog reports with it
+    "dump_signal",  # numbers of a rank, reported because another rank timed out
+    "call",  # where the operation that timed out was called
+    "heartbeat",  # torch's watchdog thread itself was stuck
+    "gil",  # the interpreter lock was not free while the process ended
     "fatal",  # native code of torch ended its process by a fatal line
-    "desync",  # torch's report of who is behind
-    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective, another's differs
+    "desync",  # torch's report of which ranks are behind
+    "fingerprint",  # TORCH_DISTRIBUTED_DEBUG=DETAIL: a rank's collective differs from another's
     "sizes",  # gloo: a message of another size than expected
-    "barrier_echo",  # a rank reached that barrier and lost rank 0 in it
+    "barrier_echo",  # a rank reached a monitored barrier and lost rank 0 in it
     "barrier",  # ranks that did not reach a monitored barrier
-    "store",  # a rank waits for another one's NCCL id
+    "store",  # a rank waits for another rank's NCCL id
     "rendezvous",  # fewer processes came than were announced
-    "unreachable",  # the meeting point, or a peer while connecting, did not answer
+    "unreachable",  # the rendezvous, or a peer while connecting, did not answer
     "gave_up",  # gloo: no data came from another rank within the time limit
-    "peer_lost",  # a connection broke, or no answer came: what another one's end looks like
+    "peer_lost",  # a connection broke, or no answer came: another rank may have ended
     "network",  # NCCL's warnings of the network
     "mismatch_warning",  # NCCL saw other calls on other ranks
     "ras_count",  # NCCL's RAS: so many ranks of a communicator launched so many operations
@@ -36,20 +36,20 @@ FactKind = Literal[
     "ras_missing",  # RAS: ranks without an answer
     "ras_dead",  # RAS: processes that cannot be reached
     "xid",  # the NVIDIA driver's report of a GPU fault
-    "exit",  # a launcher's word on how a rank's process ended
+    "exit",  # a launcher's report of how a rank's process ended
     "task",  # srun: how a task ended
-    "kill",  # the kernel or SLURM ended a process for want of memory
+    "kill",  # the kernel or SLURM ended a process for lack of memory
     "cancelled",  # somebody, a time limit or a lost node ended the job
     "exception",  # a Python traceback: its last line
     "memory",  # CUDA out of memory
-    "own_error",  # of what a rank has for itself: its GPU, its DataLoader workers
+    "own_error",  # of a rank's own resources: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
-    "summary",  # torchrun's, of all ranks of its node, as it ends
+    "summary",  # torchrun's report of all ranks of its node, as it ends
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
-    "bar",  # a progress bar: done, of how many, and since when
+    "bar",  # a progress bar: how much is done, the total, and the time it has run
     "finished",
-    "last",  # the last line of a rank; its rank is None where nothing tells whose log it is
+    "last",  # the last line of a rank; the rank is None if the log's writer is unknown
 ]
 
 
@@ -59,25 +59,25 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     Attributes:
         text: The line, without the launcher's prefix, at most 300 characters.
         line: Its number in the file, from 1.
-        rank: Global rank of who wrote it, None where that is not known.
-        group_rank: Its number within ``group``; of an exit, the rank that ended on its node.
-        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``. A group that is
-            only numbered, as ``PG 5`` of torch 2.2 and 2.3, has that number on one rank only.
-            Empty where it is not told.
-        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came;
-            of an exit, the process of the launcher that tells it at once.
+        rank: Global rank of the writer; None if unknown.
+        group_rank: Its number within ``group``; of an exit, the local rank that ended.
+        group: Name of a process group, equal on all ranks: ``default``, ``guid 9``; empty if not
+            named. A group that is only numbered, such as ``PG 5`` of torch 2.2 and 2.3, has that
+            number on one rank only.
+        seq: Number of the operation; of a bar, how much is done; of a rendezvous, how many came; of
+            an exit, the process of the launcher that reports it at once.
         op: Operation, as torch or NCCL names it.
         sizes: Elements in and out, or the shape.
-        enqueued: Number of the last operation that the rank had entered and come back from.
-        completed: Number of the last one that its GPU ended.
+        enqueued: Number of the last operation that the rank had entered and returned from.
+        completed: Number of the last operation that its GPU ended.
         limit_ms: Time limit of the operation.
-        ran_ms: How long it ran; of a bar, how long it has been there.
-        ranks: That the line is about: global ranks, or numbers within ``group``.
-        count: How many ranks, or how much in all.
-        code: Exit code, as Python's subprocess gives it, also of a signal; number of an Xid.
+        ran_ms: How long the operation ran; of a bar, how long the bar has existed.
+        ranks: Ranks that the line is about: global ranks, or numbers within ``group``.
+        count: Number of ranks, or the total.
+        code: Exit code as in Python's subprocess, also for a signal; or the number of an Xid.
         error: What went wrong, in its own words.
-        place: The user's line from which an operation was called, or something raised.
-        when: ``MM-DD HH:MM:SS.mmm``, or without the date where the line has none.
+        place: The user's line that called an operation or raised an exception.
+        when: ``MM-DD HH:MM:SS.mmm``, or without the date if the line has none.
     """
 
     kind: FactKind = "last"
@@ -105,7 +105,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
 
 
 class Section(Struct, frozen=True, gc=False):
-    """A call that a rank announced: which one of that name it is, and the line that says so."""
+    """A call that a rank announced: its number among calls of that name, and the line."""
 
     name: str
     times: int
@@ -113,16 +113,16 @@ class Section(Struct, frozen=True, gc=False):
 
 
 class Trail(Struct, kw_only=True, omit_defaults=True):
-    """How far a rank came by hangcheck's own console lines, of its newest process.
+    """How far a rank came, by hangcheck's own console lines of the rank's newest process.
 
     Attributes:
-        rank: -1 for as long as the process has not told it.
+        rank: -1 until the process has reported its rank.
         when: Of its newest line.
         checkpoint: Number of the last one; 0 before the first. ``passed`` is its text.
-        step: Number of the newest line about a step, None where none told of one.
+        step: Number in the newest line about a step; None if there was none.
         inside: Calls that began and have not returned, outermost first.
-        returned: Calls that did, the newest of each name, with how often.
-        raised: What it raised first and has not gone on from.
+        returned: Calls that returned, the newest of each name, with how often.
+        raised: The first exception after which it has not continued.
     """
 
     rank: int
@@ -137,13 +137,13 @@ class Trail(Struct, kw_only=True, omit_defaults=True):
 
 
 class LogReading(Struct, frozen=True, kw_only=True):
-    """One log, read.
+    """One log after reading.
 
     Attributes:
-        facts: In the order of their lines, one round of the job only: the last.
-        ranks: That a line says it is from.
-        world_size: How many there are, 0 where no line says so.
-        clock_went_back: Its times do not ascend: they order nothing.
+        facts: In the order of lines; only of the job's last round.
+        ranks: Ranks that lines name as their writers.
+        world_size: World size; 0 if no line says it.
+        clock_went_back: Its times do not ascend, so they prove no order.
     """
 
     file: str
@@ -156,7 +156,7 @@ class LogReading(Struct, frozen=True, kw_only=True):
 
 
 def seconds(when: str) -> float:
-    """Return a moment in seconds of the year, or of the day where it has no date."""
+    """Return a moment in seconds of the year, or of the day if it has no date."""
     date, _, time = when.rpartition(" ")
     hours, minutes, rest = time.split(":")
     days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
@@ -167,11 +167,11 @@ def seconds(when: str) -> float:
 
 
 class ReadFile(Struct, frozen=True):
-    """A file, and what it was taken for by its content.
+    """A file, and what its content was recognised as.
 
     Attributes:
         kind: For example ``flight record``.
-        ranks: Of whom it tells; none where that is not known.
+        ranks: Ranks that it is about; empty if unknown.
     """
 
     path: str

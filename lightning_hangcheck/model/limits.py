@@ -1,4 +1,4 @@
-"""The patience table: how long a wait may last, by who could end it. The only place of these."""
+"""The patience table, defined only here: how long a wait may last, by who could end it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec import Struct
 class Limits(Struct, frozen=True, kw_only=True):
     """Seconds since the last progress (busy_factor: a plain number), with their defaults.
 
-    Each field is a setting of the same name (docs/settings.md says what each means);
-    `judge.patience` says which row is whose.
+    Each field is a setting of the same name, explained in docs/settings.md; `judge.patience` says
+    which field applies to which wait.
     """
 
     suspect_proven_after: float = 3.0

@@ -1,6 +1,6 @@
-"""run.json: what was run, where, and with what around it.
+"""run.json: what was run, where, and in what environment.
 
-Rounds: a launcher may start the job's ranks again; each start is a chapter of the run.
+Rounds: a launcher may start the job's ranks again; each start is a round of the run.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class Round(Struct, frozen=True, kw_only=True):
 
     Attributes:
         started_at: When its first rank was seen.
-        ended_at: None while it goes on; so are ``verdict`` and ``cause``.
-        verdict: How it ended: ``crashed``, ``finished``, or the hang that was its end.
-        summary: How it ended, in one sentence; empty while it goes on.
-        ranks: Where its ranks were, as far as this node saw them.
+        ended_at: None while it runs; likewise ``verdict`` and ``cause``.
+        verdict: How it ended: ``crashed``, ``finished``, or the hang that ended it.
+        summary: How it ended, in one sentence; empty while it runs.
+        ranks: Where its ranks ran, as far as this node saw them.
     """
 
     number: int = 0
@@ -41,13 +41,13 @@ class Round(Struct, frozen=True, kw_only=True):
 
 
 class RoundStart(Struct, frozen=True, kw_only=True):
-    """Who started the ranks of a round, as far as their environment tells.
+    """Who started the ranks of a round, as far as their environment says.
 
     Attributes:
-        launcher: ``torchrun``, ``slurm``; empty where nothing says who.
-        number: How often it had started the job's ranks before, by its own count; of what follows a
-            round, None where that was not counted: torchrun does not count a change of nodes.
-        most: How often it will start them again at most.
+        launcher: ``torchrun``, ``slurm``; empty if unknown.
+        number: How often it had started the job's ranks before, by its own count. Of what follows a
+            round, None if not counted: torchrun does not count a change of nodes.
+        most: How often it will start them again, at most.
     """
 
     launcher: str = ""
@@ -70,14 +70,14 @@ class NodePlace(Struct, frozen=True, kw_only=True):
 
     Attributes:
         number: 0 is the first node.
-        nnodes: How many there are; 0 where nothing says so.
-        host: Of the store that the launcher of the first node serves, as the port; empty where it
-            serves none.
-        ranks: How many ranks run there; 0 where nothing says so.
-        job: Names the job for all its nodes; empty where the store alone does.
-        machines: How many these nodes are on, where each of several tasks of a machine counts as a
-            node of its own; 0 where each has its own.
-        first: Address of the first node; empty where nothing says it.
+        nnodes: Number of nodes; 0 if unknown.
+        host: Host, with ``port``, of the store that the first node's launcher serves; empty if
+            none.
+        ranks: Number of ranks there; 0 if unknown.
+        job: Names the job for all its nodes; empty if the store alone does.
+        machines: Number of machines of these nodes, if each of several tasks of a machine counts as
+            a node; 0 if each node is a machine of its own.
+        first: Address of the first node; empty if unknown.
     """
 
     number: int
@@ -94,16 +94,16 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 
     Attributes:
-        job: Names the job for all processes that keep it here; empty where a command of ours does.
-        versions: Of Python and of the distributions installed beside this package.
-        world_size: Of the last round; so are the ranks.
+        job: Names the job for all processes that keep it here; empty if a command of ours keeps it.
+        versions: Versions of Python and of the distributions installed with this package.
+        world_size: Of the last round; ``ranks`` likewise.
         rounds: Each start of the job's ranks, the first one first.
-        ended_at: None while it goes on.
-        exit_code: Of the command, where `hangcheck run` started it.
-        ended_by: Who asked for the end: ``SIGINT from the terminal``; empty where nobody did.
-        machine: On which its processes have their ids, as `machine.which_machine` names it; empty
-            where none is watched, or none is known.
-        node: Number of this one among the job's nodes, as it was last; None for one node.
+        ended_at: None while it runs.
+        exit_code: Of the command, if `hangcheck run` started it.
+        ended_by: Who asked for the end: ``SIGINT from the terminal``; empty if nobody did.
+        machine: Machine on which its processes have their ids, named by `machine.which_machine`;
+            empty if none is watched, or none is known.
+        node: Last number of this node among the job's nodes; None for one node.
         meeting: Where the sidecars of the job's nodes meet, and why there; empty for one node.
     """
 

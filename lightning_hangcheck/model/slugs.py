@@ -22,14 +22,14 @@ Phase = Literal[
     "checkpoint_save", "generate", "teardown",
 ]  # fmt: skip
 SeenIn = Literal["live", "attach", "files"]
-"""How the evidence was had: by a watcher while the job ran, by a visit, or from what was left."""
+"""How evidence was obtained: by a watcher while the job ran, by attaching, or from files."""
 Certainty = Literal["proven", "majority", "guess"]
-"""What names the culprits: the evidence itself, or that most ranks do otherwise; a guess names no
-culprit, and is told apart from them."""
+"""What names the culprits: the evidence itself, or that most ranks do otherwise. A guess names no
+culprit and is reported separately."""
 
 VERDICT_KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
 SEVERITY: dict[VerdictKind, int] = {"slow": 1, "suspect": 2, "dead": 3, "hang": 3}
-"""Of verdicts on a job that does not advance; of two that hold at once, the graver counts."""
+"""Of verdicts on a job that does not advance; of two at the same time, the graver counts."""
 CAUSES: tuple[Cause, ...] = get_args(Cause)
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -40,14 +40,14 @@ def _words(text: str) -> frozenset[str]:
 
 NAMES_REMEMBERED = 1024
 UNKNOWN_PLACE = "unknown"
-"""Where a rank stands of which there is no stack."""
+"""Place of a rank without a stack."""
 
 TOKENIZER = _words("tokenizer tokenizers vocab vocabulary")
 LOGGER = _words("logger loggers wandb mlflow tensorboard comet neptune clearml")
 TRAINER = _words("trainer")
 MODEL = _words("model models weights")
 PARTS = _words("backbone network encoder decoder adapter adapters llm")
-"""Of a model, or the whole of it: what only a verb beside them turns into its loading."""
+"""Parts of a model, or the whole of it: only together with a verb do they mean its loading."""
 CHECKPOINT = _words("checkpoint checkpoints checkpointer checkpointing ckpt snapshot state")
 SOURCES = _words("data corpus")
 DATA = _words("dataloader dataloaders dataloading dataset datasets datamodule")
@@ -65,15 +65,15 @@ CHECKED = _words(
     "config configuration arguments args settings options environment env input inputs path "
     "paths schema shape shapes"
 )
-"""What is validated before anything is trained: that is no validation of a model."""
+"""Things that are validated before training: that is no validation of a model."""
 GENERATED = _words(
     "answer answers caption captions completion completions response responses sample samples "
     "sequence sequences text texts token tokens greedy beam search test run collect do step "
     "loop all"
 )
-"""What a language model generates, and what is said beside that: noise or masks are no such."""
+"""What a language model generates, and words used with that; noise and masks are not in it."""
 OF_A_MODEL = CHECKED | {"output", "outputs", "prediction", "predictions", "loss", "logits", "name"}
-"""What one gets from a model, or about it, without making it."""
+"""What one gets from a model, or about it, without creating it."""
 BATCHES = _words("batch batches")
 GETTING = _words("next get fetch read collate")
 PREPARING = _words("prepare preparing preprocess preprocessing")
@@ -82,7 +82,7 @@ ONE_OF_MANY = _words("epoch batch step steps")
 ENDED = _words("finish finishing end ending")
 WHOLE_RUN = _words("run train training fit job")
 LEAVING = _words("teardown shutdown cleanup finalize finalise")
-# the trainer's and the model's own work has phases of its own, which the callback shows
+# the trainer's and the model's own work has phases of its own, which the callback reports
 WORK = _words("fit train training test predict step epoch")
 DONE = _words(
     "ready loaded created configured finished done initialized built parsed complete completed"
@@ -93,7 +93,7 @@ BESIDE = _words(
     "call calling client for instance main of offline on online process project rank session "
     "tracking tracker zero"
 )
-"""Words beside those two; any other is a thing of the logger's, which is made: an artifact."""
+"""Words allowed with these two; any other word is another thing that is made: an artifact."""
 
 MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("checkpoint_save", (SAVING, CHECKPOINT | MODEL | PARTS)),
@@ -130,7 +130,7 @@ MEANINGS: tuple[tuple[Phase | None, tuple[frozenset[str], ...]], ...] = (
     ("rendezvous", (MAKING, DISTRIBUTED)),
     ("model_load", (_words("from"), _words("config"), MODEL)),
 )
-"""The first line counts of which every set shares a word with the name."""
+"""The first row decides in which every set shares a word with the name."""
 SUBJECTS: dict[Phase, frozenset[str]] = {
     "tokenizer": TOKENIZER,
     "logger_init": LOGGER,
@@ -138,7 +138,7 @@ SUBJECTS: dict[Phase, frozenset[str]] = {
     "model_load": MODEL,
     "dataloading": DATA,
 }
-"""What a phase is about: a name of no other word means the phase, and "X ready" ends it."""
+"""What a phase is about: a name of only these words means the phase, and "X ready" ends it."""
 
 _IN_BRACKETS = re.compile(r"\(.*")
 _PATH = re.compile(r"\S*/\S*")
@@ -149,14 +149,14 @@ _BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][
 def words_of(name: str) -> tuple[str, ...]:
     """Split a name into lower-case words: at what is no letter or digit, and within camelCase.
 
-    A path tells where, not what, so its words are left out.
+    A path says where, not what, so its words are left out.
     """
     return tuple(word.lower() for word in _BETWEEN_WORDS.split(_PATH.sub(" ", name)) if word)
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def phase_of_name(name: str) -> Phase | None:
-    """The phase that a section or function of this name means, None if its words tell nothing."""
+    """Return the phase that a section or function of this name means; None if unknown."""
     if creates_logger(name):
         return "logger_init"
     words = frozenset(words_of(name))
@@ -166,7 +166,7 @@ def phase_of_name(name: str) -> Phase | None:
     found = next(
         (phase for phase, asked in MEANINGS if all(words & wanted for wanted in asked)), None
     )
-    if found == "generate":  # only where a model does, and nothing else is made
+    if found == "generate":  # only if a model does, and nothing else is made
         known = GENERATION | GENERATED | MODEL | PARTS
         said = words_of(_IN_BRACKETS.sub("", name))
         return found if all(word in known or word.isdigit() for word in said) else None
@@ -175,10 +175,10 @@ def phase_of_name(name: str) -> Phase | None:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def phase_of_function(name: str) -> Phase | None:
-    """The phase that a function's name means.
+    """Return the phase that a function's name means.
 
-    A method that only saves or loads says by its class what: ``Checkpointer.save``. And ``test``,
-    alone, is what examples call the evaluation; a trainer's own method shows by its calls.
+    If a method only saves or loads, its class says what: ``Checkpointer.save``. Examples call the
+    evaluation ``test``; a trainer's own ``test`` method is recognised by its calls.
     """
     outer, _, bare = name.rpartition(".")
     phase = "validation" if bare == "test" else phase_of_name(bare)
@@ -190,10 +190,10 @@ def phase_of_function(name: str) -> Phase | None:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def creates_logger(name: str) -> bool:
-    """Whether a name says that an experiment logger is created, not what is done with one.
+    """Whether a name says that an experiment logger is created, not that one is used.
 
-    The words for both stand side by side: "WandbLogger constructor", "create the logger",
-    "wandb run creation". No other thing is named: "create_wandb_artifact" makes an artifact.
+    The words for both are adjacent: "WandbLogger constructor", "create the logger", "wandb run
+    creation". No other thing is named: "create_wandb_artifact" makes an artifact.
     """
     words = [word for word in words_of(name) if word not in ARTICLES]
     alone = all(word in LOGGER | MAKING | BESIDE or word.isdigit() for word in words)
@@ -205,10 +205,10 @@ def creates_logger(name: str) -> bool:
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
 def phase_after_checkpoint(name: str, present: Phase | None) -> Phase | None:
-    """The phase after a checkpoint of this name.
+    """Return the phase after a checkpoint of this name.
 
-    A checkpoint says what is done ("Model created"), rarely what begins, so it ends the phase that
-    it names and opens none, except the end of all: "Training finished".
+    A checkpoint says what is done ("Model created"), rarely what begins. So it ends the phase that
+    it names and begins none, except the end of all: "Training finished".
     """
     words = frozenset(words_of(name))
     if not words & DONE:

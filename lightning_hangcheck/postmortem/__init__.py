@@ -1,6 +1,6 @@
-"""`hangcheck postmortem`: what can be said of a job that is gone, from the files that are left.
+"""`hangcheck postmortem` explains a job that is gone, from the files that it left.
 
-files -> each file known by its content, read within bounds (`files`)
--> flight records of one incident, told apart from others (`flight_records`); logs and stacks
--> one case of one job, judged and saved as a live one is (`postmortem`)
+files -> each file is recognised by its content and read within limits (`files`)
+-> flight records of one incident are separated from others (`flight_records`); logs and stacks
+-> one case of one job is built, judged and saved like a live one (`postmortem`)
 """

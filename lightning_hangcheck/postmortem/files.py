@@ -1,8 +1,7 @@
-"""Walks files and folders, and opens each file within bounds.
+"""Walks files and folders, and opens each file within limits.
 
-Whatever lies there was written by others: a pickle that would run code, a FIFO, a link that leads
-in a circle, a gigabyte of zeros in a megabyte of gzip. Each ends in a sentence, and costs no other
-file anything.
+Others wrote these files: a pickle that would run code, a FIFO, a link that leads in a circle, a
+gigabyte of zeros in a megabyte of gzip. Each is reported in a sentence, and affects no other file.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 MOST_FILES = 20_000
 DEEPEST = 24
 HEAD_BYTES = 16 * 1024
-"""Of a file, unpacked: enough to tell what it is."""
+"""First unpacked bytes of a file: enough to recognise its kind."""
 UNPACKED_FLOOR = 64 * 1024 * 1024
 MOST_PACKED = 200
-"""Times a packed file may grow: logs grow 10 to 50 times, a bomb a thousand."""
+"""Times that a packed file may grow: logs grow 10 to 50 times, a bomb a thousand times."""
 MEMORY_FOR_READING = 1024 * 1024 * 1024
 PACKERS: dict[bytes, tuple[str, Callable[[Any], Any]]] = {
     b"\x1f\x8b": ("gzip", gzip.open),
@@ -50,25 +49,25 @@ SOURCES = frozenset(
     {".c", ".cc", ".cpp", ".cu", ".h", ".html", ".ipynb", ".js", ".md", ".pyi", ".py", ".rst"}
     | {".sh", ".toml", ".yaml", ".yml"}
 )
-"""Ends of names of what lies beside logs and may quote them, or have a rank in its name."""
+"""Suffixes of source and text files: they may quote logs or have a rank in their name."""
 _SAFELY = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
 Leave: TypeAlias = "Callable[[Path, str], None]"
-"""Notes a path that is not used, and why."""
+"""Records a path that is not used, and why."""
 
 
 class NotRead(Exception):
-    """A file that cannot be used; its message says why, in one clause."""
+    """A file cannot be used; the message says why, in one clause."""
 
 
 def walk(named: Sequence[str], run_folders: list[RunFolder], leave: Leave) -> Iterator[Path]:
-    """Yield the regular files at paths and below them, each once; run folders go into a list.
+    """Yield each regular file at or below the paths once; append run folders to a list.
 
-    Links are followed only where they were named.
+    Links are followed only if they were named.
 
     Raises:
-        UnreadableRun: A named path is not there.
+        UnreadableRun: A named path does not exist.
     """
     roots = [Path(name) for name in named]
     seen: set[tuple[int, int]] = set()
@@ -111,11 +110,11 @@ def walk(named: Sequence[str], run_folders: list[RunFolder], leave: Leave) -> It
 
 @contextmanager
 def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
-    """Open a file, unpacked, and return its first bytes too, which are still to be read.
+    """Open a file, unpacked, and also return its first bytes, which remain to be read.
 
     Raises:
-        NotRead: It is empty, no regular file, or an archive; while it is read also where it is torn
-            or grows without bounds.
+        NotRead: The file is empty, not regular, or an archive; while it is read, its packed data is
+            broken or grows beyond the limit.
     """
     with io.BufferedReader(io.FileIO(os.open(path, _SAFELY)), HEAD_BYTES) as raw:
         found = os.fstat(raw.fileno())
@@ -138,17 +137,15 @@ def opened(path: Path) -> Iterator[tuple[BinaryIO, bytes]]:
 
 
 class _Unpacked(io.RawIOBase):
-    """What comes out of a packed file, up to a most."""
+    """The content of a packed file, up to a limit of bytes."""
 
     def __init__(self, file: BinaryIO, name: str, most: int) -> None:
         self._file, self._name, self._left = file, name, most
 
     def readable(self) -> bool:
-        """Tell `io.BufferedReader` that it is."""
         return True
 
     def readinto(self, buffer: WriteableBuffer) -> int:
-        """Unpack the next bytes."""
         view = memoryview(buffer).cast("B")
         try:
             data = self._file.read(len(view))
@@ -163,7 +160,7 @@ class _Unpacked(io.RawIOBase):
 
 @contextmanager
 def bounded_memory() -> Iterator[None]:
-    """Let what is done meanwhile fail with a MemoryError, before the machine runs out of memory."""
+    """Make the code inside fail with MemoryError before the machine runs out of memory."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     most = pages * resource.getpagesize() + MEMORY_FOR_READING

@@ -1,9 +1,8 @@
-"""Reads flight-record dumps, whatever they are called, and keeps those of one incident.
+"""Reads flight-record dumps, whatever their file names, and keeps those of one incident.
 
-A dump names no rank. Its groups do: a rank is in all of them, and its messages tell which member it
-is. Where they leave a choice, the file's name decides. Several jobs, and several incidents of one
-job, may lie in one folder: they are told apart by their default group, the time, and the numbers of
-their operations.
+A dump does not name its rank. The rank is a member of all its groups, and its messages show which
+member. If several ranks fit, the file's name decides. One folder may hold several jobs, and several
+incidents of one job. They are separated by default group, time and operation numbers.
 """
 
 from __future__ import annotations
@@ -31,29 +30,29 @@ KEYS = (b"pg_config", b"record_id", b"profiling_name", b"collective_seq_id")
 LARGEST_RECORD = 256 * 1024 * 1024
 MOST_ENTRIES = 100_000
 MOST_OPEN, MOST_ENDED = 2_000, 64
-"""Entries that are kept: of those that have ended, the newest and one of each group say enough."""
+"""Limits on entries that are kept: open ones, and ended ones (also the newest of each group)."""
 MOST_TENSORS, MOST_DIMENSIONS, MOST_CALLS = 64, 16, 64
 SHORT_NS = 20 * 60 * NANOSECONDS
-"""Ranks of one incident do their last within this time, or two of the job's own time limits."""
+"""In one incident ranks end their work within this time, or twice the job's own time limit."""
 LATEST_NS = 4 * 10**18
 LONG_NS = 24 * 3600 * NANOSECONDS
-"""The same where their numbers agree: then a clock is wrong."""
+"""The same if the operation numbers agree: then a clock is wrong."""
 RANK_IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)")
 NUMBER_IN_NAME = re.compile(r"(?<!\d)\d{1,6}(?!\d)")
-"""A date is no rank."""
+"""At most 6 digits: a date is not a rank."""
 
 
 class Dump(Struct, frozen=True, kw_only=True):
-    """A flight record as it lies in a file.
+    """A flight record, read from a file.
 
     Attributes:
-        rank: Whose it is; None where nothing tells.
-        fits: How many ranks are in all its groups; 0 where it names no members.
-        world: Members of the job's default group; none where it is not named.
-        numbers: Of the newest operation in each group.
-        first_ns: When the oldest operation that is listed was entered; 0 where none is.
-        last_ns: The same of the newest.
-        timeout_ns: The job's own limit for an operation.
+        rank: The rank that wrote it; None if unknown.
+        fits: Number of ranks that are in all its groups; 0 if it names no members.
+        world: Members of the job's default group; empty if it is not named.
+        numbers: Number of the newest operation in each group.
+        first_ns: When the oldest listed operation was entered; 0 if none is listed.
+        last_ns: When the newest listed operation was entered; likewise.
+        timeout_ns: The job's own time limit for an operation.
     """
 
     path: str
@@ -67,28 +66,28 @@ class Dump(Struct, frozen=True, kw_only=True):
     timeout_ns: int
 
 
-# Reading one.
+# Reading a dump.
 
 
 class _PlainData(pickle.Unpickler):
-    """Builds numbers, texts, lists and dictionaries; anything else would be a program."""
+    """Builds numbers, texts, lists and dictionaries; anything else would run code."""
 
     def find_class(self, module: str, name: str) -> Any:  # noqa: ANN401 - as pickle has it
         raise NotRead(f"it is a pickle that would load {module}.{name}: only plain data is read")
 
 
 def is_record(head: bytes) -> bool:
-    """Whether a file begins as a flight record does, pickled or in JSON."""
+    """Whether a file begins like a flight record, pickled or in JSON."""
     if head[:1] == b"\x80":
         return any(key in head for key in KEYS)
     return head.lstrip()[:1] == b"{" and any(b'"%s"' % key in head for key in KEYS)
 
 
 def read_record(path: Path, file: BinaryIO) -> Dump:
-    """Read what torch dumps when an operation times out, or its worker server writes in JSON.
+    """Read what torch dumps after a time-out, or what its worker server writes as JSON.
 
     Raises:
-        NotRead: It is torn, or no flight record, or would do more than hold data.
+        NotRead: The file is broken, is no flight record, or would run code.
     """
     parts: list[bytes] = []
     left = LARGEST_RECORD
@@ -107,7 +106,7 @@ def read_record(path: Path, file: BinaryIO) -> Dump:
     except (NotRead, MemoryError):
         raise
     except Exception as error:
-        # whatever a torn or hostile one makes of the unpickler
+        # a broken or hostile file may raise anything
         raise NotRead(f"its {form} is torn ({type(error).__name__}: {error})"[:300]) from error
 
 
@@ -162,9 +161,9 @@ def _dump_of(path: Path, data: object) -> Dump:
 
 
 def _telling(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the entries that are open, and the newest that have ended, in their order.
+    """Return the open entries and the newest ended ones, in order.
 
-    Parts of a block have its number, and end with it.
+    The parts of a block share the number of the block and end with it.
     """
     entries = entries[-MOST_ENTRIES:]
     keys = [
@@ -192,7 +191,7 @@ def _telling(entries: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Take what is needed of an entry, in the newest form, no list longer than bounds allow."""
+    """Take the needed fields of an entry, in the newest form, with each list cut to its limit."""
     entry = {
         "collective_seq_id": raw.get("seq_id", 0),  # before torch 2.4
         "process_group": (str(raw.get("pg_id", 0)), ""),
@@ -213,14 +212,14 @@ def _entry(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _first(values: object, most: int) -> Sequence[Any]:
-    """Take the first of a list; a pickle may name one list a million times."""
+    """Return the first values of a list; a pickle may name one list a million times."""
     return values[:most] if isinstance(values, (list, tuple)) else ()
 
 
 def _whose(
     members: Mapping[str, Sequence[int]], entries: Iterable[Mapping[str, Any]], said: object
 ) -> Collection[int]:
-    """Return the ranks that are in all its groups, and at that place of them."""
+    """Return the ranks that are in all groups, and at the position that a message names."""
     if isinstance(said, int):
         return (said,)
     groups = [set(ranks) for ranks in members.values() if ranks]
@@ -233,11 +232,11 @@ def _whose(
     return found
 
 
-# Which of them belong together.
+# Which dumps belong together.
 
 
 def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOut]]:
-    """Return the dumps of the incident of which most ranks are there, by rank, and the others."""
+    """Return the dumps, by rank, of the incident with the most ranks; and the dumps left out."""
     incidents: list[dict[int, Dump]] = []
     left_out: list[LeftOut] = []
     for dump in sorted(dumps, key=lambda dump: (not dump.last_ns, dump.last_ns, dump.path)):
@@ -267,7 +266,7 @@ def of_one_incident(dumps: Iterable[Dump]) -> tuple[dict[int, Dump], list[LeftOu
 
 
 def _is_of(dump: Dump, others: Sequence[Dump]) -> bool:
-    """Whether a dump is of the job of others, and was written with them."""
+    """Whether a dump is of the same job and incident as others."""
     worlds = {other.world for other in others if other.world}
     if worlds and dump.world and dump.world not in worlds:
         return False

@@ -1,9 +1,8 @@
-"""What is looked for in logs: the words of torch, NCCL, gloo, SLURM, the kernel and the driver.
+"""Words of torch, NCCL, gloo, SLURM, the kernel and the driver that are searched for in logs.
 
-All is one table, `WORDS`: a needle, what a line with it is about, and how its numbers are read. The
-texts are those of torch 1.13 to 2.15, NCCL 2.10 to 2.28, SLURM 19 to 25 and Linux 4 to 6, as their
-sources write them. Each needle begins with a character that is rare in logs, so that one regular
-expression finds them all at 100 MB/s.
+The table `WORDS` has each needle, what a line with it is about, and how its numbers are read. The
+texts come from the sources of torch 1.13 to 2.15, NCCL 2.10 to 2.28, SLURM 19 to 25 and Linux 4 to
+6. Each needle begins with a rare character, so that one regular expression finds all at 100 MB/s.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from lightning_hangcheck.model.left_behind import FactKind, LogFact
 from lightning_hangcheck.text.shown import parse_ranks
 
 MOST_NAMED = 4_096
-"""Ranks that one line names; where there are more, none is kept."""
+"""Ranks that one line may name; if it names more, none is kept."""
 MOST_SHOWN = 300
-"""Characters of a line that are kept."""
+"""Characters kept of a line."""
 LARGEST = 2**53
-"""Of a number; torch writes -1 as 18446744073709551615 where it has none."""
+"""Larger numbers are dropped; torch writes -1 as 18446744073709551615 if it has no number."""
 _TIMES = re.compile(
     r"\b[IWEF](?P<m>\d\d?)(?P<d>\d\d) (?P<t>\d\d:\d\d:\d\d(?:\.\d+)?)"
     r"|\b\d{4}-(?P<m2>\d\d)-(?P<d2>\d\d)[T _](?P<t2>\d\d:\d\d:\d\d(?:[.,]\d+)?)"
@@ -37,7 +36,7 @@ _TIMES = re.compile(
 
 
 def moment(text: str) -> str:
-    """Return when a line was written, as `LogFact.when` has it; empty where it does not say."""
+    """Return when a line was written, in the form of `LogFact.when`; empty if it does not say."""
     found = _TIMES.search(text[:400])
     if found is None:
         return ""
@@ -46,7 +45,7 @@ def moment(text: str) -> str:
     return f"{int(month):02}-{day} {time[:12]}" if month else time[:12]
 
 
-# What is looked for
+# Patterns
 
 _GROUP = re.compile(
     r"\[PG (?:ID (?P<id>\d+) PG )?(?:GUID (?P<guid>[^\s(\]]+)|(?P<number>\d+))"
@@ -85,7 +84,7 @@ _PYTHON_CALL = re.compile(r'\s*File "(?P<file>[^"]+)", line (?P<line>\d{1,9}), i
 COLLECTIVES = "torch/distributed/distributed_c10d.py"
 _CHAIN = ("During handling of the above", "The above exception was the direct", "Original Trace")
 _CONTAINED = ("Exception ignored", "--- Logging error ---", "exception was never retrieved")
-"""What Python writes before a traceback that it goes on from."""
+"""Python writes these before a traceback after which the program continues."""
 _OF_NETWORK = re.compile(
     r"[Tt]imed? ?out|Connection|Got completion|completed with error|remote peer|Broken pipe"
     r"|[Ss]ocket.* fail|truncated|Call to ibv_|RemoteError"
@@ -93,17 +92,17 @@ _OF_NETWORK = re.compile(
 _OF_NODE = re.compile(r"No space left on device|shared memory segment|Cuda failure.*out of memory")
 _OF_USE = "Duplicate GPU"
 _DEATHS = {"Killed": 9, "Segmentation": 11, "Bus": 7, "Aborted": 6, "Illegal": 4, "Floating": 8}
-"""How the C library and shells begin the names of signals."""
+"""How the names of signals begin in messages of the C library and shells."""
 
 
 def _number(text: str | None) -> int | None:
-    """Read a number; None where there is none, or torch wrote one for `none`."""
+    """Read a number; None if there is none, or torch wrote one that stands for none."""
     value = int(text) if text is not None and len(text) < 30 else LARGEST
     return value if abs(value) < LARGEST else None
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    """Read numbers or ranges of ranks; those that are none are left out."""
+    """Read a list of ranks and ranges of ranks; empty if the text is no such list."""
     try:
         return parse_ranks(text.replace(" ", ""), MOST_NAMED)
     except ValueError:
@@ -111,7 +110,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def group_of(text: str) -> tuple[str, int | None]:
-    """Return the group that a line is about, and the writer's number in it."""
+    """Return the group that a line names, and the writer's number in that group."""
     tags = list(_GROUP.finditer(text))
     if not tags:
         bare = _BARE.search(text)
@@ -124,11 +123,11 @@ def group_of(text: str) -> tuple[str, int | None]:
 
 
 class Around(NamedTuple):
-    """What stands beside a line.
+    """The lines around a line.
 
     Attributes:
-        below: Gives the line and so many less one after it of the same writer.
-        above: 500 bytes before it.
+        below: Returns the line and the next lines of the same writer, as many in all as asked for.
+        above: The 500 bytes before the line.
     """
 
     below: Callable[[int], list[str]]
@@ -140,7 +139,7 @@ Parser = Callable[[LogFact, str, Around], Facts]
 
 
 def _filled(fact: LogFact, values: Mapping[str, str | None]) -> LogFact:
-    """Put what the named groups of patterns found into the fields of their names."""
+    """Put what the named groups of patterns matched into the fields of those names."""
     fields: dict[str, object] = {}
     for name, text in values.items():
         if text is not None:
@@ -167,17 +166,18 @@ _FIELDS: dict[str, tuple[str, Callable[[str], object]]] = {
     "ranks": ("ranks", _numbers),
     "sizes": ("sizes", _every_number),
 }
-"""The field of a named group, and how its text is read; all others are numbers."""
+"""Field and reader of a named group; other groups are numbers in fields of the same name."""
 
 
 def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") -> Parser:
-    """Make a parser of patterns whose named groups are fields.
+    """Make a parser from patterns whose named groups are fields.
 
     Args:
-        needed: Each place where it is found is a fact.
-        others: May be missing.
-        lines: So many below are looked at where the line itself does not have it.
-        until: How the message ends. Of a line that a terminal broke the next ones are joined.
+        needed: Each match is a fact.
+        others: Patterns that may be missing.
+        lines: How many lines to search, from this one on, if the line itself has no match.
+        until: How the message ends. A line without it was broken by a terminal: the next are
+            joined.
     """
     first, *more = (re.compile(pattern) for pattern in (needed, *others))
 
@@ -221,7 +221,7 @@ def _desync(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _call(fact: LogFact, _: str, around: Around) -> Facts:
-    """The stack from which torch's flight recorder saw a timed-out operation called."""
+    """Read where a timed-out operation was called from, by torch's flight recorder."""
     rows = takewhile(bool, map(_CALL.match, around.below(100)[1:]))
     frames = [Frame(row[1], row[2], int(row[3])) for row in rows if row]
     others = (frame for frame in frames if "/torch/" not in frame.file)
@@ -268,9 +268,9 @@ def _ras_missing(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
-    """One entry of torchrun's summary: its rank, host and time stand before its exit code.
+    """Read an entry of torchrun's summary: its rank, host and time come before its exit code.
 
-    The line that it writes at once names the rank on its node only.
+    The line that torchrun writes at the moment of the failure names only the local rank.
     """
     code = _EXIT.search(line)
     if code is None:
@@ -303,24 +303,24 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
         return []
     after = [row for row in lines[end + 1 : end + 60] if row.strip()]
     if any(row.startswith(_CHAIN) for row in after[:40]):
-        return []  # what came of it is told below, in a traceback of its own
+        return []  # the exception that followed has its own traceback below
     line = lines[end]
     message = (" ".join([line, *after[:2]]) if line.endswith(":") else line)[:MOST_SHOWN]
     calls = filter(None, map(_PYTHON_CALL.match, lines[:end]))
     frames = [Frame(row["function"], row["file"], int(row["line"])) for row in calls]
-    op = next((one.function for one in frames if one.file.endswith(COLLECTIVES)), "")
+    op = next((call.function for call in frames if call.file.endswith(COLLECTIVES)), "")
     place = within(users_place(frames))
     return [replace(fact, text=message, error=message, op=op, place=place)]
 
 
 def _ended(pattern: str, until: str = "") -> Parser:
-    """Make a parser of how a process ended: the line is of who started it, and not of its rank."""
+    """Make a parser of how a process ended: the line is from its launcher, not from its rank."""
     parse = _fields(pattern, until=until)
     return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
 
 
 def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
-    """How SLURM says that a task ended, or a shell what it ran."""
+    """Read how a task ended, as SLURM or a shell reports it."""
     if (shell := _BY_SHELL.search(line)) is None:
         return _task(fact, line, around)
     code = -_DEATHS[shell["name"]]
@@ -328,7 +328,7 @@ def _ended_task(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 def _died(fact: LogFact, line: str, around: Around) -> Facts:
-    """What Python's faulthandler says while a signal ends the process, and in which line."""
+    """Read what Python's faulthandler writes while a signal ends the process, and the code line."""
     _, _, why = line.partition("Fatal Python error: ")
     rows = around.below(200)
     current = next((n for n, row in enumerate(rows) if row.startswith("Current thread")), len(rows))
@@ -336,13 +336,13 @@ def _died(fact: LogFact, line: str, around: Around) -> Facts:
     frames = [Frame(row["function"], row["file"], int(row["line"])) for row in found if row]
     place = users_place(frames[::-1])
     said = f"Fatal Python error: {why}{f' {within(place)}' if place else ''}"
-    # an abort may come of another rank's time-out
+    # an abort may follow another rank's time-out
     kind: FactKind = "fatal" if why.startswith("Aborted") else "own_error"
     return [replace(fact, kind=kind, error=said[:MOST_SHOWN])]
 
 
 def _nccl(fact: LogFact, line: str, around: Around) -> Facts:
-    """What NCCL gave up with, or warns of: the network, what a node lacks, or how it is used."""
+    """Read NCCL's error or warning: of the network, of what a node lacks, or of wrong use."""
     _, warns, said = line.partition("NCCL WARN ")
     if not warns:
         rows = [line, *around.below(6)[1:]]
@@ -403,7 +403,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Barrier in ", "barrier", _fields(
         r"Ranks? (?P<ranks>[\d, ]+) failed to pass monitoredBarrier in (?P<limit_ms>\d+)")),
     ("Barrier, but received errors", "barrier_echo", _any),
-    # meeting
+    # rendezvous
     ("UniqueId from", "store", _fields(
         r"\[(?P<group_rank>\d{1,7})\] is setting up NCCL communicator and retr\w+ ncclUniqueId"
         r" from \[(?P<ranks>\d{1,7})\].*?(?:got error|got exception|error): (?P<error>.*)")),
@@ -447,10 +447,10 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r" exited on\s*signal (?P<signal>\d{1,3})\b", until=r"signal \d")),
     ("Exception: process", "exit", _ended(  # torch.multiprocessing.spawn
         rf"process (?P<rank>\d{{1,7}}) terminated with signal {_SIGNAL}")),
-    ("Child process with PID", "exit", _ended(  # Lightning's: the rank on its node
+    ("Child process with PID", "exit", _ended(  # Lightning's: names the local rank
         r"(?:\[rank: (?P<group_rank>\d{1,7})\] )?Child process with PID (?P<pid>\d+)"
         r" terminated with code (?P<code>-?\d+)")),
-    # DeepSpeed, and torch before 1.9, name the command that was started last, whoever died
+    # DeepSpeed, and torch before 1.9, name the last command started, whichever process died
     ("ERROR] [launch.py:", "exit", _ended(r"exits with return code = (?P<code>-?\d+)")),
     ("<Signals.", "exit", _ended(rf"died with <Signals\.{_SIGNAL}")),
     ("Worker exit type: SYSTEM_ERROR", "exit", _ended(
@@ -482,7 +482,7 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("The server socket has failed to listen", "own_error", _fields(
         r"(?P<error>The server socket has failed to bind.*Address already in use)")),
     ("Unexpected bus error", "own_error", _fields(r"(?P<error>Unexpected bus error.*)")),
-    # what the job was at
+    # what the job was doing
     ("Root Cause (first", "summary", _any),
     ("Worker group FAILED", "restart", _fields(r"will restart worker group")),
     ("Restarting worker group", "restart", _any),

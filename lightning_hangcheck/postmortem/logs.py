@@ -1,10 +1,10 @@
-"""Reads logs of any launcher into facts: gigabytes in pieces, and no line is trusted.
+"""Reads logs of any launcher into facts: reads gigabytes in pieces, and trusts no line.
 
-Understood are one file a rank (the rank in its name), all ranks in one file, and the prefixes of
-torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``), ``mpirun
---tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray
-(``(Actor pid=7)``) and hangcheck's own lines (``[R3/8]``), also several before one line. Lines may
-be interleaved, of any length, and end in carriage returns as those of progress bars do.
+Supported are one file per rank (the rank in its name), all ranks in one file, and the prefixes of
+torch (``[rank3]:``), torchrun (``[default3]:``), ``srun --label`` (``3: ``),
+``mpirun --tag-output`` (``[1,3]<stderr>:``), ``kubectl logs --prefix`` (``[pod/...]``), Ray
+(``(Actor pid=7)``) and hangcheck's own lines (``[R3/8]``). A line may have several prefixes. Lines
+may be interleaved, of any length, and end in carriage returns, as in progress bars.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ if TYPE_CHECKING:
 
 PIECE = 4 * 1024 * 1024
 BLOCK = 64 * 1024
-"""What follows a line and belongs to it, a traceback or a report, is read up to so many bytes."""
+"""Bytes that are read, at most, of what follows a line and belongs to it: a traceback, a report."""
 LONGEST_LINE = 8_000
 MOST_RANKS = 100_000
 MOST_OF_A_KIND = 2_000
-"""Facts of a kind that are kept: of a log that is full of them the first tell most."""
+"""Facts that are kept of one kind; in a log full of them the first say the most."""
 ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
 MOST_OF_RANKS = 20_000
-"""Facts of those kinds of which each rank has some."""
+"""Facts that are kept of the kinds of which each rank has some."""
 MOST_BELOW = 400_000
-"""Lines that are read below others, all together: ranks may write between each other's lines."""
+"""Lines that are read after other lines, in total: ranks may write between each other's lines."""
 MOST_BARS = 40
 MOST_SECTIONS = 64
-"""Of a rank: open ones, and names of those that returned."""
+"""Per rank: open sections, and names of sections that returned."""
 MOST_FOLLOWED = 20_000
-"""Ranks whose own lines are followed."""
+"""Ranks whose hangcheck lines are followed."""
 OWN_NEEDLES = (b"[R", b"[rank ")
-"""In every line that names its rank as hangcheck's lines do."""
+"""Each hangcheck line that names its rank contains one of these."""
 
 NEEDLES = re.compile(
     b"|".join(
@@ -62,7 +62,7 @@ NEEDLES = re.compile(
     )
 )
 
-# Who writes a line
+# Who wrote a line
 
 _PREFIX = re.compile(
     r"""\s*(?:
@@ -107,27 +107,27 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _TAG = re.compile(r"\[rank(\d{1,7})\]:")
 _BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
-"""What torch prints while a process goes down is no last word of the user's program."""
+"""What torch prints while a process ends is not the last line of the user's program."""
 _RANK_INSIDE = re.compile(
     r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
 )
 _RANK_FIRST = re.compile(
     rb"\s*(?:[\dA-Z\[(]\S{0,39} ){0,4}?[\[(<]?(?i:rank)[ :=_]{0,2}(\d{1,7})\s?[]:|,)>-]"
 )
-"""As many scripts mark their lines: ``rank 3: ...``, behind a time or a level at most."""
+"""How many scripts mark their lines: ``rank 3: ...``, after at most a time or a level."""
 _RANK_OF_FILE = re.compile(
     r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
 )
 
 
 def rank_of_name(path: str | PurePath) -> int | None:
-    """Return the rank that a file's name, or the folder it is in, tells; None if none does."""
+    """Return the rank in the name of a file or of its folder; None if neither has one."""
     found = map(_RANK_OF_FILE.search, reversed(PurePath(path).parts[-2:]))
     return next((int(match[1]) for match in found if match is not None), None)
 
 
 class Writer:
-    """Whose a line is, by its prefixes: torch's own count most."""
+    """Who wrote a line, by its prefixes: torch's own prefixes count most."""
 
     __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
@@ -136,14 +136,14 @@ class Writer:
         self.label: int | None = None
         self.world = 0
         self.pid: int | None = None
-        self.own = False  # whether it is marked as hangcheck marks lines
+        self.own = False  # whether it has hangcheck's own prefix
         at = 0
         for _ in range(6):
             found = _PREFIX.match(line, at, before)
             if found is None or (found["label"] and not labelled):
                 break
             if found["any"] and self.rank is not None:
-                break  # what stands behind a rank may quote another one
+                break  # the text after a rank may quote another rank
             at = found.end()
             self.own |= bool(found["own"] or found["named"])
             name = found["rank"] or found["own"] or found["named"]
@@ -163,15 +163,15 @@ class Writer:
 
 
 def read_log(path: str | PurePath, file: BinaryIO, begun: bytes = b"") -> LogReading:
-    """Read a log from its beginning to its end; memory stays below 100 MB whatever it holds.
+    """Read a log from beginning to end; memory stays below 100 MB whatever the log holds.
 
     Args:
-        path: Its name, for what is quoted and for a rank in the name; it is not opened.
-        file: The log, open for reading bytes; a compressed one as the opened stream of its text.
-        begun: What was read of it already.
+        path: Its name, for quotes and for a rank in the name; the path is not opened.
+        file: The log, open for reading bytes; if compressed, the opened stream of its text.
+        begun: Bytes that were already read.
 
     Raises:
-        OSError, EOFError, zlib.error: The file, or what it is compressed with, is broken.
+        OSError, EOFError, zlib.error: The file or its compression is broken.
     """
     return _Reader(str(path)).read(file, begun)
 
@@ -198,8 +198,8 @@ class _Reader:
             raw = carry + data
             end = len(raw) if not data else raw.rfind(b"\n", 0, max(0, len(raw) - BLOCK)) + 1
             if data and end == 0 and len(raw) > PIECE:
-                end = len(raw)  # a line without an end is read as it comes
-            if self.line == 1:  # ``3: `` before lines is a label where nearly all have one
+                end = len(raw)  # a line without an end is read in pieces
+            if self.line == 1:  # ``3: `` is a label if nearly all lines have one
                 lines = [word for word in raw[:BLOCK].split(b"\n")[:200] if word.strip()]
                 labels = sum(bool(re.match(rb"\s*\d{1,7}: ", line)) for line in lines)
                 self.labelled = len(lines) > 1 and labels >= 0.8 * len(lines)
@@ -224,15 +224,15 @@ class _Reader:
             elif line != newest_own:
                 stop = text.find(b"\n", at, at + LONGEST_LINE)
                 tag, _, rest = text[at : stop if stop > 0 else at + LONGEST_LINE].partition(b"]")
-                if b"?" not in tag and not _TELLING.search(rest):  # of those the newest counts
+                if b"?" not in tag and not _TELLING.search(rest):  # only the newest counts
                     plain[tag][_STEP_IN.search(rest) is not None] = at, line
                     continue
-                for one in sorted(plain.pop(tag, {}).values()):
-                    self._own(text, *one)
+                for spot in sorted(plain.pop(tag, {}).values()):
+                    self._own(text, *spot)
                 if self._own(text, at, line):
                     newest_own = line
-        for one in sorted({one for told in plain.values() for one in told.values()}):
-            self._own(text, *one)
+        for spot in sorted({spot for spots in plain.values() for spot in spots.values()}):
+            self._own(text, *spot)
         self._bars(text, raw, end)
         self._last_words(text, raw, end)
 
@@ -243,13 +243,13 @@ class _Reader:
         begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
         if inside := _TAG.findall(whole, 0, hit.start() - begin):
-            writer.rank = int(inside[-1])  # behind what others wrote on the same line
-        # the tag of what is repeated belongs to the time-out; else to the line itself
+            writer.rank = int(inside[-1])  # after what others wrote on the same line
+        # in a repeated message the last tag is the time-out's
         group, group_rank = group_of(writer.text)
         fact = self._fact(kind, writer, line, whole)
         fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
 
-        # what stands before a traceback stands before each of its lines, whoever put it there
+        # a prefix of a traceback is before each of its lines, whoever added it
         mark = text[begin : hit.start()]
         first = b"\n" + mark + b"  File "
         marked = bool(mark) and text.find(first, hit.end(), hit.end() + LONGEST_LINE) >= 0
@@ -265,9 +265,9 @@ class _Reader:
                 if marked and raw.startswith(mark):
                     found.append(raw[len(mark) :].decode("utf-8", "replace"))
                 elif not marked:
-                    one = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
-                    if (one.rank, one.label) in ((writer.rank, writer.label), (None, None)):
-                        found.append(one.text)
+                    other = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
+                    if (other.rank, other.label) in ((writer.rank, writer.label), (None, None)):
+                        found.append(other.text)
                 at = end + 1
             return found
 
@@ -277,7 +277,7 @@ class _Reader:
         self.facts += found
 
     def _fact(self, kind: FactKind, writer: Writer, line: int, whole: str) -> LogFact:
-        """Make the fact of a line, of whom its prefixes say."""
+        """Make the fact of a line, with the rank that its prefixes name."""
         if writer.world:
             self.world = max(self.world, writer.world)
         rank = writer.rank
@@ -292,8 +292,8 @@ class _Reader:
     def _own(self, text: bytes, at: int, line: int) -> bool:
         """Follow hangcheck's own lines: where each rank was last, and what it raised there.
 
-        A line of another process of the same rank begins anew: the job was started again. A rank
-        that goes on after an exception has cured it.
+        A line of another process of the same rank starts a new trail: the job was restarted. A rank
+        that continues after an exception has handled it.
         """
         whole = _COLOURS.sub("", _line_at(text, at)[1])
         writer = Writer(whole, labelled=self.labelled)
@@ -305,7 +305,7 @@ class _Reader:
         if writer.rank is not None:
             key = writer.rank
             self._keep(word)
-            if early in self.trails:  # it did not know its rank yet
+            if early in self.trails:  # the process did not know its rank yet
                 self.trails[key] = self.trails.pop(early)
         trail = self.trails.get(key)
         if trail is None or (trail.pid != writer.pid and None not in (trail.pid, writer.pid)):
@@ -322,7 +322,7 @@ class _Reader:
             trail.step = int(step[1])
         else:
             return True
-        if not (section and section["raised"]):  # that is not to go on
+        if not (section and section["raised"]):  # the rank continued
             trail.raised = None
         return True
 
@@ -375,7 +375,7 @@ class _Reader:
         for number in sorted(set(newest.values())):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
             at = self.line + number
-            if returns:  # lines that end in a carriage return only are one to an editor
+            if returns:  # an editor counts no carriage returns
                 passed += raw.count(b"\r", counted, returns[number] + number)
                 counted = returns[number] + number
                 at -= passed
@@ -386,7 +386,7 @@ class _Reader:
             self._keep(word)
 
     def _keep(self, word: LogFact) -> None:
-        """Keep it as the last word of its rank, unless a later one is known, or the same line."""
+        """Keep a rank's last line, unless a later one is known."""
         known = self.words.get(word.rank)
         if (known is None or known.line < word.line) and len(self.words) < MOST_RANKS:
             self.words[word.rank] = word
@@ -396,7 +396,7 @@ class _Reader:
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
         start = _last_restart(facts)
         kept = facts[start + 1 :] or facts
-        if self.contradicted:  # labels are no ranks: only torch's tag of the default group tells
+        if self.contradicted:  # labels are not ranks: torch's tag of the default group counts
             kept = [
                 fact
                 if fact.kind == "exit"
@@ -421,24 +421,24 @@ class _Reader:
 
 
 def _last_restart(facts: Sequence[LogFact]) -> int:
-    """Return behind which fact the last round of the job begins, -1 where there is only one.
+    """Return the index of the fact before the last round of the job; -1 if there is only one round.
 
-    A launcher says so; or torchrun, which tells a failure at once in each round, told more of them
-    than it wrote summaries at its end. Launchers of several nodes may have one number in a log.
+    A launcher reports a restart. Or torchrun reported more failures, one at once in each round,
+    than summaries, one at its end. Launchers of several nodes may have the same number in a log.
     """
-    told: dict[int, list[int]] = defaultdict(list)
+    reported: dict[int, list[int]] = defaultdict(list)
     for at, fact in enumerate(facts):
         if fact.kind == "exit" and fact.seq is not None:
-            told[fact.seq].append(at)
+            reported[fact.seq].append(at)
     summaries = sum(fact.kind == "summary" for fact in facts)
-    ends = max(1, summaries // max(1, len(told)))
-    starts = [failures[-ends - 1] for failures in told.values() if len(failures) > ends]
+    ends = max(1, summaries // max(1, len(reported)))
+    starts = [failures[-ends - 1] for failures in reported.values() if len(failures) > ends]
     starts += [at for at, fact in enumerate(facts) if fact.kind == "restart"]
     return max(starts, default=-1)
 
 
 def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:
-    """Return the line around a place, and where it begins; of a long one what is near."""
+    """Return start and text of the line around a position; of a long line only the near part."""
     begin = max(text.rfind(b"\n", 0, at) + 1, at - before)
     end = text.find(b"\n", at, at + LONGEST_LINE)
     stop = min(len(text), at + LONGEST_LINE) if end < 0 else end
@@ -463,7 +463,7 @@ def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
 
 
 def _goes_back(times: Sequence[str]) -> bool:
-    """Whether times of one form fall by more than a minute; those of a day's turn do not count."""
+    """Whether times of one form fall by more than a minute; a new day does not count."""
     return any(
         len(a) == len(b)
         and seconds(b) < seconds(a) - 60

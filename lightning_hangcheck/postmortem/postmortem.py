@@ -1,4 +1,4 @@
-"""What `hangcheck postmortem` does: read what is left, join it, judge it, keep the verdict."""
+"""Runs `hangcheck postmortem`: reads the files, joins and judges them, and saves the verdict."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
 
 Part = TypeVar("Part", RunRecord, Verdict)
 Job: TypeAlias = "list[Kept]"
-"""Run folders of one job, one for each node."""
+"""Run folders of one job, one per node."""
 ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
-"""A suspicion that stands when a job is gone was never taken back."""
+"""A suspicion counts: if the job is gone, the suspicion was never withdrawn."""
 CLOCKS_DIFFER_BY = timedelta(minutes=2)
-"""Between nodes, at most: what they wrote at one time may seem that far apart."""
+"""How far the clocks of two nodes may differ."""
 ATTEMPT = re.compile(r"(.*/)attempt_(\d{1,6})/", re.DOTALL)
 MOST_LEFT_OUT = 200
 MOST_GAPS = 8
@@ -67,7 +67,7 @@ WHOSE_STACK = Gap("the rank of this stack", 0, f"it is shown as rank 0; it is {N
 
 
 class Postmortem(NamedTuple):
-    """What files come to, what they were taken for, what was left out, and where it is kept."""
+    """The case, its verdict, the files used and left out, and the run folder that keeps them."""
 
     case: Case
     verdict: Verdict
@@ -76,14 +76,14 @@ class Postmortem(NamedTuple):
 
 
 def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
-    """Say what can be said of a job from what is left of it, and keep that.
+    """Explain a job from the files that it left, and save the verdict.
 
     Args:
         named: Files and folders.
-        folder: Where to keep the verdict.
+        folder: Where to save the verdict.
 
     Raises:
-        UnreadableRun: Nothing of it can be read.
+        UnreadableRun: Nothing can be read.
         UsedRunFolder: The folder holds another run.
     """
     left = read_left(named)
@@ -103,15 +103,15 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     return Postmortem(case, verdict, case.left or LeftBehind(), kept)
 
 
-# What lies there.
+# Reading the files.
 
 
 class Left(Struct):
-    """What lies below the named paths.
+    """What is at and below the named paths.
 
     Attributes:
-        written: When each file was written last, nanoseconds since 1970.
-        left_out: Of what is not used the first, with the reason.
+        written: When each file was last written, nanoseconds since 1970.
+        left_out: The first of the files that are not used, with the reason.
     """
 
     named: tuple[str, ...] = ()
@@ -123,10 +123,10 @@ class Left(Struct):
 
 
 def read_left(named: Sequence[str]) -> Left:
-    """Read what lies at paths and below them; each file is known by its content.
+    """Read the files at and below the paths; each is recognised by its content.
 
     Raises:
-        UnreadableRun: A named path is not there.
+        UnreadableRun: A named path does not exist.
     """
     left = Left(tuple(named))
 
@@ -157,14 +157,14 @@ def read_left(named: Sequence[str]) -> Left:
 
 
 def case_of(left: Left, run_id: str) -> Case:
-    """Join what was read, but for run folders: each rank of one job, with what was left of it.
+    """Build the case of one job from what was read, without run folders: each rank's evidence.
 
     Args:
-        left: What lies there.
-        run_id: Name of the run folder that the case is kept in.
+        left: What was read.
+        run_id: Name of the run folder that keeps the case.
 
     Raises:
-        UnreadableRun: Nothing of it can be used.
+        UnreadableRun: Nothing can be used.
     """
     dumps, others = of_one_incident(left.dumps)
     texts, earlier = _of_last_attempts(left.texts)
@@ -193,7 +193,7 @@ def case_of(left: Left, run_id: str) -> Case:
         raise _nothing_in(left.named, [*others, *left.left_out])
     members = (len(dump.world) for dump in dumps.values())
     world_size = max([0, book.world, *members, *(rank + 1 for rank in named)])
-    # where no dump tells a time, its files bound it: it began before they were written
+    # if no dump has a time, file times bound the job: it began before they were written
     began = [dump.first_ns for dump in dumps.values() if dump.first_ns] or left.written
     last = [dump.last_ns for dump in dumps.values() if dump.last_ns] or left.written
     unused = [*(out for out in left.left_out if FLIGHT_RECORD in out.why), *others][:MOST_GAPS]
@@ -221,18 +221,18 @@ def case_of(left: Left, run_id: str) -> Case:
 
 
 def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
-    """Part those of torchrun's last attempt, by its folders ``attempt_1``, from files of others."""
+    """Separate torchrun's last attempt, by folders ``attempt_1``, from files of earlier ones."""
     found = [ATTEMPT.match(text.log.file) for text in texts]
     last: dict[str, int] = {}
-    for one in filter(None, found):
-        last[one[1]] = max(int(one[2]), last.get(one[1], 0))
-    is_last = [one is None or int(one[2]) == last[one[1]] for one in found]
+    for match in filter(None, found):
+        last[match[1]] = max(int(match[2]), last.get(match[1], 0))
+    is_last = [match is None or int(match[2]) == last[match[1]] for match in found]
     earlier = [text.log.file for text, kept in zip(texts, is_last, strict=True) if not kept]
     return [text for text, kept in zip(texts, is_last, strict=True) if kept], earlier
 
 
 def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
-    """Somebody took the stack of a job that stood still; since when, a stack does not tell."""
+    """Make the view of a rank. A saved stack is of a stuck job; it does not say since when."""
     flight = dump.flight if dump is not None else None
     if stack is None:
         return RankView(rank=rank, flight=flight)
@@ -263,7 +263,7 @@ def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> Unreadable
 def _of_run_folders(
     job: Job, left_out: Sequence[LeftOut], of_files: Case | None, folder: RunFolder
 ) -> Postmortem:
-    """Explain what a watch saw; what the files beside it say is told, and proves nothing of it."""
+    """Explain what a watcher saw; what other files say is only quoted and proves nothing."""
     also: list[EvidenceItem] = []
     left = LeftBehind(left_out=tuple(left_out))
     if of_files is not None and of_files.left is not None:
@@ -293,15 +293,15 @@ def _unused(job: Job) -> LeftOut:
 
 
 class Kept(NamedTuple):
-    """What one run folder holds.
+    """The content of one run folder.
 
     Attributes:
-        began: When the run did.
-        until: When its newest evidence was taken, or the run was over.
+        began: When the run began.
+        until: When its newest evidence was taken, or the run ended.
         holders: Ranks of which it saw a process.
-        meeting: Where the nodes of its job met; empty where they did not.
-        derived: It is what `postmortem` or `merge` made of others.
-        told: The newest verdict in it, empty where none can be read.
+        meeting: Where the nodes of its job met; empty if they did not.
+        derived: `postmortem` or `merge` made it from other evidence.
+        told: Its newest verdict; empty if none can be read.
     """
 
     folder: RunFolder
@@ -315,11 +315,11 @@ class Kept(NamedTuple):
 
 
 def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
-    """Tell the run folders of several jobs apart, the job to explain first.
+    """Group run folders by job; the job to explain comes first.
 
-    A folder tree may hold every run of a project. Run folders belong to one job where its nodes
-    met, or where each has other ranks of a world of the same size at the same time; and where
-    somebody named each of them. Of several jobs the newest that ended badly is explained.
+    A folder tree may hold every run of a project. Run folders belong to one job if its nodes met,
+    or if each has other ranks of an equal world size at the same time, or if all of them were
+    named. The newest job that ended badly is explained.
     """
     kept = [_kept(folder) for folder in folders]
     if all(folder.path in asked for folder in folders):
@@ -343,13 +343,13 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
 
 
 def _told(job: Job) -> str:
-    """Return the gravest verdict in it, ``hang``; empty where none can be read."""
+    """Return a bad verdict of the job, such as ``hang``; else any; empty if none can be read."""
     states = [kept.told for kept in job if kept.told]
     return next((state for state in states if state in ENDED_BADLY), states[0] if states else "")
 
 
 def _beside(kept: Kept, other: Kept) -> bool:
-    """Whether two nodes ran at one time, and met or have other ranks of a world of one size."""
+    """Whether two nodes ran at one time, and met or have other ranks of an equal world size."""
     if kept.derived or other.derived or kept.world_size != other.world_size:
         return False
     if max(kept.began, other.began) > min(kept.until, other.until) + CLOCKS_DIFFER_BY:
@@ -360,7 +360,7 @@ def _beside(kept: Kept, other: Kept) -> bool:
 
 
 def _kept(folder: RunFolder) -> Kept:
-    """Read what tells it from others; what cannot be read of it says nothing."""
+    """Read what distinguishes a run folder from others; what cannot be read is left empty."""
 
     def read() -> tuple[Case | None, RunRecord | None, Verdict | None]:
         case = None
@@ -370,7 +370,7 @@ def _kept(folder: RunFolder) -> Kept:
 
     try:
         case, record, verdict = within(READING_LIMIT_S, read)
-    except NoAnswer:  # which is said when it is read as evidence
+    except NoAnswer:  # reported when the folder is read as evidence
         case, record, verdict = None, None, None
     moments = [] if case is None else [case.taken_at, case.run.started_at]
     moments += [] if record is None else [record.started_at, record.ended_at or ""]

@@ -1,10 +1,10 @@
-"""Reads stacks that somebody took into files, as live evidence has them.
+"""Reads stacks that somebody saved in files, in the form of live evidence.
 
-Known by their content, never by their name: py-spy (text and ``--json``), faulthandler (also as
-torch's debug handler and its worker server answer), gdb's ``py-bt``, and pystack. A file may hold
-several processes one after the other, with a line before each that names its rank (``Rank 3:``,
-``==== rank 3 ====``, the headings of torch's debug page), or prefixes of a launcher on every line.
-Source lines, arguments and native calls between are skipped.
+Files are recognised by content, not by name: py-spy (text and ``--json``), faulthandler (also the
+answers of torch's debug handler and worker server), gdb's ``py-bt``, and pystack. A file may hold
+several processes one after the other. A line before each may name its rank (``Rank 3:``,
+``==== rank 3 ====``, the headings of torch's debug page), or each line has a launcher's prefix.
+Source lines, arguments and native calls are skipped.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
 
 StackKind = Literal["py-spy", "py-spy json", "faulthandler", "gdb", "pystack"]
 LARGEST = 16 * 1024 * 1024
-"""Bytes that are read of a dump; as a log it is read to its end."""
+"""Bytes read of a stack dump; as a log, the file is read to its end."""
 MOST_THREADS = 20_000
 MOST_FRAMES = 1_000
-"""Of a thread; a stack without an end keeps its innermost calls."""
+"""Per thread; of an endless stack the first in the file are kept, mostly the innermost."""
 MOST_ODD = 0.05
-"""Of the bytes of a text that no text has: control characters but tabs, lines and colours."""
+"""Share of control characters that a text may have; tabs, line ends and colours do not count."""
 _ODD = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
 LONGEST_NUMBER = 9
-"""Digits that are read of a pid, a thread's id or a line."""
+"""Digits read of a pid, a thread's id or a line number."""
 PACKAGES = TRAINING | {"datasets", "fairseq", "lightning_utilities", "safetensors", "tqdm", "wandb"}
 GDB_UNNAMED = "Traceback (most recent call first)"
-"""What ``py-bt`` writes where no line named the thread."""
+"""``py-bt`` writes this if no line named the thread."""
 
 
 class TextForm(NamedTuple):
     """How a tool writes stacks.
 
     Attributes:
-        begins: What its files have near their beginning.
+        begins: Found near the beginning of its files.
         thread: A line that begins a thread: its ``tid`` or ``ident``, ``name``, ``state``.
         frames: Lines of a call: ``function``, ``file``, ``line``.
     """
@@ -101,10 +101,10 @@ _RANK_LINE = re.compile(r"^\W*(?:<h\d>\s*)?(?:global[ _])?rank[ :_=#]{0,3}(\d{1,
 
 
 class StackDump(Struct, frozen=True, kw_only=True):
-    """The stack of one process, out of a file.
+    """The stack of one process, read from a file.
 
     Attributes:
-        rank: By the file's name, a heading or a prefix; None where nothing tells.
+        rank: By the file's name, a heading or a prefix; None if unknown.
     """
 
     file: str
@@ -113,10 +113,10 @@ class StackDump(Struct, frozen=True, kw_only=True):
 
 
 def stack_kind(head: bytes) -> StackKind | None:
-    """Return what kind of stack dump a file begins with, None if it is none.
+    """Return the kind of stack dump that a file begins with; None if it is no stack dump.
 
     Args:
-        head: Its first bytes; 64 KiB are enough.
+        head: First bytes of the file; 64 KiB are enough.
     """
     if head.lstrip()[:1] == b"[" and b'"frames"' in head and b'"thread_id"' in head:
         return "py-spy json"
@@ -124,11 +124,11 @@ def stack_kind(head: bytes) -> StackKind | None:
 
 
 def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
-    """Read all stacks of a file; none where it is no dump, or holds none that can be read.
+    """Read all stacks of a file; empty if it is no stack dump or no stack can be read.
 
     Args:
-        path: Its name: for what is quoted, and for a rank in it.
-        data: What is in it; beyond 16 MiB it is cut.
+        path: Name of the file, for quotes and for a rank in the name.
+        data: Content of the file; only the first 16 MiB are read.
     """
     data = data[:LARGEST]
     kind = stack_kind(data[: 1024 * 1024])
@@ -142,7 +142,7 @@ def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
         scan.read(html.unescape(text) if "<pre>" in text else text)
     seen: set[int | None] = set()
     kept = []
-    for dump in scan.found:  # a file's rank is the first process's: those after it are its children
+    for dump in scan.found:  # the file's rank is its first process's; its children follow
         kept.append(dump if dump.rank not in seen else replace(dump, rank=None))
         seen.add(dump.rank)
     return tuple(kept)
@@ -153,7 +153,7 @@ class _Dumped(DumpedThread):
 
 
 class _Process(Struct):
-    """What was read of one process so far; the frames are those of the thread that is read now."""
+    """What was read of a process so far; ``frames`` are those of the thread being read."""
 
     rank: int | None
     pid: int = 0
@@ -163,7 +163,7 @@ class _Process(Struct):
 
 
 class _Scan:
-    """Goes through the lines of a text: a heading, a process, its threads, their frames."""
+    """Reads a text line by line: a heading, a process, its threads, their frames."""
 
     def __init__(self, path: str, kind: StackKind) -> None:
         self.path, self.kind = path, kind
@@ -201,7 +201,7 @@ class _Scan:
         thread = self._thread(line)
         now = self.open.get(rank)
         again = thread and thread.ident and thread.ident in [known.ident for known in _threads(now)]
-        if begins is not None or again:  # the same thread once more: a later dump of the process
+        if begins is not None or again:  # the thread again: a later dump of the process
             self._close(rank)
         if begins is not None or thread is not None:
             numbers = [
@@ -221,7 +221,7 @@ class _Scan:
                 now.frames.append(Frame(self._plain(found["function"]), file, number))
 
     def _end_thread(self, process: _Process, following: ThreadStack | None) -> None:
-        """Keep the thread that was being read, if it has frames, and go on with another."""
+        """Keep the thread that was being read, if it has frames, and begin another."""
         frames = process.frames[:MOST_FRAMES]
         if process.current is not None and frames and len(process.threads) < MOST_THREADS:
             outermost_first = frames if self.kind == "pystack" else frames[::-1]
@@ -229,7 +229,7 @@ class _Scan:
         process.current, process.frames = following, []
 
     def _close(self, key: int | None) -> None:
-        """Keep a process, its main thread first: by its name, number, or the module it began."""
+        """Keep a process, its main thread first: by its name, its id, or the module that runs."""
         now = self.open.pop(key, None)
         if now is None:
             return
@@ -249,7 +249,7 @@ class _Scan:
             self.found.append(StackDump(file=self.path, rank=now.rank, stack=stack))
 
     def _thread(self, line: str) -> ThreadStack | None:
-        """Read the line that begins a thread; None if it is none."""
+        """Read a line that begins a thread; None if it does not."""
         found = FORMS[self.kind].thread.match(line)
         if found is not None:
             groups = found.groupdict(default="")
@@ -278,10 +278,10 @@ def _threads(process: _Process | None) -> list[ThreadStack]:
 
 
 def whole_path(file: str) -> str:
-    """Return the path of a file that py-spy's text shortened, as far as its name tells.
+    """Return the path of a file that py-spy's text shortened, as far as its name shows.
 
-    It shows ``torch/nn/modules/module.py`` and ``threading.py`` of what is on the interpreter's
-    path, whose files would be taken for the user's own.
+    For modules on the interpreter's path py-spy shows ``torch/nn/modules/module.py`` and
+    ``threading.py``, which would be taken for the user's own files.
     """
     top = file.partition("/")[0]
     if file.startswith(("/", "<", "\\")) or ":" in file:
@@ -291,26 +291,26 @@ def whole_path(file: str) -> str:
     return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file
 
 
-# A text: a log, and the stacks that somebody took into it.
+# A text: a log, and any stacks saved in it.
 
 
 class Text(NamedTuple):
-    """What a text says of a job."""
+    """What a text file says about a job."""
 
     log: LogReading
     stacks: tuple[StackDump, ...]
 
 
 def is_text(head: bytes) -> bool:
-    """Whether a file begins as a text does."""
+    """Whether a file begins like a text."""
     return len(head) - len(head.translate(None, _ODD)) <= MOST_ODD * len(head)
 
 
 def read_text(path: Path, file: BinaryIO) -> Text:
-    """Read a log, or a dump of stacks.
+    """Read a log or a stack dump.
 
     Raises:
-        NotRead: It says nothing of a job's ranks.
+        NotRead: It says nothing about a job's ranks.
     """
     stacks: tuple[StackDump, ...] = ()
     data = b""
@@ -319,9 +319,9 @@ def read_text(path: Path, file: BinaryIO) -> Text:
         stacks = read_stack_file(path, data)
     log = read_log(path, file, data)
     if any("Fatal Python error" in fact.error for fact in log.facts):
-        stacks = ()  # of a process that a signal ended, not of one that was stuck
+        stacks = ()  # of a process that a signal ended, not of a stuck one
     if len(stacks) == 1 and stacks[0].rank is None and len(log.ranks) == 1:
-        stacks = (replace(stacks[0], rank=log.ranks[0]),)  # taken into the log of that rank
+        stacks = (replace(stacks[0], rank=log.ranks[0]),)  # saved in that rank's log
     if not stacks and not log.facts and not log.ranks:
         raise NotRead("it is a text that says nothing of ranks")
     return Text(log, stacks)

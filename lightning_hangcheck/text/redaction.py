@@ -1,6 +1,6 @@
-"""Secrets do not leave a process: not in a file, not on a page, not on the console.
+"""Keeps secrets inside the process: out of files, pages and the console.
 
-A name tells that its value is a secret; a value may look like a secret by itself.
+A name may show that its value is a secret; a value may look like a secret by itself.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 Secrecy = Literal["surely", "perhaps", "no"]
-"""``perhaps``: only a value that looks like a secret is one."""
+"""``perhaps``: the value is a secret only if it looks like one."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _STRONG = re.compile(
@@ -27,13 +27,12 @@ _WEAK = re.compile(
     r".*token|.*auth|pass|(?:user|db|my|ssh|root|admin|http|ftp)pass|pw|pwd|pat|cookies?|jwt"
     r"|bearer|keys?|sig|signature|notify"
 )
-# alone these are words of programs too: a key of a dictionary, the working folder, a pattern
+# alone, these have other meanings too: a key of a dictionary, the working folder, a pattern
 _AMBIGUOUS_ALONE = frozenset({"key", "keys", "pwd", "pat", "sig", "signature"})
 _SIGNATURES = ("sig", "signature")
-"""Of signed addresses, which open what they name; of a function it is none."""
+"""Secret in a signed address, as it gives access; not secret as the signature of a function."""
 _SECRET_IN_NUMBERS = frozenset({"access", "api", "auth", "bearer", "hf", "refresh", "secret"})
-# what makes a token a word of a vocabulary, a pass one over data, and a key one of a table; seldom
-# asked, so compiled where it is
+# words before a token of a vocabulary, a pass over data, a key of a table; compiled on rare use
 _ORDINARY_BEFORE = {
     "token": (
         r"bos|eos|pad|unk|mask|sep|cls|bot|eot|image|video|audio|special|next|first|last|stop"
@@ -52,7 +51,7 @@ _ORDINARY_BEFORE = {
 }
 _SAYS_NOTHING = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
 _RANDOM_AT_LEAST = 12
-LOOKED_AT = 80  # Characters of a value that are enough to tell
+LOOKED_AT = 80  # Characters of a value that are examined
 _PIECE = re.compile(r"[^\W_]+")
 _UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
@@ -60,9 +59,9 @@ _CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[
 
 @lru_cache(maxsize=4096)
 def telling(name: str, *, in_prose: bool = False) -> Secrecy:
-    """Judge a name, such as ``--wandb_key``, ``X-Api-Key`` or ``trainer.token``.
+    """Judge by a name, such as ``--wandb_key``, ``X-Api-Key`` or ``trainer.token``.
 
-    One that is ``in_prose`` may be a word of a sentence: ``expected token: EOS``.
+    A name ``in_prose`` may be a word of a sentence: ``expected token: EOS``.
     """
     words = [word.lower() for word in _WORD.findall(name)]
     if not words:
@@ -89,9 +88,9 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
 
 
 def is_secret(secrecy: Secrecy, value: str) -> bool:
-    """Judge a value by what its name tells, without its quotes.
+    """Whether a value, apart from its quotes, is secret, given the secrecy of its name.
 
-    ``True``, ``None`` and their like are never secrets: ``use_auth_token=True`` stays readable.
+    ``True``, ``None`` and the like are never secrets: ``use_auth_token=True`` stays readable.
     """
     bare = value.strip(" \t\r\n\"'()[]{}<>,;.")
     if secrecy == "no" or not bare or bare.lower() in _SAYS_NOTHING:
@@ -100,11 +99,11 @@ def is_secret(secrecy: Secrecy, value: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Whether letters and digits take turns as they do in keys, and in no word, date or version.
+    """Whether letters and digits alternate as in keys, but not in words, dates or versions.
 
-    Of random letters and digits nearly every second one is of another kind (capital, small, digit)
-    than the one before it, not counting ``Ab``; one in four is asked for. Paths are cut into their
-    names first, so that ``gpt2-medium/checkpoint-12000`` stays.
+    In random text nearly every second character is of another kind (capital, small, digit) than the
+    one before, not counting ``Ab``; one in four is required. Paths are first split into names, so
+    that ``gpt2-medium/checkpoint-12000`` stays.
     """
     head = value[:LOOKED_AT]
     return _UUID.fullmatch(head) is not None or any(
@@ -117,8 +116,8 @@ HIDDEN = "[redacted]"
 
 # Shapes as published by the services: wandb (40 hex, wandb_v1_), Hugging Face, OpenAI, Anthropic,
 # Stripe, AWS, GitHub, GitLab, Slack, Google, NVIDIA, Groq, Replicate, npm, PyPI, SendGrid, JSON web
-# tokens (also a head alone), PEM private keys. None may fail after a long run: that would be
-# tried again from every later start.
+# tokens (also only the header), PEM private keys. No pattern may fail after a long match: the match
+# would be tried again from every later start.
 _SHAPES = re.compile(
     r"(?<![0-9A-Za-z])(?:"
     r"[0-9a-fA-F]{40}(?![0-9A-Za-z])"
@@ -137,8 +136,8 @@ _SHAPES = re.compile(
 )
 _IN_URL = re.compile(r"(?<=://)[^/\s@:]*:[^/\s]*@")
 _BEARER = re.compile(r"(?i)\b(bearer\s+)[\w.~+/=-]{16,}")
-# A name and what binds a value to it: = and its like, a colon, a comma within quotes, and for a
-# flag a blank. A whole run of name characters is taken at once, so each is looked at once.
+# A name and what joins a value to it: = and the like, a colon, a comma within quotes, and a blank
+# after a flag. All name characters are matched at once, so each is examined once.
 _NAMED = re.compile(
     r"(?<![\w.-])(?P<name>(?P<dash>-)?[\w.-]+)(?![\w.-])(?:"
     r"(?P<assigned>(?:\\{0,7}[\"']\]?)?\s*(?:=>|[:!=]?=)\s*)"
@@ -150,7 +149,7 @@ _NAMED = re.compile(
 )
 _PAIR = re.compile(r"\(\w?\\{0,7}[\"']\Z")
 _NEAR = 10
-_LONGEST_NAME = 200  # of which the end tells the most
+_LONGEST_NAME = 200  # the end of a longer name says the most
 _QUOTES = "bBrRuUfF\\\"'"
 _OPENING_QUOTE = re.compile(r"(?:[\w.]{1,60}\()?[bBrRuUfF]{0,2}(?P<quote>\\{0,7}[\"'])")
 _BARE = re.compile(r"[^\s\"',;&]+")
@@ -159,11 +158,11 @@ _ENCLOSED = re.compile(r"[\[({]")
 _BRACKET = re.compile(r"[\[({\])}]")
 _WHOLE_LINE_WORDS = ("authorization", "cookie")
 _MOST_ROUNDS = 8
-"""Hiding one secret may uncover the shape of another; more rounds than that is no accident."""
+"""Hiding one secret may uncover the shape of another; more rounds than this are no accident."""
 
 
 def redact_text(text: str) -> str:
-    """Put ``[redacted]`` in place of what looks like a secret; redacting twice changes no more."""
+    """Replace what looks like a secret by ``[redacted]``; a second call changes nothing."""
     for _ in range(_MOST_ROUNDS):
         before = text
         text = _SHAPES.sub(HIDDEN, _IN_URL.sub(f"{HIDDEN}@", text))
@@ -174,12 +173,12 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(name: str, value: str) -> str:
-    """Hide a value whose name tells that it is secret, and secrets within any other."""
+    """Hide a value whose name shows that it is secret; else hide secrets inside the value."""
     return HIDDEN if is_secret(telling(name), value) else redact_text(value)
 
 
 def redact_values(named: Mapping[str, str]) -> dict[str, str]:
-    """Redact an environment, or variables: by their names, and secrets within all values."""
+    """Redact an environment, or variables: by their names, and inside all values."""
     return {name: redact_value(name, value) for name, value in named.items()}
 
 
@@ -199,7 +198,7 @@ def _redact_named(text: str) -> str:
 
 
 def _told(match: re.Match[str], text: str) -> Secrecy:
-    """What the name tells in the place where it stands."""
+    """Judge a name in its context."""
     how, behind = match.lastgroup, text[match.end() : match.end() + _NEAR].lstrip(_QUOTES)
     if match["dash"] and how in ("apart", "listed") and behind.startswith("-"):
         return "no"  # a flag without a value: the next flag follows
@@ -211,9 +210,9 @@ def _told(match: re.Match[str], text: str) -> Secrecy:
 
 
 def _value_at(text: str, at: int, name: str, secrecy: Secrecy) -> tuple[int, int]:
-    """Where the value begins and ends; none where its name leaves it open and it does not look so.
+    """Return start and end of the value; equal if the name leaves it open and it looks harmless.
 
-    Of a value that is only looked at no more is read than is needed.
+    Of a value that is only examined, no more is read than needed.
     """
     if text.startswith(HIDDEN, at):
         bare = _BARE.match(text, at + len(HIDDEN))
@@ -225,8 +224,8 @@ def _value_at(text: str, at: int, name: str, secrecy: Secrecy) -> tuple[int, int
         bare = _BARE.match(text, start) if near and looks_random(near[0]) else None
         return start, bare.end() if bare else start
     if quoted:
-        # py-spy does not escape the quotes inside, so what follows decides which one ends it; where
-        # there is none, all that follows is hidden
+        # py-spy does not escape inner quotes: what follows a quote shows whether it ends the value;
+        # if none ends it, all that follows is hidden
         quote = re.escape(quoted["quote"])
         ends = re.compile(rf"(?<!\\){quote}(?=[\s,;:)\]}}>&|\\\"']|\Z)")
         found = ends.search(text, quoted.end())

@@ -1,6 +1,6 @@
-"""Facts as people read them: moments, amounts, rank ranges, commands; foreign text made harmless.
+"""Writes facts for people: moments, amounts, rank ranges, commands; makes foreign text harmless.
 
-Nothing in foreign text moves a cursor, hides or turns the rest.
+Nothing in foreign text can move a cursor, or hide or turn the rest.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 CUT = "..."
-SAME_SHOWN = 20  # Characters shown of what two texts have in common, before they differ
+SAME_SHOWN = 20  # Characters shown of a common part, before two texts differ
 
 
 def visible(text: str) -> str:
-    """Show every character that is not printable by its escape, line breaks and tabs too.
+    """Replace every character that is not printable by its escape, also line breaks and tabs.
 
     Printable is what `str.isprintable` says: no control character (C0, DEL, C1), no format
-    character (direction, zero width), no lone surrogate, no line separator, no private sign.
+    character (direction, zero width), no lone surrogate, no line separator, no private character.
     """
     if text.isprintable():
         return text
@@ -35,15 +35,15 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """Join words by single blanks, whatever stood between them, and show the rest as `visible`."""
+    """Join words by single blanks, and show the rest as in `visible`."""
     return visible(" ".join(text.split()))
 
 
 def told_apart(values: Sequence[str], longest: int) -> list[str]:
-    """Cut each of several different texts so that what differs between them is still seen.
+    """Cut different texts so that their differences stay visible.
 
-    Of a long one that begins as another does, the part that is the same is left out but for its
-    end; where they still look alike, their lengths tell.
+    If a long text begins like another, the common part is left out, except its end. If texts still
+    look alike, their lengths are added.
     """
     shown = []
     for value in values:
@@ -61,17 +61,17 @@ def told_apart(values: Sequence[str], longest: int) -> list[str]:
 
 
 def text_of(thing: object) -> str:
-    """``str(thing)``, whatever the object's own ``__str__`` raises."""
+    """Return ``str(thing)``, whatever the object's own ``__str__`` raises."""
     try:
         return str(thing)
-    except Exception:  # noqa: BLE001 - a user's object: it is said all the same
+    except Exception:  # noqa: BLE001 - a user's object may raise anything
         return "(cannot be shown)"
 
 
 def visible_json(data: bytes) -> bytes:
-    """Escape what is not printable in JSON as JSON does; it decodes to the same.
+    """Escape what is not printable in JSON, as JSON does; the result decodes to the same.
 
-    Encoders leave DEL, C1 and format characters as they are, and a terminal obeys them.
+    Encoders leave DEL, C1 and format characters unchanged, and a terminal obeys them.
     """
     if data.isascii() and b"\x7f" not in data:
         return data
@@ -95,7 +95,7 @@ def bytes_in_words(size: float) -> str:
 
 
 def seconds_in_words(seconds: float) -> str:
-    """Write a duration as people read one: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``6 h 02 min``."""
+    """Write a duration for people: ``<1 ms``, ``0.31 s``, ``41.2 s``, ``6 h 02 min``."""
     if seconds < 0.001:
         return "<1 ms"
     if seconds < 59.95:
@@ -140,14 +140,14 @@ def utc_now(precision: Precision = "milliseconds") -> str:
 
 
 def utc(moment: datetime, precision: Precision = "milliseconds") -> str:
-    """Write a moment as ISO 8601 UTC; what is finer than the precision is cut off."""
+    """Write a moment as ISO 8601 UTC, cut to the precision."""
     return moment.astimezone(timezone.utc).isoformat(timespec=precision)[:-6] + "Z"
 
 
 def read_utc(text: str) -> datetime:
     """Read a moment that `utc` wrote, or any other ISO 8601 UTC with a fraction of any length.
 
-    ValueError where it is no moment, or one of another time zone.
+    ValueError if it is no moment, or has another time zone.
     """
     # Python 3.10's own reader knows neither ``Z`` nor fractions of 1 to 5 digits
     whole, _, fraction = text.removesuffix("Z").partition(".")
@@ -158,12 +158,12 @@ def read_utc(text: str) -> datetime:
 
 
 def before(text: str, seconds: float) -> str:
-    """Return the moment so many seconds before another one that `utc` wrote."""
+    """Return the moment ``seconds`` before a moment that `utc` wrote."""
     return utc(read_utc(text) - timedelta(seconds=seconds))
 
 
 def moment_of(clock_ns: int) -> datetime:
-    """Return the moment of the clock's nanoseconds since 1970, to the microsecond."""
+    """Convert nanoseconds since 1970 to a moment, to the microsecond."""
     return EPOCH + timedelta(microseconds=clock_ns // 1000)
 
 
@@ -171,7 +171,7 @@ LARGEST_RANK = 10_000_000
 
 
 def format_ranks(ranks: Iterable[int]) -> str:
-    """Write ranks as ascending ranges, such as ``"0-6,8"``; nothing for no rank."""
+    """Write ranks as ascending ranges, such as ``"0-6,8"``; empty for no rank."""
     parts = []
     for _, run in groupby(enumerate(sorted(set(ranks))), key=lambda pair: pair[1] - pair[0]):
         first, *more = [rank for _, rank in run]
@@ -182,8 +182,8 @@ def format_ranks(ranks: Iterable[int]) -> str:
 def parse_ranks(text: str, most: int = LARGEST_RANK + 1) -> tuple[int, ...]:
     """Read what `format_ranks` wrote, with blanks around numbers: ascending, each once.
 
-    ValueError, with the offending part, where that is no list of ranges of ranks from 0 to
-    10,000,000, or has more than so many; more are not even counted out.
+    ValueError, with the offending part, if it is no list of ranges of ranks from 0 to 10,000,000.
+    ValueError too if it has more than ``most`` ranks; these are not expanded.
     """
     ranks: set[int] = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
@@ -213,9 +213,9 @@ _SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
 
 
 def show_command(words: Sequence[str]) -> str:
-    """Show a command line for a POSIX shell, ``[redacted]`` in place of secrets.
+    """Show a command line for a POSIX shell, with ``[redacted]`` in place of secrets.
 
-    That is the only way that one leaves this process.
+    Every command line that leaves this process goes through this function.
     """
     shown, flag = [], ""
     for word in words:
@@ -223,7 +223,7 @@ def show_command(words: Sequence[str]) -> str:
         secret = has_value and is_secret(telling(flag), word)
         flag = word if word.startswith("-") and "=" not in word else ""
         shown_word = HIDDEN if secret else _redacted(word)
-        # what stands for a secret needs no quotes: nobody types it again
+        # ``[redacted]`` needs no quotes: nobody types it again
         around = shown_word.replace(HIDDEN, "")
         plain = shown_word and shlex.quote(around) in (around, "''")
         shown.append(shown_word if plain else shlex.quote(shown_word))
@@ -231,7 +231,7 @@ def show_command(words: Sequence[str]) -> str:
 
 
 def _redacted(word: str) -> str:
-    """A word by itself: what it assigns belongs to its name as a whole, blanks and commas too."""
+    """Redact one word; the value assigned in it is one value, with its blanks and commas."""
     assigned = _ASSIGNED.fullmatch(word)
     if assigned and is_secret(telling(assigned["name"]), assigned["value"]):
         return f"{assigned['head']}{HIDDEN}"
@@ -252,11 +252,11 @@ _READ_BY_TRAINING = (
     *("PYTHON", "PYTORCH_", "RANK", "SLURM_", "TOKENIZERS_", "TORCH", "TRANSFORMERS_", "TRITON_"),
     *("UCX_", "WANDB_", "WORLD_SIZE"),
 )
-"""Beginnings of names."""
+"""Beginnings of names of variables."""
 
 
 def published_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Choose the variables that are told, by name; their values are not redacted yet."""
+    """Choose the variables to publish, by name; their values are not redacted yet."""
     return {
         name: value
         for name, value in sorted(environment.items())

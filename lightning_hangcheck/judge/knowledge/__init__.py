@@ -1,4 +1,4 @@
-"""Reads the data files once, and refuses a file that is not of its shape."""
+"""Reads the data files once, and rejects a file of the wrong form."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Content = TypeVar("Content", bound=msgspec.Struct)
 
 
 class FrameRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One ``[[frame]]`` of frames.toml; the fields are explained there."""
+    """One ``[[frame]]`` of frames.toml, which explains the fields."""
 
     file: str
     functions: str
@@ -60,12 +60,12 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A remedy.
 
     Attributes:
-        command: What can be typed or pasted for it; stands behind the text, after a colon.
-        aspect: It helps only against findings of that aspect of their cause.
-        needs: It helps only jobs of that kind.
-        phase: It helps only where the first culprit is in that phase.
-        raised: It helps only where this exception ended the first culprit.
-        other_than: Aspects of their cause against whose findings it does not help.
+        command: What to type or paste; shown after the text and a colon.
+        aspect: It helps only with findings of this aspect of the cause.
+        needs: It helps only with jobs of this kind.
+        phase: It helps only if the first culprit is in this phase.
+        raised: It helps only if this exception ended the first culprit.
+        other_than: Aspects of the cause with which it does not help.
     """
 
     text: str
@@ -79,14 +79,12 @@ class RemedyKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CauseKnowledge(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a cause means, in one sentence, and what helps, most likely first.
+    """What a cause means, in one sentence, and its remedies, most likely first.
 
     Attributes:
-        alone: The explanation for a job of one process; empty where the other says nothing of
-            further ranks.
-        together: The explanation where all ranks are stuck in it; empty where the other does not
-            speak of one.
-        recognised: What must be seen before a verdict names it, for the cause's page.
+        alone: Explanation for a job of one process; empty if ``explanation`` names no other ranks.
+        together: Explanation if all ranks are stuck; empty if ``explanation`` names no single rank.
+        recognised: What must be seen before a verdict names the cause, for the cause's page.
     """
 
     title: str
@@ -106,7 +104,7 @@ class CausesFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 @cache
 def frames_file() -> FramesFile:
-    """Return frames.toml, with every alias spelled out."""
+    """Return frames.toml, with every alias expanded."""
     raw, spelled = _read("frames.toml", FramesFile), list[FrameRule]()
     for rule in raw.frame:
         alias, _, rest = rule.file.removeprefix("@").partition("/")
