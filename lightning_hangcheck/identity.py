@@ -22,8 +22,7 @@ ROUND_COUNTS: dict[Launcher, str] = {
     "slurm": "SLURM_RESTART_COUNT",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-MOST_NODES = 65_536
-"""Of a SLURM job; SLURM's own limit, MAX_NODE_COUNT, is smaller."""
+MOST_NODES = 65_536  # of a SLURM job; SLURM's own limit, MAX_NODE_COUNT, is smaller
 SLURM_SHELLS = ("bash", "interactive")
 """Job names for which Lightning ignores SLURM's variables (fabric's slurm.py)."""
 

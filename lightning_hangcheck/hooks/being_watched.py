@@ -52,8 +52,7 @@ SETTLES_FOR_S = 5.0
 FIRST_SIGNAL = signal.SIGRTMIN + 9
 LAST_SIGNAL = signal.SIGRTMAX - 4
 """Signals that may be used. Profilers take the first few, and some runtimes the last."""
-SILENT = 3
-"""c10's log level FATAL: the server announces itself on stderr at level WARNING."""
+SILENT = 3  # c10's log level FATAL: the server announces itself on stderr at level WARNING
 
 
 def be_watched(recorder: Recorder) -> None:

@@ -31,8 +31,7 @@ IDLE: dict[str, dict[str, Any]] = {
 """Flags with values at which they do nothing (GenerationConfig.validate), by their condition."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
-offloaded_so_far: dict[str, None] = {}
-"""What `tell_offloaded` has noted in this process, in order."""
+offloaded_so_far: dict[str, None] = {}  # what `tell_offloaded` has noted in this process, in order
 
 
 class GpuMemory(msgspec.Struct, frozen=True):

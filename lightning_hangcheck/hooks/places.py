@@ -30,13 +30,11 @@ if TYPE_CHECKING:
 
 NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
-SLICE = 1.0
-"""Seconds of one wait in a store: it holds the connection, and signals wait for its end."""
+SLICE = 1.0  # seconds of one wait in a store: it holds the connection, and signals wait for its end
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two looks into a folder
 EVERYWHERE = "0.0.0.0"  # noqa: S104 - only if the name that others use is no address of ours
 NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-BACKLOG = 1_024
-"""Nodes that connect at the same moment."""
+BACKLOG = 1_024  # nodes that connect at the same moment
 
 
 def check_limit(name: str, seconds: float | None) -> None:

@@ -36,8 +36,7 @@ from lightning_hangcheck.recorder.announcer import attempt, user_frame
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
-Foreign: TypeAlias = Any
-"""An object of a framework or of the program."""
+Foreign: TypeAlias = Any  # an object of a framework or of the program
 
 GLOO = "gloo/transport"
 """In the text of all errors with which gloo ends a collective that not all ranks enter."""
@@ -46,8 +45,7 @@ FULL_PASSES, MOST_PASSES = 2, 25
 """Over one DataLoader: later passes have one batch; after the most, all ranks exit."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
 SLOW_SAVE_S = 4.0
-AT_CALL = 3
-"""The call of a kind at which a scene begins: by then the ranks have met in a step."""
+AT_CALL = 3  # the call of a kind at which a scene begins: by then the ranks have met in a step
 RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
 """A rank that raises waits for the others to raise too, before its launcher ends them. The wait is
 short enough that waiting ranks do not look hung, and longer if gloo has ended all ranks' waits."""

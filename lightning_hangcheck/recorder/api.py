@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Item = TypeVar("Item")
-LARGEST_NUMBER = 2**53
-"""Every JSON reader holds whole numbers up to here exactly."""
+LARGEST_NUMBER = 2**53  # every JSON reader holds whole numbers up to here exactly
 MOST_NAMES = 64
 """Names that are kept apart; names that contain a number would otherwise fill the memory."""
 OTHERS = "others"
@@ -252,8 +251,7 @@ class Track(Generic[Item]):
                 stack[-1].times.join({name: Times(1, seconds, seconds), **steps})
 
 
-PAUSE_S = 0.1
-"""Least seconds between two drawings."""
+PAUSE_S = 0.1  # least seconds between two drawings
 
 
 class _ProgressBar:

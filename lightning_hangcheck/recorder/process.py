@@ -320,8 +320,7 @@ SENT_BY_PROGRAMS = (
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGCHLD),
     *(signal.SIGHUP, signal.SIGCONT),
 )
-MOST_HANDLERS = 64
-"""Objects that are inspected: a handler may call the previous handler, and so on."""
+MOST_HANDLERS = 64  # objects that are inspected: a handler may call the previous handler, and so on
 
 
 def handled_signals() -> tuple[int, ...]:
@@ -361,8 +360,7 @@ def _is_of_others(handler: object) -> bool:
     return False
 
 
-DEEPEST = 100
-"""Most calls and coroutines to walk through."""
+DEEPEST = 100  # most calls and coroutines to walk through
 
 
 def awaiting() -> list[Frame]:

@@ -46,10 +46,8 @@ CALLS_AT = (MOST_SITES + 1) * COUNT.size
 NOTES_BYTES = CALLS_AT + CALLS_KEPT * SLOT.size
 LARGEST_SITES = 16 * 1024 * 1024
 """`MOST_SITES` sites of the deepest calls, with 250 bytes per frame."""
-OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""Our own frames around a call are not the program's."""
-DEEPEST = 64
-"""Frames recorded per site, from the innermost outwards: Lightning's own are about 30."""
+OURS = f"{Path(__file__).parents[1]}{os.sep}"  # our own frames around a call are not the program's
+DEEPEST = 64  # frames recorded per site, from the innermost outwards: Lightning's own are about 30
 
 
 class NotedGroup(msgspec.Struct, frozen=True):

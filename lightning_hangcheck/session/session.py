@@ -56,8 +56,7 @@ if TYPE_CHECKING:
 SESSION_VARIABLE = "HANGCHECK_SESSION"
 NAMESPACE_FILE = "namespace"
 SESSION_FILE, SIDECAR_FILE = "session.json", "sidecar.json"
-LEFT_BEHIND_AFTER_S = 3600.0
-"""In a session that is being made, the next write comes within moments."""
+LEFT_BEHIND_AFTER_S = 3600.0  # in a session that is being made, the next write comes within moments
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
 
 MOST_NAMES = 10

@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 
-UNNAMED_RUN = "none"
-"""torchrun's --rdzv-id if nobody sets it."""
-MOST_WRAPPERS = 8
-"""Shells between torchrun and a rank that are looked through."""
+UNNAMED_RUN = "none"  # torchrun's --rdzv-id if nobody sets it
+MOST_WRAPPERS = 8  # shells between torchrun and a rank that are looked through
 
 
 def job_key(environment: Mapping[str, str], identity: Identity) -> str:
