@@ -181,8 +181,8 @@ GROUPS = Path("/sys/fs/cgroup")
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
     """Return the folders of the process's control group and its parents: each may have a limit.
 
-    Each comes with whether it is of the unified hierarchy (version 2), whose files have other
-    names. Empty if it cannot be read.
+    Each with whether it is in the unified hierarchy (version 2), whose files have other names.
+    Empty if it cannot be read.
     """
     try:
         lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()

@@ -236,10 +236,7 @@ LARGEST_BYTES = 32 * 1024 * 1024
 
 
 def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
-    """Read all whole lines, in order, and what could not be read.
-
-    Of a journal larger than 32 MiB, only its end is read.
-    """
+    """Read a journal's whole lines (beyond 32 MiB only its end), and what could not be read."""
     number = path.stem.removeprefix("rank-")
     rank = int(number) if number.isdecimal() else None
     entries: Entries = []

@@ -1,7 +1,6 @@
 """The callbacks for Lightning and Hugging Face: they write where training is into the page.
 
-Each hook writes a phase into shared memory and does nothing else. No hook runs a collective,
-touches a tensor or raises.
+Each hook only writes a phase into shared memory: no collective, no access to tensors, no exception.
 """
 
 from __future__ import annotations
@@ -302,7 +301,6 @@ class HuggingFaceHangCheck:
         be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
-        """Pickling and copying make a new instance."""
         return self.asked, ()
 
     @staticmethod

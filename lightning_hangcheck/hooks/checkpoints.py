@@ -105,8 +105,6 @@ def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
 
 
 class _TrainerState(msgspec.Struct):
-    """The fields read from Hugging Face's trainer_state.json."""
-
     global_step: int | None = None
     epoch: float | None = None
 
@@ -129,7 +127,6 @@ def of_huggingface(folder: str) -> Resumption:
 
 
 def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its fields
-    """Add path and age."""
     if "://" in path:
         return Resumption(path=redact_text(path), **facts)
     try:

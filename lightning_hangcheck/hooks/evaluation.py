@@ -155,7 +155,7 @@ def _rows(file: TextIO, kind: str) -> Iterable[Any]:
     read = json.load(file)
     if isinstance(read, dict):
         raise TypeError("it holds no list of rows")
-    return read  # type: ignore[no-any-return] # a list, else TypeError where it is gone through
+    return read  # type: ignore[no-any-return] # a list, else TypeError on iteration
 
 
 @contextmanager

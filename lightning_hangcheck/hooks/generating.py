@@ -1,8 +1,7 @@
 """`generate` and `pipeline`: prompts to texts, with each step timed and a beat per token.
 
 A `WatchedGeneration` surrounds every call of ``model.generate``: here, in our pipelines, and in a
-watched script. The tokens are those of the model alone. Only the limits of a debug run change them,
-and that is reported.
+watched script. The tokens are the model's own; only a debug run's limits change them, as reported.
 """
 
 from __future__ import annotations
@@ -292,7 +291,6 @@ class WatchedGeneration:
             self.named[CRITERIA] = StoppingCriteriaList(criteria)
 
     def _limit(self, flags: dict[str, Any], config: Any, limits: Limits | None) -> None:  # noqa: ANN401 - a guest's
-        """Find how many tokens are asked for, and reduce that to the limits, if any."""
         most = None
         for asked in (flags, {} if config is None else vars(config)):
             if most is None and asked.get("max_new_tokens") is not None:

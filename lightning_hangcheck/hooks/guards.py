@@ -51,9 +51,9 @@ LONGEST_RECORD = 1024  # bytes
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
     """Wait until all ranks have reached this barrier, before or after torch knows the ranks.
 
-    It makes no collective call: a missing rank leaves the process group usable. Under ``python
-    train.py`` with ``Trainer(devices=2)`` the first process waits for nobody until Lightning has
-    started the others, and then waits for all of them.
+    It makes no collective call: a missing rank leaves the process group usable. Under
+    ``python train.py`` with ``Trainer(devices=2)`` the first process waits for nobody until
+    Lightning has started the others, and then waits for all of them.
 
     Args:
         name: The same on all ranks; may be used any number of times.
@@ -322,10 +322,7 @@ class Holder(NamedTuple):
 
 
 def find_holder(file: Path) -> Holder:
-    """Find who holds a lock file now, in about 3 s; the kernel's word overrides the file's.
-
-    Never raises.
-    """
+    """Find a lock file's holder, in about 3 s; the kernel overrides the file. Never raises."""
     record = read_record(file)
     try:
         pids = holders_of(within(READ_LIMIT, file.stat), file_locks())

@@ -173,7 +173,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
         place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
         try:
             found = [try_to_load_from_cache(name, mark, **place) for mark in MARKS]
-        except ValueError:  # not a possible hub name, such as a path of three parts
+        except ValueError:  # no valid hub name, for example a path of three parts
             found = []
         cached = next((path for path in found if isinstance(path, str)), None)
         if cached is None:
@@ -308,7 +308,7 @@ def _estimate(source: Source, size: int) -> None:
 def watched_load(
     name: str | os.PathLike[str], loader: str, what: str, named: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Wrap a load of ours: announce it, make it a section, and report its progress."""
+    """Announce a load of ours, make it a section, and report its progress."""
     recorder = current()
     if recorder.settings.disable:
         yield
@@ -439,7 +439,6 @@ def instrument_config(module: ModuleType) -> None:
 
 
 def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
-    """Name a section after the class whose class method is called."""
     return lambda call: f"{what} from_{source} ({call.instance.__name__})"
 
 

@@ -1,7 +1,6 @@
 """What can be seen of a loaded transformers model: where it is, what is wrong with its settings.
 
-Parts of a model outside its GPU are noted in the journal, for the ledger, and passed to this
-process's phases.
+Parts outside the GPU are noted in the journal, for the ledger, and passed to this process's phases.
 """
 
 from __future__ import annotations

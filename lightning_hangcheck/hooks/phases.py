@@ -75,8 +75,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         name: The same each time.
         inputs: Files and folders that the phase reads.
         outputs: Files and folders that it makes; checked when it ends.
-        metric: Name of the metric that says whether it went well: a share, larger is better; by
-            default the only metric.
+        metric: Name of the metric that rates it: a share, larger is better; default: the only one.
         if_done: What to do if it is done already: ``rerun`` it; ``reuse`` its outputs if inputs and
             outputs are unchanged; ``error`` (`PhaseDone`); or ``ask``: reuse if the metric is good,
             run if it is poor, else ask. Except with ``rerun`` the ranks meet, and rank 0 decides.
@@ -135,7 +134,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         """Write a finite number at once, so that a killed phase keeps it. Never raises."""
         try:
             number = float(value)
-        except Exception:  # noqa: BLE001 - what a user hands in may refuse in any way
+        except Exception:  # noqa: BLE001 - a user's object may refuse in any way
             number = math.nan
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")

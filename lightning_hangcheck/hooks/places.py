@@ -128,10 +128,7 @@ class Start:
 
 
 def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
-    """Wait until a key is posted; None after ``seconds``, or earlier in a store.
-
-    The diagnosis recognises a rank in a guard by this frame.
-    """
+    """Return a key's value, or None after at most ``seconds``; this frame marks a guard's wait."""
     if isinstance(place, StorePlace):
         return place.wait(key, seconds)
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE

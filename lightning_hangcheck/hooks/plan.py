@@ -68,10 +68,7 @@ Module: TypeAlias = Any
 
 
 def counted_weights(config: Path) -> Weights:
-    """Count the weights of the model's own class, built without data, so using no memory.
-
-    A weight that two modules share counts once.
-    """
+    """Count the weights of the model's own class, built without data; shared weights count once."""
     module = _build(config)
     blocks, linear = _blocks(module), _linear_weights(module)
     pieces = {name: [0, 0] for name in ("before", *blocks, "after")}

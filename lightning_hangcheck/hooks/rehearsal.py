@@ -146,8 +146,7 @@ class Rehearsal:
     def provokes(self, scene: SceneName, what: str = "", rank: int = -1) -> bool:
         """Whether the scene takes place here and now; if so, note that.
 
-        It happens to the last rank (or rank 0), and begins at a call of the kind ``what``, if
-        given.
+        It happens to the last rank (or rank 0). With ``what`` it begins at a call of that kind.
         """
         if not self.plays(scene) or self.rank != rank % self.part.ranks:
             return False
@@ -261,7 +260,6 @@ def make_trainer(rehearsal: Rehearsal, call: Call) -> None:
 
 
 def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
-    """Return replacements for the hardware that Lightning's Trainer or Fabric asks for."""
     changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
     strategy = named.get("strategy", "auto")
     name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
@@ -499,7 +497,6 @@ def _is_stream(loader: Foreign) -> bool:
 
 
 def _samplers(loader: Foreign) -> list[Foreign]:
-    """Return the sampler and the batch sampler with all that they wrap."""
     found: list[Foreign] = []
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while todo and len(found) < 8:

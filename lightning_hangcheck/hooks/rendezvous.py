@@ -232,7 +232,6 @@ class RendezvousPoint:
         return cls(peers, name, f"{below}{peers.noun} {plain} {_times_met[plain]}", time_limit)
 
     def _go_to(self, start: Start, name: str) -> None:
-        """Meet under a name of the start."""
         start.name, self._key, self._decision = name, f"{name}/start", f"{name}/start/decision"
 
     def _follow(self, start: Start, own: bytes) -> Outcome:
@@ -375,8 +374,7 @@ def look_for_missing(
 ) -> dict[int, str]:
     """Look for ranks on this node: process and stack of each, or why it is missing; about 4 s.
 
-    py-spy runs as a child of the waiting rank; if the kernel lets only the sidecar read (Yama), the
-    sidecar's verdict has the stack.
+    The waiting rank starts py-spy; if only the sidecar may read (Yama), its verdict has the stack.
     """
     shown = indices[:MOST_RANKS]
     if session is None:

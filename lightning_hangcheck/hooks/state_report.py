@@ -74,7 +74,7 @@ def _asked(*, touching: bool) -> dict[str, str]:
         try:
             if touching or ask is not _gpus:
                 answers[subject] = ask(touching)
-        except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
+        except Exception as error:  # noqa: BLE001 - another torch version may refuse in any way
             answers[subject] = f"unknown ({error!r})"
     return answers
 

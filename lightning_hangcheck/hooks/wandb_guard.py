@@ -60,15 +60,14 @@ def guarded_wandb_logger(
 ) -> WandbLogger:
     """Make a WandbLogger with its run on rank 0, and one that follows it on every other rank.
 
-    All ranks meet first, and learn the result, both within the limit ("wandb run"). Under ``python
-    train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once, and the ranks
-    that Lightning starts in ``fit`` learn of it. Finishing the run has a time limit too, and a late
-    finish raises nothing. If an option is not given, its setting counts.
+    All ranks meet first, and learn the result, both within the limit ("wandb run"). Under
+    ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once,
+    and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run has a time limit
+    too, and a late finish raises nothing. If an option is not given, its setting counts.
 
     Args:
         *arguments: Arguments of WandbLogger, as are ``named``.
-        init_timeout: Seconds for creating the run, and for ranks to wait for each other; 60 by
-            default.
+        init_timeout: Seconds for creating the run, and for waiting for other ranks; 60 by default.
         finish_timeout: Seconds for finishing the run, upload included; 30 by default.
         on_failure: ``raise`` the same `MeetingFailed` on every rank (default), or continue with a
             run that stays ``offline``, or with ``none``: a logger that drops what it is given.
@@ -96,7 +95,6 @@ def guarded_wandb_logger(
     on_failure = on_failure or settings.logger_on_failure
 
     def go_on(error: MeetingFailed) -> None:
-        """Log once what training continues with, or raise if it should end."""
         if on_failure == "raise":
             raise error
         instead = "with wandb offline" if on_failure == "offline" else "without wandb"
@@ -152,7 +150,6 @@ def _create(
     """Make rank 0's logger and its run in time, and limit the time to finish it."""
 
     def work() -> WandbLogger:
-        """Blocks as long as wandb does."""
         # wandb 0.31 waits 20 to 40 s at exit to send reports about its own errors to a server that
         # does not answer; a value that the user sets is kept
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
@@ -219,11 +216,9 @@ def _bound_finish(run: Run, limit: float) -> None:
     is_over = False
 
     def shown() -> Section:
-        """Tell the sidecar that this wait has a limit."""
         return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=limit)
 
     def finish(exit_code: int | None = None) -> None:
-        """Finish the run as wandb does, but return in time."""
         nonlocal is_over
         if os.getpid() != pid or is_over:
             plain(exit_code)

@@ -2,8 +2,8 @@
 
 ``python -m`` would put the working folder first on the module path, then PYTHONPATH: a ``queue.py``
 there would replace the standard library's. So a file of ours is run by its path, in an environment
-without Python's variables. It loads this package from where it lies, and dependencies from where
-the starting process has them.
+without Python's variables. It loads this package from its own folder, and dependencies from the
+folders of the starting process.
 """
 
 from __future__ import annotations
@@ -47,9 +47,8 @@ def folder_of(dependency: str) -> str | None:
     """Find the folder in which a dependency is installed, or from which this process has it.
 
     Installed packages go before those of PYTHONPATH or the script's folder. The working folder
-    counts only if this process has itself imported that name. None if there is no folder, or
-    something other than a path finds the dependency (an editable installation), which also works in
-    the new process.
+    counts only if this process has itself imported that name. None if there is no folder, or an
+    editable installation finds the dependency without a path, also in the new process.
     """
     known = json.loads(os.environ.get(DEPENDENCIES_VARIABLE, "{}"))
     if dependency in known:
@@ -66,7 +65,10 @@ def _places(dependency: str) -> list[str]:
     here = names_of_working_folder()
     named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     offered = {
-        os.path.normpath(os.path.join(top, entry)) for top in here for entry in named if entry
+        os.path.normpath(os.path.join(top, entry))  # noqa: PTH118 - names to compare
+        for top in here
+        for entry in named
+        if entry
     }
     script = getattr(sys.modules.get("__main__"), "__file__", None) or ""
     offered.add(os.path.dirname(os.path.normpath(script)))  # noqa: PTH120 - a name to compare

@@ -63,7 +63,7 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
     kind = one_line(type(error).__name__, longest // 2)
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the type is still told
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the type is still shown
         message = "(its message cannot be shown)"
     shown = one_line(message, longest - len(kind) - 2)
     return f"{kind}: {shown}" if shown else kind
@@ -111,7 +111,7 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
     """
     try:
         match = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything: then nothing is told
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; then return None
         return None
     if match is None:
         return None
@@ -188,10 +188,7 @@ class Console:
         )
 
     def say(self, text: str) -> None:
-        """Print one line.
-
-        It is dropped if standard error does not take it at once; the journal has it.
-        """
+        """Print one line, or drop it if stderr would block; the journal has it."""
         if self._mode == "off":
             return
         if not (self._is_spokesman or self.in_trouble or self._mode == "all"):

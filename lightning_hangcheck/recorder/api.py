@@ -329,8 +329,8 @@ def step(name: str, /, *, say: bool = False, **values: object) -> Step:
     few microseconds, and never raise by themselves. Durations are kept by name.
 
     ``say`` prints one line at the end, with number, values and time; ``HANGCHECK_STEPS=1`` does so
-    for every step and every item of a tracked loop. Values known only later: ``with
-    step("generate", say=True) as current: current.add(tokens=128)``.
+    for every step and every item of a tracked loop. For values known only later:
+    ``with step("generate", say=True) as current: current.add(tokens=128)``.
     """
     return Step(current(), text_of(name), values, say=say)
 

@@ -123,10 +123,7 @@ class JournalWriter:
             log.once("journal", f"{sentence}: {error}")
 
     def _next_items(self) -> list[Entry | None]:
-        """Wait for an item, then briefly for those that follow, unless closing.
-
-        Meanwhile look after the lines that have not been collected yet.
-        """
+        """Wait for an item, then briefly for more; meanwhile look after lines not collected yet."""
         items: list[Entry | None] = []
         while not items:
             waiting = self._waiting_bytes()
@@ -164,7 +161,6 @@ class JournalWriter:
             self._left[self._session.journals / name] = len(lines)
 
     def _waiting_bytes(self) -> int:
-        """Return the size of what has not been collected yet."""
         self._left = {path: size for path, size in self._left.items() if path.exists()}
         return sum(self._left.values())
 
@@ -218,5 +214,5 @@ def _plain(value: object) -> object:
 
 @lru_cache(maxsize=512)
 def _plain_text(text: str) -> str:
-    # undecodable bytes of an environment come as lone surrogates, which JSON cannot hold
+    # undecodable bytes of an environment become lone surrogates, which JSON cannot hold
     return redact_text(text).encode(errors="replace").decode()

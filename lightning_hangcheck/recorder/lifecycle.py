@@ -180,10 +180,7 @@ class Recorder:
 
     @harmless
     def be_rank_of_environment(self) -> None:
-        """Be the rank that the environment names, as a child of multiprocessing that trains.
-
-        Not if the child only inherited those variables from a rank that records.
-        """
+        """In a multiprocessing child that trains, be the environment's rank, unless inherited."""
         self.start()
         with self._life_lock:
             identity = identify(self._environment)
@@ -216,7 +213,6 @@ class Recorder:
         return self.session
 
     def _record(self, *, unless_helper: bool = False) -> None:
-        """Open page, console and journal, and begin to record."""
         session, identity = self._join(), self.identity
         if unless_helper and session is not None and is_helper(session.pages, identity):
             return

@@ -1,8 +1,7 @@
 """The page: fixed bytes of shared memory per process, written by it and read by the sidecar.
 
 A beat is two stores. The writer never waits; a reader accepts only consistent records. Beats,
-phases and the pulse come often and have their own records. All else is one piece, rewritten when
-something in it changes.
+phases and the pulse come often and have their own records. All else is rewritten as one piece.
 """
 
 from __future__ import annotations
@@ -55,8 +54,7 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 class Record:
     """A place on the page and the format of its contents, in native byte order.
 
-    Records start on cache lines of 64 bytes. A record whose words belong together has equal stamps
-    at both ends.
+    Records start on cache lines (64 bytes). If words belong together, both ends have equal stamps.
     """
 
     __slots__ = ("form", "start", "stop")
@@ -413,7 +411,6 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
 
 
 def _read_rest(memory: Memory, head: bytes) -> Beat:
-    """Read all else, from the place that ``head`` gives."""
     for _ in range(ATTEMPTS):
         stamp, size = divmod(REST.form.unpack(head)[0], _SIZES)
         place = PLACES[stamp % 2]

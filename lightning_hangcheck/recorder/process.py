@@ -1,8 +1,7 @@
 """The recording process: what it is, what the recorder learns from it, and which thread trains.
 
 The pulse thread shows that the interpreter runs, and what only the rank knows of its wait (signal
-handlers, coroutine, exception). It also looks for the sidecar. If no thread can be started, that is
-logged and left as a gap for the sidecar.
+handlers, coroutine, exception), and looks for the sidecar. If it cannot start, that is logged as a gap.
 """
 
 from __future__ import annotations
@@ -263,8 +262,8 @@ class TrainingThread:
 
     A process that serves others does not exit after training: a Ray Train actor lives until the
     last rank is done, and is then killed (ray 2.60, train/v2/_internal/execution/worker_group/
-    thread_runner.py). So the thread's end counts as the rank's end. The last instruction of its
-    outermost call shows how it ended.
+    thread_runner.py). So the thread's end counts as the rank's; its outermost call's last
+    instruction shows how it ended.
     """
 
     def __init__(self, on_end: Callable[[bool, Frame], None]) -> None:

@@ -91,10 +91,7 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 def notes_file(server: Path, what: str) -> Path:
-    """Return where a rank notes its ``groups``, ``calls`` and their ``sites``.
-
-    The files are beside the socket of the rank's worker server.
-    """
+    """Return where a rank notes ``groups``, ``calls`` or ``sites``: beside its server's socket."""
     return server.with_name(f"{server.name}.{what}")
 
 
@@ -121,10 +118,7 @@ class CallNoter:
         group: str = "",
         message: int = 0,
     ) -> None:
-        """Note a call; about 0.1 microseconds a frame, and a write if the site is new.
-
-        For messages the peer is enough: they need no ``caller``.
-        """
+        """Note a call: 0.1 microseconds a frame; a new site is written. Messages need no caller."""
         way: list[int | str] = [root, reduction, group, message]
         frame = caller
         while frame is not None and len(way) < 2 * DEEPEST:

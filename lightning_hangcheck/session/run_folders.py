@@ -1,7 +1,4 @@
-"""Where a session's run is kept, and how journals get there.
-
-Ranks put lines into shared memory; one process moves them to the run folder.
-"""
+"""Chooses a session's run folder, and moves ranks' journal lines there from shared memory."""
 
 from __future__ import annotations
 

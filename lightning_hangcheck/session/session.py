@@ -181,9 +181,9 @@ def join_session(
     """Join the job's session, or open it, with ``run_dir`` if the user named a run folder.
 
     A later round joins the session of the round before, and so its run folder. A process without a
-    launcher opens a new session and exports it in ``environment``, so that the ranks that Lightning
-    starts from there join it. OSError if shared memory cannot be used; UnreadableRun if the named
-    session is gone or unreadable.
+    launcher opens a new session and exports it in ``environment``, for the ranks that Lightning
+    starts later. OSError if shared memory cannot be used; UnreadableRun if the named session is
+    gone or unreadable.
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
@@ -281,8 +281,7 @@ def remove_left_behind(sessions: Path) -> None:
 
     Ranks may come hours after the command that starts them, and a session looks old at once if the
     clock jumps by hours. So a session stays while that command, or the sidecar, lives. A session of
-    another pid namespace (a container that shares this memory) is left alone: its processes are not
-    visible from here.
+    another pid namespace (a container that shares this memory) stays: its processes are invisible.
     """
     for folder in sessions.iterdir() if sessions.is_dir() else ():
         pages = folder / "pages"

@@ -1,7 +1,4 @@
-"""Which job, which start of the job, and which of its nodes a process belongs to.
-
-Launchers say this in the environment of each rank.
-"""
+"""Reads from the launcher's variables which job, start of the job and node a process is of."""
 
 from __future__ import annotations
 
@@ -163,8 +160,7 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
 def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
     """Read the place of a SLURM task that is a `hangcheck run`: it watches only its own ranks.
 
-    If a step has several tasks per node, each counts as a node. None for the only task of its step,
-    and if this is no task.
+    If a step has several tasks per node, each counts as a node. None if no task, or the only one.
     """
     who = identify(environment)
     tasks, nodes = who.world_size or 1, who.nodes
