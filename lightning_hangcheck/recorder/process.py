@@ -1,7 +1,7 @@
 """The recording process: what it is, what the recorder learns from it, and which thread trains.
 
 The pulse thread shows that the interpreter runs, and what only the rank knows of its wait (signal
-handlers, coroutine, exception), and looks for the sidecar. If it cannot start, that is logged as a gap.
+handlers, coroutine, exception). It also looks for the sidecar. A failed start is logged as a gap.
 """
 
 from __future__ import annotations
