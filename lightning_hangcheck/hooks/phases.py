@@ -240,8 +240,8 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             read = attempt("reading the ledger", within, WRITE_LIMIT_S, self._history)
             history = read or PhaseHistory()
             self._inputs = tuple(map(_look, self._input_paths))
-            told = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
-            self._decision = phase_history.decide(history, *told, _look)
+            known = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
+            self._decision = phase_history.decide(history, *known, _look)
         return self._decision
 
     def _history(self) -> PhaseHistory:

@@ -329,10 +329,10 @@ def handled_signals() -> tuple[int, ...]:
     Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
     calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
     """
-    found = {one: signal.getsignal(one) for one in SENT_BY_PROGRAMS}
+    found = {number: signal.getsignal(number) for number in SENT_BY_PROGRAMS}
     if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
-    return tuple(int(one) for one, handler in found.items() if _is_of_others(handler))
+    return tuple(int(number) for number, handler in found.items() if _is_of_others(handler))
 
 
 def _is_of_others(handler: object) -> bool:

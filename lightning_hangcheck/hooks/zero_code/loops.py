@@ -205,7 +205,7 @@ def instrument_hooks(module: ModuleType) -> None:
         ours = getattr(_ours_of(trainer, hook), hook, None)
         # Lightning calls epoch-end hooks twice, the second time for callbacks that save
         if ours is not None and not named.get("monitoring_callbacks"):
-            rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+            rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
             ours(trainer, trainer.lightning_module, *arguments[2:], **rest)
 
     wrap(module, "_call_callback_hooks", before=call_ours)

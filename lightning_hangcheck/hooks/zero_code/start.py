@@ -182,7 +182,9 @@ class _Importing:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        others = [one for one in sys.meta_path if one is not self] if name in _awaited else ()
+        others = (
+            [finder for finder in sys.meta_path if finder is not self] if name in _awaited else ()
+        )
         for other in others:
             find = getattr(other, "find_spec", None)  # an old finder has none: Python skips it, too
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
