@@ -292,7 +292,7 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 
 
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
-    """Return all journals of a job by name, except those of other nodes' non-rank processes.
+    """Return all journals of a job by name, except other nodes' processes without a rank.
 
     Another node's folder that cannot be read is left out; OSError if it is this node's.
     """

@@ -139,9 +139,9 @@ def offer_flight_record(recorder: Recorder) -> None:
     """Start torch's worker server in this rank shortly before it meets other ranks.
 
     The pulse thread starts it, within 0.5 s of `init_process_group` or some seconds after torch's
-    import; training waits for nothing. A program that closes all descriptors does so earlier.
-    Otherwise it would close the server's too, which ends the process (torch 2.13 throws in a
-    thread). Once the process group exists, the page says that the rank has left startup.
+    import; training waits for nothing. It starts late because some programs close all descriptors
+    early: closing the server's ends the process (torch 2.13 throws in a thread). Once the process
+    group exists, the page says that the rank has left startup.
     """
     session = recorder.session
     if session is None or recorder.on_pulse is not None:

@@ -63,7 +63,7 @@ def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
     """Make a hook that shows a phase, by default that of the current evaluation.
 
-    After the module argument, Lightning passes the batch number at ``batch_at``.
+    ``batch_at`` is the position of the batch number in the arguments after the module.
     """
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them

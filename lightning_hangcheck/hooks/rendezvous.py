@@ -211,8 +211,8 @@ class RendezvousPoint:
     def next(cls, peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
         """Open the next rendezvous of this name; the first across nodes agrees on the start's name.
 
-        In that first rendezvous each rank answers the start's name with a random token, and accepts
-        only a decision that contains the token: an earlier start cannot know it.
+        In that first rendezvous the other ranks answer the start's name with random tokens. Each
+        accepts only a decision that contains its token: an earlier start cannot know it.
         """
         start, own = peers.start, os.urandom(8).hex()
         if start is not None and not start.name:

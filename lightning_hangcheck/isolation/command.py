@@ -91,7 +91,7 @@ SEARCHED = frozenset({"LD_LIBRARY_PATH", "PATH"})
 
 
 def own_environment() -> dict[str, str]:
-    """Choose which of this process's environment our own processes get.
+    """Choose which environment variables of this process our own processes get.
 
     No tokens, keys or passwords are among these variables, nor PYTHONPATH, PYTHONSTARTUP or
     LD_PRELOAD, which name code to run.

@@ -1,7 +1,7 @@
 """The recording process: what it is, what the recorder learns from it, and which thread trains.
 
 The pulse thread shows that the interpreter runs, and what only the rank knows of its wait (signal
-handlers, coroutine, exception). It also looks for the sidecar. A failed start is logged as a gap.
+handlers, coroutine, exception), and watches the sidecar. Without room for a thread, a gap says so.
 """
 
 from __future__ import annotations

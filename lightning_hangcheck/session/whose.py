@@ -160,7 +160,7 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
 def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
     """Read the place of a SLURM task that is a `hangcheck run`: it watches only its own ranks.
 
-    If a step has several tasks per node, each counts as a node. None if no task, or the only one.
+    If a step has several tasks per node, each counts as a node. None unless it is one of several.
     """
     who = identify(environment)
     tasks, nodes = who.world_size or 1, who.nodes
