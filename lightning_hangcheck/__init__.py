@@ -1,4 +1,4 @@
-"""lightning-hangcheck: which rank hangs, at which line, why, and what now.
+"""lightning-hangcheck: which rank hangs, at which line, why, and what to do.
 
     import lightning_hangcheck as hc
 
@@ -7,8 +7,7 @@
         logger = WandbLogger(project="demo")
     hc.beat()
 
-Each name is loaded when it is first asked for, so importing this costs a millisecond, and imports
-neither torch nor lightning.
+Each name is loaded on first use: importing this takes 1 ms and imports neither torch nor lightning.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import importlib
 
 from lightning_hangcheck.version import __version__
 
-TYPE_CHECKING = False  # importing typing for that of its own would be nearly all that this costs
+TYPE_CHECKING = False  # importing typing for it would be nearly all of the import cost
 if TYPE_CHECKING:
     from lightning_hangcheck import transformers as transformers
     from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
@@ -49,11 +48,11 @@ _LOADED_WHEN_NAMED = {
 
 
 _loading: list[int] = []
-"""Threads that load a name just now: a signal handler of such a one may not import."""
+"""Threads that are loading a name; a signal handler in such a thread may not import."""
 
 
 class _NotYet:
-    """Records nothing: for a signal handler that comes while its thread loads the recorder."""
+    """Records nothing: for a signal handler that runs while its thread loads the recorder."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -1,6 +1,6 @@
 """Which rank is this process, and who launched it?
 
-Read from the environment alone, so that it is right before any import of torch. torchrun sets RANK,
+Read from the environment alone, so that it works before any import of torch. torchrun sets RANK,
 LOCAL_RANK, WORLD_SIZE and TORCHELASTIC_RUN_ID; srun sets SLURM_PROCID, SLURM_LOCALID and
 SLURM_NTASKS; Lightning's own launcher starts ranks 1.. with LOCAL_RANK, NODE_RANK and WORLD_SIZE
 but no RANK, and only inside ``fit`` (lightning 2.6, strategies/launchers/subprocess_script.py).
@@ -22,27 +22,26 @@ ROUND_COUNTS: dict[Launcher, str] = {
     "slurm": "SLURM_RESTART_COUNT",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-MOST_NODES = 65_536
-"""Of a SLURM job: MAX_NODE_COUNT of its own limits is smaller."""
+MOST_NODES = 65_536  # of a SLURM job; SLURM's own limit, MAX_NODE_COUNT, is smaller
 SLURM_SHELLS = ("bash", "interactive")
-"""Names of jobs for which Lightning does not believe SLURM's variables (fabric's slurm.py)."""
+"""Job names for which Lightning ignores SLURM's variables (fabric's slurm.py)."""
 
 
 class Identity(Struct, frozen=True, kw_only=True):
-    """Who a process is.
+    """Which rank a process is, and how it was launched.
 
     Attributes:
-        rank: Global rank, None while nothing says so.
+        rank: Global rank; None while unknown.
         launcher: ``environment`` is any launcher that sets RANK and WORLD_SIZE (accelerate, MPI
-            wrappers); ``none`` is a process that was started plainly: a single process, or the
-            first process of a job whose other ranks Lightning starts later.
-        round: How often the launcher had started the job's ranks before, None where it does not
-            say: TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
-        most_restarts: How often it will at most, None where it does not say.
-        store_host: Where the ranks keep the store that they share: MASTER_ADDR.
-        store_port: The same: MASTER_PORT.
+            wrappers). ``none`` is a plainly started process: a single process, or the first process
+            of a job whose other ranks Lightning starts later.
+        round: How often the launcher had started the job's ranks before; None if unknown:
+            TORCHELASTIC_RESTART_COUNT, SLURM_RESTART_COUNT.
+        most_restarts: How often it will start them again at most; None if unknown.
+        store_host: Host of the store that the ranks share: MASTER_ADDR.
+        store_port: Port of that store: MASTER_PORT.
         agent_store: torchrun's agent serves that store, before any rank runs.
-        told_nodes: Nodes of torchrun's group, or of SLURM's step, None where nothing says it.
+        told_nodes: Nodes of torchrun's group or of SLURM's step; None if unknown.
         first_host: MASTER_ADDR, else the first host of SLURM's step.
         problems: One sentence for each variable that could not be used.
     """
@@ -64,18 +63,18 @@ class Identity(Struct, frozen=True, kw_only=True):
 
     @property
     def nodes(self) -> int:
-        """How many nodes the ranks are spread over, as far as the launcher tells; at least 1."""
+        """Number of nodes that the ranks are on, as far as the launcher says; at least 1."""
         size, here = self.world_size, self.local_world_size
         return self.told_nodes or (-(-size // here) if self.peers_exist and size and here else 1)
 
     @property
     def ranks_here(self) -> int:
-        """Ranks of this machine, as far as known: at least this one."""
+        """Ranks on this machine, as far as known: at least this rank."""
         return self.local_world_size or 1
 
     @property
     def all_here(self) -> bool:
-        """Whether ranks that Lightning started meet on this very machine: then all are here."""
+        """Whether ranks that Lightning started meet on this machine: then all are here."""
         return not self.node_rank and self.store_host in (None, *LOOPBACK)
 
     @property
@@ -85,7 +84,7 @@ class Identity(Struct, frozen=True, kw_only=True):
 
 
 def identify(environment: Mapping[str, str]) -> Identity:
-    """Work out who the process with this environment is. Never raises."""
+    """Work out the identity of the process with this environment. Never raises."""
     problems = []
 
     def read(name: str) -> int | None:
@@ -117,7 +116,7 @@ def identify(environment: Mapping[str, str]) -> Identity:
         hosts = environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
     elif local_rank is not None:
         launcher = "lightning"
-        # on the first node the local rank is the global one; elsewhere only `fit` knows the sum
+        # on the first node the local rank is the global rank; elsewhere only `fit` knows
         rank = None if node_rank else local_rank
     # "node[007-012,20],gpu3" begins with node007
     first = re.match(r"([\w.-]+)(?:\[(\d+)[\d,-]*\]([\w.-]*))?(?:,|$)", hosts, re.ASCII)
@@ -141,7 +140,7 @@ def identify(environment: Mapping[str, str]) -> Identity:
 
 
 def _tasks_on(node: int | None, environment: Mapping[str, str]) -> int | None:
-    """Read how many tasks of the step run on a node: ``2(x3),1`` is 2 on each of three, then 1."""
+    """Read the step's task count on a node: ``2(x3),1`` is 2 on each of three nodes, then 1."""
     text = environment.get("SLURM_STEP_TASKS_PER_NODE", environment.get("SLURM_TASKS_PER_NODE", ""))
     found = re.findall(r"(\d+)(?:\(x(\d+)\))?(?:,|$)", text, re.ASCII)
     nodes = [int(tasks) for tasks, times in found for _ in range(min(int(times or 1), MOST_NODES))]

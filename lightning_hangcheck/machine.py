@@ -1,4 +1,4 @@
-"""What the machine allows a process and says of it, as plain numbers from /proc and the kernel."""
+"""What the machine allows a process and reports of it: plain numbers from /proc and the kernel."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 PIECE = 65536
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-MOST_ANCESTORS = 64  # Process ids are given anew: a chain that is longer may lead round
+MOST_ANCESTORS = 64  # process ids are reused: a longer chain may be a cycle
 
 
 def read_proc(path: str) -> bytes:
-    """Read a whole file of /proc, about 8 microseconds; the kernel hands tables out in pieces.
+    """Read a whole file of /proc, about 8 microseconds; the kernel returns tables in pieces.
 
-    OSError is ENOENT or ESRCH where the process has ended, PermissionError where it is not ours.
+    OSError is ENOENT or ESRCH if the process has ended, PermissionError if it is not ours.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -43,7 +43,7 @@ def read_proc(path: str) -> bytes:
 
 
 def read_link(path: str) -> str:
-    """Return what a link of /proc leads to; empty where that is not shown."""
+    """Return the target of a link of /proc; empty if that is not shown."""
     try:
         return os.readlink(path)  # noqa: PTH115 - a hot path, and mostly no path
     except OSError:
@@ -51,7 +51,7 @@ def read_link(path: str) -> str:
 
 
 def process_ids() -> list[int]:
-    """List all processes that are seen from here."""
+    """List all processes that are visible from here."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]  # noqa: PTH208 - hot
 
 
@@ -63,33 +63,33 @@ def read_status(pid: int | str, tid: int | None = None) -> dict[str, str]:
 
 
 class StatLine(NamedTuple):
-    """The fields of /proc/PID/stat that we use, or of a thread's; numbered as in proc(5)."""
+    """The fields of /proc/PID/stat, or a thread's, that we use; numbered as in proc(5)."""
 
-    name: str  # 2: of the program, or as the thread was named
-    state: str  # 3; ``S`` where the main thread has left, and others go on (20, their number)
+    name: str  # 2: the name of the program, or of the thread
+    state: str  # 3; ``S`` if the main thread has ended, and others run (20, their number)
     parent_pid: int  # 4
     major_faults: int  # 12
-    cpu_s: float  # 14 and 15, user and system time of all its threads, or of this one
+    cpu_s: float  # 14 and 15, user and system time of all its threads, or of this thread
     started_ticks: int  # 22, clock ticks between boot and the start of the process
     rss_bytes: int  # 24
-    caught_signals: int  # 34, a bit for each signal up to 31 that it has a handler for
+    caught_signals: int  # 34, a bit for each signal up to 31 that has a handler
     processor: int  # 39, on which it last ran
-    exit_status: int  # 52: of a zombie its wait status, 0 where ptrace access is refused
+    exit_status: int  # 52: a zombie's wait status; 0 if ptrace access is refused
 
     @property
     def has_ended(self) -> bool:
-        """Whether its parent has not noticed yet that it ended."""
+        """Whether it has ended, but its parent has not noticed yet."""
         return self.state in "ZX"
 
     def is_still(self, started_ticks: int) -> bool:
-        """Whether it started then, as far as can be told: else its pid was given to another."""
+        """Whether it started then, as far as known; otherwise its pid was reused."""
         return 0 in (self.started_ticks, started_ticks) or self.started_ticks == started_ticks
 
 
 def parse_stat(line: bytes) -> StatLine:
-    """Take the line apart behind the command name, which may itself hold brackets and spaces.
+    """Split the line after the command name, which may contain brackets and spaces.
 
-    ValueError where this is no such line, IndexError where it is cut short.
+    ValueError if this is no such line, IndexError if it is cut short.
     """
     behind = line.rindex(b")")
     fields = line[behind + 2 :].split()
@@ -112,14 +112,14 @@ def read_stat(pid: int, tid: int | None = None) -> StatLine:
     """Read the line of a process, or of one of its threads; raises as `read_proc`."""
     task = "" if tid is None else f"/task/{tid}"
     descriptor = os.open(f"/proc/{pid}{task}/stat", os.O_RDONLY | os.O_CLOEXEC)
-    try:  # a hot path: it comes in one piece
+    try:  # a hot path: the line comes in one piece
         return parse_stat(os.read(descriptor, PIECE))
     finally:
         os.close(descriptor)
 
 
 def read_process_stat(pid: int, tid: int | None = None) -> StatLine | None:
-    """Read the same line; None if it is gone, or not to be seen from here."""
+    """Read the same line; None if the process is gone, or not visible from here."""
     try:
         return read_stat(pid, tid)
     except (OSError, IndexError, ValueError):
@@ -127,7 +127,7 @@ def read_process_stat(pid: int, tid: int | None = None) -> StatLine | None:
 
 
 def ancestors(pid: int) -> Iterator[int]:
-    """Return the process that started this one, and so on, as far as can be seen; without init."""
+    """Yield the parent process, its parent, and so on, as far as visible; without init."""
     for _ in range(MOST_ANCESTORS):
         line = read_process_stat(pid)
         if line is None or line.parent_pid <= 1:
@@ -137,9 +137,9 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def is_alive(pid: int, started_ticks: int) -> bool:
-    """Whether this very process lives: a zombie, or another process with its id, does not count.
+    """Whether this very process lives: no zombie, and no other process with its id.
 
-    Where the kernel will not say, it counts as alive: unseen is not gone.
+    If the kernel does not say, it counts as alive: unseen is not gone.
     """
     try:
         line = read_stat(pid)
@@ -151,21 +151,21 @@ def is_alive(pid: int, started_ticks: int) -> bool:
 
 
 def ticks_since_boot() -> int:
-    """Return the present moment as the line tells the start of a process."""
+    """Return the present time in the unit of ``started_ticks``."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def pid_namespace() -> str:
-    """Name the pid namespace of this process: ``pid:[4026531836]``; empty where it is not shown."""
+    """Name the pid namespace of this process: ``pid:[4026531836]``; empty if it is not shown."""
     return read_link("/proc/self/ns/pid")
 
 
 @cache
 def which_machine() -> str:
-    """Name where the process ids that are seen from here hold: no two such places have one name.
+    """Name the place in which process ids visible from here are valid; the name is unique.
 
-    Each start of a kernel has an id of its own (random(4)), and each pid namespace on it a number:
-    ``3f2a9c1e-4026531836``. Empty where the kernel does not say.
+    Each kernel boot has an id of its own (random(4)), and each pid namespace a number:
+    ``3f2a9c1e-4026531836``. Empty if the kernel does not say.
     """
     number = pid_namespace().strip("pid:[]")
     try:
@@ -179,10 +179,10 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
-    """Return the folder of the process's group, then of those above it: each may have a limit.
+    """Return the folders of the process's control group and its parents: each may have a limit.
 
-    With each, whether it is of the unified hierarchy (version 2), whose files have names of their
-    own. None at all where it cannot be read.
+    Each with whether it is in the unified hierarchy (version 2), whose files have other names.
+    Empty if it cannot be read.
     """
     try:
         lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()
@@ -202,19 +202,19 @@ def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Pa
 # Room for threads of ours
 
 LEFT_THREADS = 64
-"""For each rank, besides its pools: autograd's, the backend's (three with gloo, some ten with
-NCCL), loggers', and some 16 DataLoader workers with two or three each."""
-POOLS = 2  # torch's pools of threads in a rank: within an operation, and between operations
+"""Per rank, besides its pools: autograd's, the backend's (three with gloo, about ten with NCCL),
+loggers', and about 16 DataLoader workers with two or three each."""
+POOLS = 2  # torch's thread pools in a rank: within an operation, and between operations
 LEFT_DESCRIPTORS = 128
-"""For each rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some a peer."""
+"""Per rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some per peer."""
 OURS_OF_ADDRESS_SPACE = 0.05
-"""Share of the free address space, where that is limited, that our threads may take."""
+"""Share of the free address space, if that is limited, that our threads may take."""
 ARENA_BYTES = 128 * 2**20
 """What glibc's malloc reserves for a thread's first allocation (malloc/arena.c: twice HEAP_MAX)."""
 DEFAULT_STACK_BYTES = 8 * 2**20
-DESCRIPTORS = 4  # Of ours in a rank: page, journal, stacks, the server's socket
+DESCRIPTORS = 4  # ours in a rank: page, journal, stacks, the server's socket
 FIRST_PID_NAMESPACE = f"pid:[{0xEFFFFFFC}]"
-"""Whoever is in it sees all processes (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
+"""Processes in this namespace see all others (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
 _MAY_PASS = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
 
 
@@ -223,10 +223,10 @@ class NoRoom(OSError):
 
 
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
-    """Look at every limit that threads count towards which we want to start; 0.4 ms far from one.
+    """Check every limit on the threads that we want to start; 0.4 ms if far from all.
 
-    ``ranks``: that start as many on this machine, and train; ``groups``: where control groups are
-    mounted. NoRoom where too little would be left to training.
+    ``ranks``: number of ranks on this machine that start as many, and train; ``groups``: mount
+    point of control groups. NoRoom if too little would be left to training.
     """
     for name, limit, used, needed in _bounds(threads, ranks, groups):
         if limit - used < needed:
@@ -235,7 +235,7 @@ def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
 
 
 def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Each limit by its name, how much of it is in use, and how much should be free.
+    """Yield each limit: its name and value, how much is in use, how much should be free.
 
     Limits that cannot be read are left out: sandboxes such as gVisor lack some of these files.
     """
@@ -244,7 +244,7 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
     pool = int(said) if said.isdecimal() else os.cpu_count() or 1
     needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
     everybody = 0
-    with unread:  # of the whole machine, whatever of it can be seen from here
+    with unread:  # of the whole machine, whatever is visible from here
         everybody = int(read_proc("/proc/loadavg").split()[3].partition(b"/")[2])
     for name in ("threads-max", "pid_max"):
         with unread:
@@ -257,11 +257,11 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
             yield "pids.max of the control group", limit, used, needed
     with unread:
         limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
-        # root, and who may pass limits, is not asked (kernel/fork.c), in the first user namespace
+        # in the first user namespace, root and holders of these capabilities pass (kernel/fork.c)
         first = read_proc("/proc/self/uid_map").split()[:2] == [b"0", b"0"]
         passes = first and (os.getuid() == 0 or int(read_status("self")["CapEff"], 16) & _MAY_PASS)
         if limit != resource.RLIM_INFINITY and not passes:
-            # everybody's are as many at least, and read in one go
+            # everybody's count is at least as large, and one read gives it
             far = everybody and limit - everybody >= needed
             used = everybody if far else _threads_of_user(everybody)
             yield "the user's limit of processes and threads (ulimit -u)", limit, used, needed
@@ -282,7 +282,7 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
 
 
 def _threads_of_user(everybody: int) -> int:
-    """Count this user's; everybody's where processes are hidden from us that may be this user's."""
+    """Count this user's threads; everybody's if some processes are not visible from here."""
     if pid_namespace() != FIRST_PID_NAMESPACE:
         return everybody
     user, found = str(os.getuid()), 0
@@ -294,7 +294,7 @@ def _threads_of_user(everybody: int) -> int:
 
 
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
-    """Start a daemon thread; NoRoom where a limit is near, or the kernel refused."""
+    """Start a daemon thread; NoRoom if a limit is near, or the kernel refused."""
     require_room(1, ranks)
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
@@ -305,17 +305,17 @@ def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threadi
 
 
 def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ask a command to end what it started; what is left after so many seconds is killed."""
-    import subprocess  # a rank does not ask, and does not pay for these imports
+    """Ask a command to end its children; after ``grace_s`` kill what is left."""
+    import subprocess  # imported here: ranks never call this, and need not pay for it
 
     import psutil
 
     if process.poll() is not None:
         return
-    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to the others
+    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to its children
         below = psutil.Process(process.pid).children(recursive=True)
         process.terminate()
-        for each in below:  # a stopped one hears its end only then
+        for each in below:  # a stopped process gets its signal only then
             with suppress(psutil.Error):
                 each.resume()
         with suppress(subprocess.TimeoutExpired):
@@ -336,7 +336,7 @@ MOUNT_POINT = 4
 
 
 def mounted_types(mountinfo: str) -> dict[str, str]:
-    """Return the file system type of each mount point, of /proc/PID/mountinfo."""
+    """Return the file system type of each mount point, from /proc/PID/mountinfo."""
     found = {}
     for line in mountinfo.splitlines():
         before, dash, behind = line.partition(" - ")
@@ -349,7 +349,7 @@ def mounted_types(mountinfo: str) -> dict[str, str]:
 
 
 def type_at(path: str, mounts: Mapping[str, str]) -> str:
-    """Return the type of the innermost mount that a path is in; empty where none is known."""
+    """Return the type of the innermost mount that contains a path; empty if unknown."""
     folder = path
     while folder not in mounts and folder not in ("", "/"):
         folder = folder.rpartition("/")[0] or "/"
@@ -360,9 +360,9 @@ VARIABLE = "PYTHONUNBUFFERED"
 
 
 def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield the options of an interpreter, from the words behind it: letter, and value if any.
+    """Yield an interpreter's options from the words after it: letter, and value if any.
 
-    The last one is what ``-m`` or ``-c`` names, or without a letter the script.
+    The last is the module or code of ``-m`` or ``-c``, or, without a letter, the script.
     """
     rest = iter(words)
     for word in rest:
@@ -379,7 +379,7 @@ def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether Python was told to hand on each line: the script's own options do not count."""
+    """Whether Python was told to flush each line; the script's own options do not count."""
     words = dropwhile(lambda word: not word.rpartition("/")[2].startswith("python"), command)
     next(words, "")
     options = (letter for letter, _ in python_options(words))
@@ -387,7 +387,7 @@ def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> boo
 
 
 def kept_back_in(mode: int) -> str | None:
-    """Where output waits for more of it, by its kind; None where it does not, as on a terminal."""
+    """Return the kind of buffered output; None if it is not buffered, as on a terminal."""
     if stat.S_ISFIFO(mode):
         return "a pipe"
     return "a file" if stat.S_ISREG(mode) else None

@@ -1,4 +1,4 @@
-"""The run folder of the contract: where each file lies, and how its contents are read again."""
+"""The run folder of the contract: the path of each file, and how to read its contents."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
 STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
 EARLY_BYTES = 1024 * 1024
-"""Of a journal, which every one keeps: what is told while a script starts is there."""
+"""First part of a journal, which is always kept: it has what is reported while a script starts."""
 NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
-NODE_PREFIX = "node-"  # Begins the names of the other nodes' run folders in that of the first
+NODE_PREFIX = "node-"  # Begins the names of other nodes' run folders, inside the first node's
 START_PREFIX = "start-"
-"""Begins the names of run folders of later starts of a job, in that of its first start."""
+"""Begins the names of run folders of later starts of a job, inside that of its first start."""
 PARTS = ("run.json", "verdict.json", "report.html", NODES_FOLDER, *FOLDERS)
 
 
@@ -77,7 +77,7 @@ class RunFolder(Struct, frozen=True):
     journals = Part("ranks")
 
     def journal(self, rank: int | None, pid: int) -> Path:
-        """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl where the rank was never learnt."""
+        """ranks/rank-<R>.jsonl; ranks/pid-<PID>.jsonl if the rank is unknown."""
         name = f"pid-{pid}" if rank is None else f"rank-{rank}"
         return self.journals / f"{name}.jsonl"
 
@@ -86,7 +86,7 @@ class RunFolder(Struct, frozen=True):
         return self.path / "verdicts" / f"{number}.json"
 
     def evidence(self, number: int) -> Path:
-        """evidence/<n>/, what verdict <n> rests on."""
+        """evidence/<n>/, what verdict <n> is based on."""
         return self.path / "evidence" / str(number)
 
     def verdict_numbers(self) -> list[int]:
@@ -94,7 +94,7 @@ class RunFolder(Struct, frozen=True):
         return self._numbers("verdicts", ".json")
 
     def evidence_numbers(self) -> list[int]:
-        """Numbers of the verdicts whose evidence was begun, ascending; may raise UnreadableRun."""
+        """Numbers of the verdicts with evidence, ascending; may raise UnreadableRun."""
         try:
             return self._numbers("evidence", "")
         except OSError as error:
@@ -108,10 +108,10 @@ class RunFolder(Struct, frozen=True):
 
 
 def name_run_folder(wanted: str | None) -> RunFolder:
-    """Choose the run folder without touching the disk: exactly the wanted one, or a new one.
+    """Choose the run folder without touching the disk: the wanted path, or a new folder.
 
-    That is ``hangcheck_runs/<UTC time>-<short id>``. No JSON and no message can hold a name that is
-    not UTF-8: then the run is kept elsewhere.
+    A new folder is ``hangcheck_runs/<UTC time>-<short id>``. JSON and messages cannot hold a name
+    that is not UTF-8: then the run is kept elsewhere.
     """
     name = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
     path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
@@ -128,13 +128,13 @@ def name_run_folder(wanted: str | None) -> RunFolder:
 
 
 def folder_of_node(shared: str | None, node: str) -> RunFolder:
-    """Choose the run folder of one of a job's nodes, which were all given the same."""
+    """Choose the run folder of one of a job's nodes, which all got the same folder."""
     named = name_run_folder(shared)
     return named if shared is None else RunFolder(named.path / f"{NODE_PREFIX}{node}")
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
-    """Find the run folders of the other nodes of a job, which were all given the same."""
+    """Find the run folders of a job's other nodes, which all got the same folder."""
     try:
         below = [path for path in folder.path.iterdir() if path.name.startswith(NODE_PREFIX)]
     except OSError:
@@ -144,7 +144,7 @@ def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:
 
 
 def folder_of_start(first: RunFolder, number: int) -> RunFolder:
-    """Choose the run folder of a later start of a job, which was given the same as its first."""
+    """Choose the run folder of a later start of a job, which got its first start's folder."""
     return RunFolder(first.path / f"{START_PREFIX}{number}")
 
 
@@ -158,13 +158,13 @@ def starts_so_far(first: RunFolder) -> int:
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:
-    """Make the folder and its subfolders, and return it; again, or from several ranks, too.
+    """Make the folder and its subfolders, and return it; may be repeated, by several ranks too.
 
-    UnpreparedRunFolder where they cannot be made, or one of them is not ours alone.
+    UnpreparedRunFolder if they cannot be made, or another user has access to them.
     """
     try:
         if folder.path.name.startswith(NODE_PREFIX):
-            with suppress(FileExistsError):  # the first node's, or whatever it is
+            with suppress(FileExistsError):  # the first node's, or something else
                 folder.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True)
         make_private_folder(folder.path, PARTS)
         for part in FOLDERS:
@@ -180,7 +180,7 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
 
 
 def refuse_used(folder: RunFolder) -> None:
-    """Raise UsedRunFolder for a folder that holds a run, as far as we may see, before any work."""
+    """Raise UsedRunFolder, before any work, if a folder visibly holds a run."""
     with suppress(OSError, NoAnswerFromStorage):
         if apart(STAT_LIMIT_S, folder.run_file.exists):
             raise _used(folder)
@@ -193,9 +193,9 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 
 
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
-    """Make the folder this run's own by writing run.json; of two runs that try, one wins.
+    """Claim the folder for this run by writing run.json; of two runs that try, one wins.
 
-    UsedRunFolder where it holds another run; nothing was touched then.
+    UsedRunFolder if it holds another run; nothing was changed then.
     """
     try:
         descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
@@ -210,9 +210,9 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
 
 
 def find_run_folder(named: str | None) -> RunFolder:
-    """Find the run folder to read: the named one, or the newest below ``hangcheck_runs/``.
+    """Find the run folder to read: the named folder, or the newest below ``hangcheck_runs/``.
 
-    UnreadableRun where there is none, or the named folder is no run.
+    UnreadableRun if there is none, or the named folder does not exist.
     """
     if named is not None:
         folder = RunFolder(Path(named).absolute())
@@ -232,14 +232,11 @@ def find_run_folder(named: str | None) -> RunFolder:
 Entries = list[dict[str, Any]]
 FASTER = "they came faster than they were written"
 LARGEST_BYTES = 32 * 1024 * 1024
-"""Some 270,000 lines of a checkpoint each; what is told of a journal is its last ones."""
+"""About 270,000 checkpoint lines; only the last lines of a journal are reported."""
 
 
 def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
-    """Read all whole lines, in order, and what could not be read.
-
-    Of a journal that is larger than 32 MiB, those at its end.
-    """
+    """Read a journal's whole lines (beyond 32 MiB only its end), and what could not be read."""
     number = path.stem.removeprefix("rank-")
     rank = int(number) if number.isdecimal() else None
     entries: Entries = []
@@ -254,7 +251,7 @@ def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
             gaps.append(f"its first {left_out:,} bytes were left out")
         if torn:
             gaps.append(f"{torn} of its lines are torn: a crash or a full disk cut them")
-    missing: Counter[str] = Counter()  # lines that the journal says it lacks, by the reason
+    missing: Counter[str] = Counter()  # lines that the journal reports as missing, by reason
     for entry in entries:
         if entry.get("kind") == "dropped" and isinstance(entry.get("lines"), int):
             missing[str(entry.get("why", FASTER))] += entry["lines"]
@@ -263,7 +260,7 @@ def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
 
 
 def read_early(path: Path, kind: str) -> Entries:
-    """Read the lines of one kind among a journal's first MiB; none where it cannot be read."""
+    """Read the lines of one kind in a journal's first MiB; empty if it cannot be read."""
     try:
         with os.fdopen(open_owned(path), "rb") as file:
             lines = file.read(EARLY_BYTES).split(b"\n")
@@ -286,7 +283,7 @@ def parse_journal(data: bytes) -> tuple[Entries, int]:
 
 
 def folders_of_job(folder: RunFolder) -> list[RunFolder]:
-    """Return the run folders of all nodes that share one with this one, this one first."""
+    """Return the run folders of all nodes that share this one, this one first."""
     top = RunFolder(folder.path.parent)
     below = folder.path.name.startswith(NODE_PREFIX) and top.run_file.exists()
     if not below:
@@ -295,9 +292,9 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 
 
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
-    """Return all journals of a job by their names, those of processes of other nodes left out.
+    """Return all journals of a job by name, except other nodes' processes without a rank.
 
-    A folder of another node that cannot be read is left out; OSError where it is this one.
+    Another node's folder that cannot be read is left out; OSError if it is this node's.
     """
     own, *others = folders_of_job(folder)
     unnumbered = {path.stem: [path] for path in own.journals.glob("pid-*.jsonl")}
@@ -305,7 +302,7 @@ def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
 
 
 def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
-    """Return the journals of ranks by their names, such as ``rank-3``: one for each node."""
+    """Return the journals of ranks by name, such as ``rank-3``: one for each node."""
     found: dict[str, list[Path]] = {}
     for folder in folders:
         with suppress(OSError):
@@ -317,7 +314,7 @@ def journals_in(folders: Iterable[RunFolder]) -> dict[str, list[Path]]:
 def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
     """Read the journals of one rank as one, process by process, and what could not be read.
 
-    Each entry says on which ``host`` it was written. What stands before the first start is of an
+    Each entry says on which ``host`` it was written. Entries before the first start are of an
     unknown process.
     """
     processes: list[Entries] = []
@@ -333,7 +330,7 @@ def read_rank(paths: Iterable[Path]) -> tuple[Entries, tuple[Gap, ...]]:
                 processes.append([])
             entry.setdefault("host", host)
             processes[-1].append(entry)
-    # moments are ISO 8601 UTC, which sort as they are
+    # times are ISO 8601 UTC, which sort as text
     ordered = sorted(filter(None, processes), key=lambda entries: str(entries[0].get("at", "")))
     return [entry for entries in ordered for entry in entries], tuple(gaps)
 
@@ -342,9 +339,9 @@ CASE_FILE = "case.json"
 
 
 def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
-    """Read the newest case of a run, None where none was saved; a gap for each newer torn one.
+    """Read a run's newest case, None if none was saved; and a gap for each newer torn case.
 
-    UnreadableRun where there is evidence, but none of it can be read.
+    UnreadableRun if there is evidence, but none of it can be read.
     """
     from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
 

@@ -1,4 +1,4 @@
-"""`hc.transformers`: models and tokenizers that load and generate with a view of what they do.
+"""`hc.transformers`: load models and tokenizers and generate, with progress and checks.
 
     import lightning_hangcheck as hc
 

@@ -1,4 +1,4 @@
-"""What a user attaches to training, and what is attached to a script that never heard of us.
+"""What a user attaches to training, and what zero-code mode attaches to an unchanged script.
 
 Nothing here loads torch, Lightning, transformers or wandb before it is used.
 """

@@ -1,8 +1,8 @@
-"""What a rank does so that it can be watched: it offers its records and stacks, starts a sidecar.
+"""Makes a rank observable: offers its flight record and stacks, and starts a sidecar.
 
-Where `hangcheck run` did not start a sidecar, the first process of each node does. torch's worker
-server, which is private, answers what the probes ask; it is reached through ``sys.modules``, so
-nothing here imports torch. A torch that lacks it only means that the rank has no flight record.
+If `hangcheck run` did not start a sidecar, the first process of each node does. torch's worker
+server, a private API, answers the probes. It is reached through ``sys.modules``, so nothing here
+imports torch. A torch without it only means that the rank has no flight record.
 """
 
 from __future__ import annotations
@@ -40,26 +40,25 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
     from lightning_hangcheck.session.session import Session
 
-MOST_STARTS = 4  # the first, and three after a loss: a sidecar that dies again and again is no use
+MOST_STARTS = 4  # the first, and three after losses; more would not help
 BINDINGS, PACKAGES = "torch._C._distributed_c10d", ("torch", "torch.distributed")
 LONGEST_PATH = 107
-"""Bytes that fit into sockaddr_un.sun_path with its zero (unix(7)); torch aborts on longer ones."""
+"""Bytes in sockaddr_un.sun_path without its zero (unix(7)); torch aborts on longer paths."""
 THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
-"""It listens with one and answers with the rest (cpp-httplib, CPPHTTPLIB_THREAD_POOL_COUNT), which
-no affinity makes fewer. One that the kernel refuses aborts the process: nobody can catch that."""
+"""One listens, the rest answer (cpp-httplib, CPPHTTPLIB_THREAD_POOL_COUNT), whatever the affinity.
+If the kernel refuses a thread, the process aborts, and nothing can catch that."""
 SETTLES_FOR_S = 5.0
-"""From torch's import on, where no group is made meanwhile: one may wait for a store by itself."""
+"""Wait after torch's import if no process group is made: a rank may wait for a store by itself."""
 FIRST_SIGNAL = signal.SIGRTMIN + 9
 LAST_SIGNAL = signal.SIGRTMAX - 4
-"""Numbers that may be taken. Profilers take the first few, and some runtimes the last."""
-SILENT = 3
-"""c10's log level FATAL: the server announces itself on stderr at level WARNING."""
+"""Signals that may be used. Profilers take the first few, and some runtimes the last."""
+SILENT = 3  # c10's log level FATAL: the server announces itself on stderr at level WARNING
 
 
 def be_watched(recorder: Recorder) -> None:
-    """Open all that a watcher of this rank may ask for, and have its node watched.
+    """Offer this rank's records and stacks, and have its node watched.
 
-    Whoever learns that this process is a rank, or its number, calls it; again it opens what lacks.
+    Called when this process is known to be a rank, and again with its number; adds what is missing.
     """
     if is_multiprocessing_child():
         recorder.be_rank_of_environment()
@@ -67,22 +66,22 @@ def be_watched(recorder: Recorder) -> None:
     keep_sidecar(recorder)
     offer_flight_record(recorder)
     offer_stacks(recorder.session)
-    # else a thread of NCCL's looks as one of any library that may call the user back
+    # otherwise NCCL's threads look like those of a library that may call back into user code
     os.environ.setdefault("NCCL_SET_THREAD_NAME", "1")
 
 
 def keep_sidecar(recorder: Recorder) -> None:
-    """Have this node watched, if it falls to this process; a sidecar that is lost is replaced.
+    """Start this node's sidecar if that is this process's job; replace a lost sidecar.
 
-    It falls to the first rank of the node, or to the process that Lightning starts others from.
+    It is the job of the node's first rank, or of the process that starts Lightning's other ranks.
     """
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
     identity = identify(os.environ)
     if identity.launcher in ("none", "lightning") and is_multiprocessing_child():
-        # children of ddp_spawn have no rank yet; their parent has a sidecar already. A child
-        # without such a parent is watched where it trains alone: others it could not find
+        # children of ddp_spawn have no rank yet, and their parent has a sidecar. A child without
+        # such a parent is watched only if it trains alone, because it could not find other ranks
         size = recorder.identity.world_size
         if session.facts.root_pid != os.getpid() or size is None:
             return
@@ -98,12 +97,12 @@ def keep_sidecar(recorder: Recorder) -> None:
     starts = 0
 
     def start() -> None:
-        """Start it; a failure is said once, and training goes unwatched. Never raises."""
+        """Start the sidecar; log a failure once and train unwatched. Never raises."""
         nonlocal starts
         if starts == MOST_STARTS or recorder.session is None:
             return
         starts += 1
-        # imported here: 20 ms that only a process pays which starts one
+        # imported here: takes 20 ms, which only a process that starts a sidecar pays
         from lightning_hangcheck.watch.link import start_sidecar
 
         try:
@@ -121,7 +120,7 @@ def keep_sidecar(recorder: Recorder) -> None:
 
 
 def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
-    """Tell this node's sidecar which of how many it is, where no launcher's variable does."""
+    """Tell this node's sidecar its node number and the node count, if no launcher variable does."""
     session, who = recorder.session, recorder.identity
     if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
         return
@@ -137,12 +136,12 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
 
 
 def offer_flight_record(recorder: Recorder) -> None:
-    """Start torch's worker server in this rank once it is about to meet others.
+    """Start torch's worker server in this rank shortly before it meets other ranks.
 
-    The pulse thread does it, within half a second of `init_process_group`, or seconds after torch
-    is imported; training waits for nothing. A program that closes all descriptors does so before:
-    it would close the server's, too, which ends the process (torch 2.13 throws in a thread). Once
-    the process group is there the rank is no longer starting up, which its page says then.
+    The pulse thread starts it, within 0.5 s of `init_process_group` or some seconds after torch's
+    import; training waits for nothing. It starts late because some programs close all descriptors
+    early: closing the server's ends the process (torch 2.13 throws in a thread). Once the process
+    group exists, the page says that the rank has left startup.
     """
     session = recorder.session
     if session is None or recorder.on_pulse is not None:
@@ -166,23 +165,23 @@ def offer_flight_record(recorder: Recorder) -> None:
                 else:
                     start_worker_server(path)
         if tried and sys.modules["torch.distributed"].is_initialized():
-            recorder.on_pulse = lambda: None  # nothing more is to be done
+            recorder.on_pulse = lambda: None  # nothing is left to do
             recorder.leave_startup()
 
     recorder.on_pulse = at_pulse
 
 
 def bindings_are_there() -> bool:
-    """Whether torch and torch.distributed are imported, to their end."""
+    """Whether the imports of torch and torch.distributed are complete."""
     specs = (getattr(sys.modules.get(package), "__spec__", None) for package in PACKAGES)
     whole = (spec is not None and not getattr(spec, "_initializing", False) for spec in specs)
     return BINDINGS in sys.modules and all(whole)
 
 
 def start_worker_server(path: Path) -> bool:
-    """Start the server on a unix socket, for as long as the process lives; whether it runs.
+    """Start the server on a unix socket for the process's lifetime; return whether it runs.
 
-    In torch 2.13 neither ``shutdown`` nor the destructor returns, so it is kept alive for ever.
+    In torch 2.13 neither ``shutdown`` nor the destructor returns, so the server is never freed.
     """
     import ctypes
 
@@ -194,9 +193,9 @@ def start_worker_server(path: Path) -> bool:
     library = Path(str(sys.modules["torch"].__file__)).parent / "lib" / "libc10.so"
     try:
         level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
-    except (OSError, ValueError):  # a torch built otherwise: one line is announced
+    except (OSError, ValueError):  # another build of torch: one line is announced
         level = ctypes.c_int()
-    before, level.value = level.value, SILENT  # for 0.3 ms: the program's output must not change
+    before, level.value = level.value, SILENT  # for 0.3 ms: keeps the program's output unchanged
     try:
         make_private_folder(path.parent)
         server = server_class(str(path))
@@ -205,15 +204,15 @@ def start_worker_server(path: Path) -> bool:
         return False
     finally:
         level.value = before
-    # a reference that is never given back, so that no destructor runs, not even at exit
+    # leak a reference, so that no destructor runs, not even at exit
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(server))
     return True
 
 
 def offer_stacks(session: Session | None) -> None:
-    """Have this process write its stacks when a free real-time signal comes; once, about 0.3 ms.
+    """Have a free real-time signal make this process write its stacks; takes 0.3 ms, once.
 
-    No signal that anybody handles, ignores or blocks is taken. Else py-spy alone can read it.
+    No handled, ignored or blocked signal is taken. Without this, only py-spy can read the stacks.
     """
     if session is None or threading.current_thread() is not threading.main_thread():
         return
@@ -233,7 +232,7 @@ def offer_stacks(session: Session | None) -> None:
         make_private_folder(file.parent)
         # never closed: the handler writes to it until the process ends
         descriptor = open_for_append(answers)
-        # what faulthandler gives back when the interpreter ends: by default the signal would kill
+        # faulthandler restores this at exit; by default the signal would kill the process
         signal.signal(number, signal.SIG_IGN)
         faulthandler.register(number, file=descriptor, all_threads=True, chain=False)
         offer = StackOffer(
@@ -249,7 +248,7 @@ def offer_stacks(session: Session | None) -> None:
         return
 
     def withdraw() -> None:
-        """At exit; a forked child leaves its parent's alone."""
+        """Remove the offer at exit, but not that of a forked child's parent."""
         if os.getpid() == pid:
             with suppress(OSError):
                 file.unlink(missing_ok=True)

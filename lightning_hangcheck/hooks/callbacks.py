@@ -1,7 +1,6 @@
-"""The callbacks of Lightning and of Hugging Face: they tell the page where training is.
+"""The callbacks for Lightning and Hugging Face: they write where training is into the page.
 
-Each hook writes a phase into shared memory and does nothing else. Both run no collective, touch no
-tensor, and never raise.
+Each hook only writes a phase into shared memory: no collective, no access to tensors, no exception.
 """
 
 from __future__ import annotations
@@ -35,15 +34,16 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 BETWEEN_NS = 50_000_000
-"""Time between the beginnings of two steps that are timed: 20 steps a second take 0.3 ms of it."""
+"""Least time between the starts of two timed steps: at 20 timed steps/s this costs 0.3 ms per s."""
 FIRST_STEPS = 3
-"""They compile, connect and fill caches; those after an interruption fetch a first batch, too."""
+"""Not timed: they compile, connect, fill caches. Nor is a step after an interruption: it fetches
+more."""
 STATES = {"suspect": 1, "hang": 2, "dead": 3}
-"""Of the newest verdict that stands, as a number; anything else is 0."""
+"""The newest current verdict as a number; anything else is 0."""
 
 
 def lightning_packages() -> tuple[ModuleType, ...]:
-    """Return the packages of Lightning that are imported, maybe both, else import one."""
+    """Return the imported Lightning packages (one or both); import one if there is none."""
     names = FAMILIES["LIGHTNING"]
     if not any(map(sys.modules.get, names)):
         there = [name for name in names if find_spec(name.partition(".")[0]) is not None]
@@ -55,15 +55,15 @@ def lightning_packages() -> tuple[ModuleType, ...]:
 
 @cache
 def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
-    """Derive from the framework's own callback, so that hooks of its next version exist too."""
+    """Derive from the framework's own callback, so that hooks of later versions exist too."""
     names = {name: getattr(asked, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(asked.__name__, (asked, *callbacks), {**names, "asked": asked})
 
 
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
-    """Make a hook that shows a phase, by default the evaluation that goes on.
+    """Make a hook that shows a phase, by default that of the current evaluation.
 
-    Behind its module Lightning gives a batch's number at ``batch_at``.
+    ``batch_at`` is the position of the batch number in the arguments after the module.
     """
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
@@ -79,22 +79,22 @@ class HangCheck:
     """Shows where in training each rank is, and has the node watched.
 
     For ``Trainer`` of ``lightning.pytorch`` and ``pytorch_lightning``. It runs no collective,
-    touches no tensor and never raises: a hook that fails is switched off and said once. Without
-    ``hangcheck run`` it starts one watching process a node, which ends with the job.
+    touches no tensor and never raises: a hook that fails is switched off and logged once. Without
+    ``hangcheck run`` it starts one watching process per node, which ends with the job.
 
-    An instance is a ``Callback`` of each Lightning package that is imported by then.
+    An instance is a ``Callback`` of each Lightning package that is imported when it is made.
 
     Args:
         log_metrics: Let rank 0 send ``hangcheck/state``, ``hangcheck/step_time``,
-            ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` through the Trainer's
-            loggers, every ``log_every_n_steps``; of the ranks of its own node.
+            ``hangcheck/slowest_rank`` and ``hangcheck/straggler_ratio`` of its own node's ranks
+            through the Trainer's loggers, every ``log_every_n_steps``.
     """
 
     asked: type[HangCheck]
-    """The class that was called; an instance's own is derived from it when it is made."""
+    """The class that was called; an instance's class is derived from it at construction."""
 
     def __new__(cls, *, log_metrics: bool = False) -> HangCheck:
-        """Make an instance of a class that Lightning takes for one of its own."""
+        """Make an instance of a class that Lightning accepts as its own."""
         asked: type = cls
         callbacks = tuple(package.Callback for package in lightning_packages())
         return object.__new__(_callback_class(asked, callbacks))
@@ -107,11 +107,11 @@ class HangCheck:
         be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[type, bool], object], tuple[type, bool]]:
-        """Pickling (``ddp_spawn``) and copying make a blank one, which `setup` brings to life."""
+        """Pickling (``ddp_spawn``) and copying make a blank instance, which `setup` initialises."""
         return _revive, (self.asked, self._log_metrics)
 
     def setup(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Learn who this rank is, which under ``ddp_spawn`` nothing told before."""
+        """Learn this rank's number, which is unknown before under ``ddp_spawn``."""
         first = next((check for check in trainer.callbacks if isinstance(check, HangCheck)), self)
         if first is not self:
             switch_off(self)
@@ -126,18 +126,18 @@ class HangCheck:
         logs, session = self._log_metrics and trainer.is_global_zero, recorder.session
         self._metrics = LoggedMetrics(session) if logs and session is not None else None
         for package in lightning_packages():
-            watch_saves(package.Trainer)  # no hook tells when a save has ended
+            watch_saves(package.Trainer)  # no hook runs after a save
         self._tell(trainer, "trainer_init")
 
     on_fit_start = _showing("trainer_init")  # model and optimizers are on their device
     on_sanity_check_start = _showing("sanity_check")
-    # next comes a batch, and before the first the loader's workers
+    # next comes a batch; before the first, the loader's workers start
     on_train_start = on_sanity_check_end = _showing("dataloading")
     on_train_epoch_start = on_train_epoch_end = _showing("dataloading")
     on_save_checkpoint = _showing("checkpoint_save")  # the file is written after this
     on_train_end = teardown = _showing("teardown")
     on_validation_start = on_test_start = on_predict_start = _showing()
-    # batch, its number, and that of the loader; behind a batch its outputs come first
+    # arguments: batch, its number, its loader; on end hooks the outputs come first
     on_validation_batch_start = on_test_batch_start = on_predict_batch_start = _showing(batch_at=1)
     # the time until the next batch counts as validation too
     on_validation_batch_end = on_test_batch_end = on_predict_batch_end = _showing(batch_at=2)
@@ -145,7 +145,7 @@ class HangCheck:
     def on_train_batch_start(
         self, trainer: Trainer, _: object, _b: object, batch_idx: int, *_n: int
     ) -> None:
-        """A batch has come: all of a step that the page tells. What it is at now its calls tell."""
+        """Show the new batch; what the step then does is shown by its calls."""
         page = self._recorder.page
         page.enter_phase("training_step", None, trainer.global_step, batch_idx)
         if self._metrics is not None:
@@ -155,23 +155,23 @@ class HangCheck:
             self.on_before_backward = self._clock.backward_comes if timed else None
             self.on_train_batch_end = self._clock.batch_is_done if timed else None
 
-    # called in every step too, which costs 3 us a hook: Lightning passes over what is None
+    # also called in every step, at 3 us a hook: Lightning skips hooks that are None
     on_before_zero_grad = on_after_backward = on_before_optimizer_step = None
     on_before_backward: Callable[..., None] | None = None
     on_train_batch_end: Callable[..., None] | None = None
 
     def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
-        """Within ``fit``, training goes on."""
+        """Show, within ``fit``, that training continues."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
             self._tell(trainer, "dataloading")
 
     def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
-        """Also called before an evaluation, which trains on from nothing."""
+        """Report the checkpoint; an evaluation calls this too, but does not resume training."""
         if trainer.state.fn == "fit":
             tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
 
     def on_exception(self, _: Trainer, _m: object, exception: BaseException) -> None:
-        """The exception leaves ``fit`` after this; a script that catches it may go on."""
+        """The exception leaves ``fit`` after this; a script that catches it may continue."""
         current().mark_raised(exception)
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
@@ -189,8 +189,8 @@ def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
 class StepClock:
     """Times the parts of training steps in the rank itself: clock readings and sums, nothing else.
 
-    Lightning's way to a hook costs more than what a hook does, so steps that are over within
-    milliseconds are timed now and then: their inner hooks are there only while one is.
+    Lightning's overhead per hook exceeds the hook's own work. So steps of a few milliseconds are
+    timed only now and then, and the inner hooks exist only during a timed step.
     """
 
     def __init__(self) -> None:
@@ -199,7 +199,7 @@ class StepClock:
         self._began_ns = self._forward_ns = self._ended_ns = 0
 
     def batch_comes(self, page: PageWriter) -> bool:
-        """A batch has come, the step before it is over; whether the one that begins is timed."""
+        """End the previous step and begin the next; return whether the next is timed."""
         now_ns, began_ns, ended_ns = monotonic_ns(), self._began_ns, self._ended_ns
         if ended_ns:
             computed_ns = self._forward_ns or began_ns
@@ -212,17 +212,17 @@ class StepClock:
         return timed
 
     def backward_comes(self, *_: object) -> None:
-        """The forward pass is over; of several backward passes in a step the first counts."""
+        """End the forward pass; of several backward passes in a step the first counts."""
         if self._began_ns and not self._forward_ns:
             self._forward_ns = monotonic_ns()
 
     def batch_is_done(self, *_: object) -> None:
-        """The optimizer has stepped, or gradients were added up; next comes a batch."""
+        """End the computation: the optimizer has stepped, or gradients were accumulated."""
         if self._began_ns:
             self._ended_ns = monotonic_ns()
 
     def interrupt(self) -> None:
-        """Something else is done between two steps: neither of them counts."""
+        """Discard the steps before and after something else that happens between them."""
         self._began_ns = self._forward_ns = self._ended_ns = 0
         self._left_out = max(self._left_out, 1)
 
@@ -230,11 +230,11 @@ class StepClock:
 class LoggedMetrics:
     """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
 
-    Rank 0 reads its node's pages in shared memory: a rank that is stuck delays nobody.
+    Rank 0 reads its node's pages in shared memory, so a stuck rank delays nobody.
     """
 
     def __init__(self, session: Session) -> None:
-        # imported here because few ask for it
+        # imported here because few use it
         from lightning_hangcheck.observe.discovery import Pages
 
         self._watch_file = session.watch_file
@@ -244,7 +244,7 @@ class LoggedMetrics:
         self._works = True
 
     def log_if_due(self, trainer: Trainer) -> None:
-        """Log at the Trainer's own interval; loggers that fail are said once and left alone."""
+        """Log at the Trainer's interval; a logger that fails is reported once, then not called."""
 
         def send() -> bool:
             metrics = self._since_last_time()
@@ -258,13 +258,13 @@ class LoggedMetrics:
             self._works = bool(attempt("log_metrics of HangCheck", send))
 
     def _since_last_time(self) -> dict[str, float]:
-        """Compare what the ranks timed since the last time; nothing where they timed nothing."""
+        """Compare the ranks' timings since the last call; empty if there are none."""
         from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
         from lightning_hangcheck.observe.run_record import WatchNotes
         from lightning_hangcheck.report.stragglers import compared
 
         self._pages.find_new()
-        # of two processes that were one rank after each other the newer page counts
+        # if two processes were one rank in turn, the newer page counts
         beats = sorted(self._pages.read().values(), key=lambda beat: beat.last_beat_ns)
         sums = {beat.rank: beat.step_times for beat in beats if beat.rank is not None}
         known = {rank: times for rank, times in sums.items() if times is not None}
@@ -290,7 +290,7 @@ class HuggingFaceHangCheck:
     asked: type[HuggingFaceHangCheck]
 
     def __new__(cls) -> HuggingFaceHangCheck:
-        """Make an instance of a class that transformers takes for one of its own."""
+        """Make an instance of a class that transformers accepts as its own."""
         from transformers import TrainerCallback
 
         asked: type = cls
@@ -301,7 +301,6 @@ class HuggingFaceHangCheck:
         be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
-        """Pickling and copying make a new one."""
         return self.asked, ()
 
     @staticmethod
@@ -313,13 +312,13 @@ class HuggingFaceHangCheck:
         return hook
 
     def on_init_end(self, *_: object, **__: object) -> None:
-        """Its Trainer is made; what it loads it loads before training begins."""
+        """The Trainer exists; it loads its checkpoint before training begins."""
         watch_resuming(sys.modules["transformers.trainer"].Trainer)
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, *_: object, **__: object
     ) -> None:
-        """Learn who this rank is; the first batch comes next."""
+        """Learn this rank's number; the first batch comes next."""
         rank, local_rank = args.process_index, args.local_process_index
         self._recorder.learn_identity(rank, args.world_size, local_rank)
         be_watched(self._recorder)
@@ -332,11 +331,11 @@ class HuggingFaceHangCheck:
     on_train_end = _showing("teardown")
 
     def on_step_begin(self, *_: object, **__: object) -> None:
-        """A batch has come, or (as `on_optimizer_step`) weights are new."""
+        """A batch has come, or (as `on_optimizer_step`) the weights are new."""
         self._recorder.page.enter_phase("training_step")
 
     on_optimizer_step = on_step_begin
 
     def on_pre_optimizer_step(self, *_: object, **__: object) -> None:
-        """Gradients are there and clipped."""
+        """Gradients are complete and clipped."""
         self._recorder.page.enter_phase("optimizer_step")

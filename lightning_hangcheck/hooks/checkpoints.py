@@ -1,7 +1,7 @@
-"""Checkpoints: which one training goes on from, and whether those saved hold what it needs.
+"""Checkpoints: which one training resumes from, and whether saved ones hold what resuming needs.
 
-Both are told by names: keys of what is saved, files of a folder, arguments. No file is opened but
-Hugging Face's trainer_state.json.
+Both are decided by names: keys of saved dictionaries, files of a folder, arguments. The only file
+opened is Hugging Face's trainer_state.json.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PARTS = {
         | {"history", "progress", "log", "logs", "losses", "metrics"}
     ),
 }
-"""What training needs to go on as if it had never stopped, by words of the names under which it is
+"""What resuming needs to continue as if never stopped, by words in the names under which it is
 kept: Lightning's keys ``optimizer_states``, ``lr_schedulers``, ``loops``; Hugging Face's files
 ``optimizer.pt``, ``scheduler.pt``, ``trainer_state.json``; those of PyTorch's tutorial on saving,
 ``optimizer_state_dict``, ``epoch``; an optimizer's own ``param_groups``, a scheduler's own
@@ -54,7 +54,7 @@ LARGEST_STATE = 64 * 1024 * 1024
 
 
 def parts_held(names: Iterable[object]) -> frozenset[str]:
-    """Return the parts of `PARTS` that a checkpoint of such keys or files holds."""
+    """Return the parts of `PARTS` that a checkpoint with these keys or files holds."""
     words: set[str] = set()
     for _, name in zip(range(MOST_NAMES), names, strict=False):
         words.update(words_of(name) if isinstance(name, str) else ())
@@ -62,7 +62,7 @@ def parts_held(names: Iterable[object]) -> frozenset[str]:
 
 
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that training goes on from: what it tells of itself, and what it lacks."""
+    """A checkpoint that training resumes from: what is known of it, and what it lacks."""
 
     path: str
     step: int | None = None
@@ -79,17 +79,17 @@ class Resumption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tell(recorder: Recorder, found: Resumption) -> None:
-    """Say it, and count it as the last checkpoint until the next save."""
+    """Report the checkpoint, and count it as the last checkpoint until the next save."""
     recorder.page.mark_loaded(time.time_ns(), found.step)
     recorder.say(str(found))
     recorder.note("resumed", **msgspec.structs.asdict(found))
 
 
 def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
-    """Tell what Lightning has loaded."""
+    """Describe the checkpoint that Lightning has loaded."""
 
     def number(*keys: str) -> int | None:
-        """A whole number in nested dictionaries, of which another version may have others."""
+        """Read an integer from nested dictionaries, whose keys differ between versions."""
         tree: object = checkpoint
         for key in keys:
             tree = tree.get(key) if isinstance(tree, Mapping) else None
@@ -105,14 +105,12 @@ def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
 
 
 class _TrainerState(msgspec.Struct):
-    """Of Hugging Face's trainer_state.json, what is told."""
-
     global_step: int | None = None
     epoch: float | None = None
 
 
 def of_huggingface(folder: str) -> Resumption:
-    """Tell what Hugging Face's Trainer is about to load; what is missing there it passes over."""
+    """Describe what Hugging Face's Trainer is about to load; it ignores missing parts."""
 
     def look() -> tuple[_TrainerState, frozenset[str]]:
         with Path(folder, "trainer_state.json").open("rb") as file:
@@ -129,7 +127,6 @@ def of_huggingface(folder: str) -> Resumption:
 
 
 def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its fields
-    """Add where it is, and how old."""
     if "://" in path:
         return Resumption(path=redact_text(path), **facts)
     try:
@@ -142,7 +139,7 @@ def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its field
 
 @cache
 def watch_resuming(trainer: type) -> None:
-    """Watch the method with which transformers' Trainer class goes on; again does nothing."""
+    """Watch the method with which transformers' Trainer class resumes; later calls do nothing."""
 
     def tell_of(call: Call) -> None:
         folder = call.given().get("checkpoint")
@@ -153,9 +150,9 @@ def watch_resuming(trainer: type) -> None:
 
 
 class SavedParts:
-    """What all checkpoints of this process held so far; what they lack is said once.
+    """Parts in all checkpoints that this process saved so far; missing parts are reported once.
 
-    At the second step at which it saves: an optimizer in a file of its own is saved by then.
+    That happens at the second step with a save: an optimizer in a file of its own is saved by then.
     """
 
     def __init__(self) -> None:
@@ -164,7 +161,7 @@ class SavedParts:
         self._said = False
 
     def note(self, held: Iterable[str], remedy: str) -> None:
-        """Take a save that has ended well, with the parts of `PARTS` in it."""
+        """Record a successful save with these parts of `PARTS`."""
         from lightning_hangcheck.hooks.zero_code.loops import teller
 
         recorder = current()
@@ -185,7 +182,7 @@ _saved_parts = SavedParts()
 
 @cache
 def watch_saves(trainer: type) -> None:
-    """Watch the method with which a Trainer class writes a whole checkpoint; again does nothing."""
+    """Watch the method with which a Trainer class saves a checkpoint; later calls do nothing."""
 
     def of_lightning(call: Call) -> None:
         alone = call.given().get("weights_only")
@@ -196,7 +193,7 @@ def watch_saves(trainer: type) -> None:
         note(alone, "TrainingArguments(save_only_model=False) keeps them")
 
     def note(alone: object, remedy: str) -> None:
-        # a Trainer's checkpoint of weights alone still holds the history
+        # a Trainer's weights-only checkpoint still holds the history
         _saved_parts.note(["history"] if alone else PARTS, remedy)
 
     for name, then in (("save_checkpoint", of_lightning), ("_save_checkpoint", of_huggingface)):
@@ -204,7 +201,7 @@ def watch_saves(trainer: type) -> None:
 
 
 def instrument_saves(module: ModuleType) -> None:
-    """Watch torch.serialization; a save counts when it ends well, so its name must be true."""
+    """Watch torch.serialization; a save counts if it ends well, so its name must be true."""
 
     def saved(call: Call) -> Any | None:  # noqa: ANN401 - any state
         arguments = call.given()
@@ -215,7 +212,7 @@ def instrument_saves(module: ModuleType) -> None:
 
     def note(call: Call) -> None:
         what = saved(call)
-        if what is not None:  # by the keys of a dictionary, else by its classes: an optimizer's
+        if what is not None:  # by a dictionary's keys, else by class names: Optimizer
             mapped = isinstance(what, Mapping)
             names = what if mapped else [kind.__name__ for kind in type(what).__mro__]
             _saved_parts.note(parts_held(names), "save optimizer.state_dict() and the step, too")

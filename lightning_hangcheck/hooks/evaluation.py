@@ -1,7 +1,7 @@
-"""Evaluate on rank 0 in the midst of training; the others wait for it at a barrier with a name.
+"""Evaluate on rank 0 during training, while the other ranks wait at a named barrier.
 
-Evaluations come one after the other, none twice, on all ranks at the same step. What they leave is
-looked at, and models may wait in the machine's memory meanwhile.
+Evaluations run in order, none twice, at the same step on all ranks. Their results are checked, and
+models can be moved to main memory meanwhile.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
 
 Step: TypeAlias = int | Literal["final"]
 Held: TypeAlias = Any  # a module or an optimizer of torch
-READ_LIMIT_S = 60.0  # for one file; a table of 1 GB takes some 20 s
-CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; older files are old
+READ_LIMIT_S = 60.0  # for one file; a table of 1 GB takes about 20 s
+CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; only older files count as old
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
 _turns: dict[tuple[str, int], list[Step]] = {}
-"""Steps at which this process has evaluated, of each name and distance: ranks walk the same
-evaluations in the same order."""
+"""Steps at which this process has evaluated, by name and interval; all ranks evaluate in the same
+order."""
 
 
 class Evaluation:
-    """One evaluation; it is ``needed`` on rank 0, at a step at which one is due."""
+    """One evaluation; ``needed`` is true on rank 0, at a step at which one is due."""
 
     def __init__(self, step: Step, *, needed: bool) -> None:
         self.step = step
@@ -62,12 +62,12 @@ class Evaluation:
     def expect(
         self, path: str | os.PathLike[str], *, rows: int | None = None, columns: Iterable[str] = ()
     ) -> None:
-        """Say what this evaluation leaves; it is looked at when the body ends.
+        """Declare a result of this evaluation; it is checked when the body ends.
 
-        A file must be there, not be empty, and have been written since the evaluation began; a
-        folder must hold something. A table (.csv, .tsv, .jsonl, .json) must have these columns, and
-        so many rows without its head, by default any number but none. Where ``{step}`` stands in
-        the path, the files of all earlier steps must still be there too.
+        A file must exist, not be empty, and have been written since the evaluation began. A folder
+        must hold something. A table (.csv, .tsv, .jsonl, .json) must have these columns and so many
+        rows without its header, by default at least one. If the path has ``{step}``, the files of
+        all earlier steps must still exist too.
         """
         wanted = tuple(columns)
         if (rows is not None or wanted) and Path(path).suffix not in TABLES:
@@ -78,7 +78,7 @@ class Evaluation:
         self.expected.append((str(Path(path).absolute()), rows, wanted))
 
     def complaints(self, so_far: Sequence[Step]) -> list[str]:
-        """Say what of all that is missing or wrong, files of these earlier steps included."""
+        """Say which results are missing or wrong, including files of these earlier steps."""
         found: list[str] = []
         for path, rows, columns in self.expected:
             for step in dict.fromkeys((self.step, *so_far) if "{step}" in path else (self.step,)):
@@ -91,7 +91,7 @@ class Evaluation:
                 except FileNotFoundError:
                     wrong = "is not there"
                 except NoAnswer as error:
-                    # each further file would take as long again, while the other ranks wait
+                    # each further file would take as long, while the other ranks wait
                     return [*found, f"{name} is not read: {error}"]
                 except (OSError, ValueError, csv.Error) as error:
                     wrong = f"cannot be read ({error})"
@@ -105,7 +105,7 @@ def _is_there(path: Path) -> str:
 
 
 def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: float) -> str:
-    """Say what is wrong with a file, in words that follow its name; empty where nothing is."""
+    """Say what is wrong with a file, in words that follow its name; empty if nothing is."""
     state, is_folder = path.stat(), path.is_dir()
     age = begun_at - state.st_mtime
     if age > CLOCKS_DIFFER_S and not is_folder:
@@ -117,8 +117,8 @@ def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: 
         return ""
     with path.open(newline="", encoding="utf-8-sig", errors="replace") as file:
         text = StringIO(file.read(), newline="")
-    # a cell may hold a long generated text; the limit is the whole process's, so that nothing waits
-    # for storage while it is another one
+    # a cell may hold a long generated text. The limit is process-wide, so nothing waits for storage
+    # while it is changed
     number, limit = 0, csv.field_size_limit(sys.maxsize)
     try:
         for number, row in enumerate(_rows(text, path.suffix), 1):
@@ -147,7 +147,7 @@ def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: 
 
 
 def _rows(file: TextIO, kind: str) -> Iterable[Any]:
-    """Read the rows of a table, each by its columns; cells too many are under None."""
+    """Read the rows of a table, each by its columns; surplus cells are under None."""
     if kind in (".csv", ".tsv"):
         return csv.DictReader(file, delimiter="\t" if kind == ".tsv" else ",")
     if kind == ".jsonl":
@@ -155,7 +155,7 @@ def _rows(file: TextIO, kind: str) -> Iterable[Any]:
     read = json.load(file)
     if isinstance(read, dict):
         raise TypeError("it holds no list of rows")
-    return read  # type: ignore[no-any-return] # a list, else TypeError where it is gone through
+    return read  # type: ignore[no-any-return] # a list, else TypeError on iteration
 
 
 @contextmanager
@@ -168,19 +168,19 @@ def rank_zero_evaluation(
     name: str = "evaluation",
     off_gpu: Iterable[Held] = (),
 ) -> Iterator[Evaluation]:
-    """Evaluate on rank 0 while the other ranks wait for it, for so long and no longer.
+    """Evaluate on rank 0 while the other ranks wait for it, up to a time limit.
 
-    Python cannot skip the body of a ``with``: ask `needed` in it. No collective call is made. The
-    steps must come in their turn: on all ranks the same one, none twice, none left out. What goes
-    wrong is raised on every rank alike; a process without peers raises its own error unchanged.
+    Python cannot skip the body of a ``with``: check `needed` in the body. No collective call is
+    made. All ranks must pass the same steps in order, none twice, none left out. Every rank raises
+    the same error; a process without peers raises its own error unchanged.
 
     Args:
         step: 0, 1, 2... or ``"final"``, at which there always is an evaluation.
         timeout: Seconds that ranks wait for each other before it, and then for rank 0.
         every: Steps between two evaluations; at others nobody waits and none is `needed`.
-        first: The first step of the training, where an earlier process may have taken it: results
-            are looked for from there on. By default from the first step of this process on.
-        name: Where a training has several kinds, that of each.
+        first: First step of the training, if an earlier process took it: results are checked from
+            this step on. By default from this process's first step.
+        name: A name for each kind of evaluation, if a training has several.
         off_gpu: Models and optimizers that rank 0 moves off its GPU meanwhile.
     """
     check_limit("timeout", timeout)
@@ -217,7 +217,7 @@ def rank_zero_evaluation(
         if step == "final":
             so_far.append(step)
     title = f"{name} at step {step}"
-    # where nobody is met, as with HANGCHECK_DISABLE=1, the others need not evaluate either
+    # without peers, as with HANGCHECK_DISABLE=1, the other ranks need not evaluate either
     group = default_process_group()
     alone = identify(os.environ).rank if group is None else group.rank
     if peers.index if peers is not None else alone:
@@ -258,7 +258,7 @@ def _check_steps(step: Step, every: int, first: int | None) -> None:
 
 
 def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
-    """Why it is not the turn of this step, in words; empty if it is, as is any first one."""
+    """Say why this step is out of order; empty if it is not. Any first step is in order."""
     last = taken[-1] if taken else None
     if step == last:
         return f"step {step} came again"
@@ -275,9 +275,9 @@ def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
 
 @contextmanager
 def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[None]:
-    """Keep models and optimizers off the GPU while the body runs, and say what that frees.
+    """Keep models and optimizers on the CPU while the body runs, and say what that frees.
 
-    They are whole meanwhile, on the CPU. Gradients stay where they are.
+    They stay complete and usable. Gradients stay on the GPU.
     """
     import torch
 
@@ -316,7 +316,7 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
 
 
 def tensors_of(held: Iterable[Held]) -> list[Tensor]:
-    """Find parameters, buffers, and the state of optimizers, each tensor once."""
+    """Return parameters, buffers and optimizer states, each tensor once."""
     from torch import Tensor
     from torch.nn import Module
     from torch.optim import Optimizer
@@ -343,10 +343,10 @@ def tensors_of(held: Iterable[Held]) -> list[Tensor]:
 
 
 def move(tensors: Iterable[Tensor], to: device) -> int:
-    """Have the data of tensors on another device, with all that they share; bytes that moved.
+    """Move tensors' data to another device, sharing included; return the bytes moved.
 
-    Each storage moves once, so that tied weights and views stay that. No tensor is replaced: an
-    optimizer, DDP and the graph's hooks know the same ones.
+    Each storage moves once, so tied weights and views stay tied. No tensor object is replaced,
+    because optimizer, DDP and the graph's hooks refer to them.
     """
     import torch
 

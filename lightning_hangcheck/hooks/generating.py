@@ -1,8 +1,7 @@
-"""`generate` and `pipeline`: from prompts to texts, each step timed, a beat for each token.
+"""`generate` and `pipeline`: prompts to texts, with each step timed and a beat per token.
 
-A `WatchedGeneration` goes around every call of ``model.generate``: here, in a pipeline of ours and
-in a script that is only watched. The tokens stay those of the model alone; only limits of a debug
-run change them, and are said when they do.
+A `WatchedGeneration` surrounds every call of ``model.generate``: here, in our pipelines, and in a
+watched script. The tokens are the model's own; only a debug run's limits change them, as reported.
 """
 
 from __future__ import annotations
@@ -34,16 +33,16 @@ Tokenizer: TypeAlias = Any
 Pipeline: TypeAlias = Any
 CRITERIA = "stopping_criteria"
 WARN_AFTER = 300.0  # seconds
-FULL = 0.9  # share of a GPU's memory; what a generation remembers has to fit into the rest
+FULL = 0.9  # share of a GPU's memory; the KV cache has to fit into the rest
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a debug run may get; `BadUsage` where a limit is no positive number."""
+    """Limits of a debug run; `BadUsage` if one is not a positive number."""
 
     max_new_tokens: int = 512
-    """Of a sequence, whatever else is asked for."""
+    """Per sequence, whatever else is asked for."""
     max_length: int = 2048
-    """Tokens of a prompt; the tokenizer cuts it on its truncation side."""
+    """Tokens per prompt; the tokenizer cuts the prompt on its truncation side."""
 
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.max_length < 1:
@@ -51,11 +50,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, debug: bool | Limits) -> Limits | None:
-        """Return the limits that a value of ``debug`` means, None for none."""
+        """Return the limits that a value of ``debug`` means, or None."""
         return debug if isinstance(debug, Limits) else cls() if debug else None
 
     def say_cut(self, prompts: int, tokenizer: Tokenizer) -> dict[str, Any]:
-        """Say that prompts are cut; return the options of the tokenizer that cut them."""
+        """Report that prompts are cut; return the tokenizer options that cut them."""
         current().say(
             f"generate: {several(prompts, 'prompt')} cut to {self.max_length} tokens on the "
             f"{tokenizer.truncation_side} (limit of a debug run: Limits(max_length=...))"
@@ -64,9 +63,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """Figures of one generation: counts of all prompts and sequences together, times in seconds.
+    """Figures of one generation: counts over all prompts and sequences, times in seconds.
 
-    None or 0 is what nothing tells, as characters in a pipeline. Padding counts in none.
+    None or 0 means unknown, such as characters in a pipeline. Padding is not counted.
     """
 
     prompts: int
@@ -88,7 +87,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def tokens_per_second(self) -> float:
-        """By the seconds of ``model.generate``."""
+        """New tokens per second of ``model.generate``."""
         return self.new_tokens / self.generate_s if self.generate_s else 0.0
 
     @property
@@ -112,7 +111,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome of `generate`: new texts without their prompts, and what the model returned."""
+    """The result of `generate`: new texts without their prompts, and the model's output."""
 
     texts: list[str]
     output: Any
@@ -128,19 +127,19 @@ def generate(
     warn_after_s: float = WARN_AFTER,
     **generation: object,
 ) -> Generated:
-    """Call ``model.generate`` for prompts, and say how each step of it goes.
+    """Call ``model.generate`` for prompts, and report each step.
 
-    The tokens are those that ``model.generate`` makes by itself from the same seed; errors of the
+    The tokens are those that ``model.generate`` makes by itself from the same seed. Errors of the
     tokenizer and the model pass unchanged.
 
     Args:
-        model: That can generate.
-        tokenizer: Gets its end-of-sequence token as pad token where several prompts need one.
+        model: A model that can generate.
+        tokenizer: Its end-of-sequence token becomes its pad token if several prompts need one.
         prompts: One or several.
-        debug: Keep the run finite, and say so where it acts: at most 512 new tokens, prompts cut to
-            2048 tokens; or limits of your own.
-        warn_after_s: Seconds after which a generation that still runs is spoken of.
-        **generation: Of ``model.generate``.
+        debug: Keep the run finite, and report what that changes: at most 512 new tokens, prompts
+            cut to 2048 tokens; or your own limits.
+        warn_after_s: Seconds after which a generation that still runs is reported.
+        **generation: Options of ``model.generate``.
     """
     recorder, limits = current(), Limits.of(debug)
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
@@ -154,7 +153,7 @@ def generate(
     encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
     recorder.beat()
     device, tokenized = models.input_device(model), time.perf_counter()
-    # no others, as in a pipeline: a model may refuse or misread token_type_ids
+    # only these, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
     times = {"tokenize_s": tokenized - began, "move_s": time.perf_counter() - tokenized}
@@ -183,8 +182,8 @@ def pipeline(
 ) -> Pipeline:
     """Call ``transformers.pipeline``, and watch how the pipeline loads and generates.
 
-    Returned is what that returns, with a ``last_report`` if it is for text-generation; one for
-    another task is watched only while it loads. ``debug`` and ``warn_after_s`` as in `generate`.
+    Returns that pipeline, with a ``last_report`` if the task is text-generation; other tasks are
+    watched only while loading. ``debug`` and ``warn_after_s`` are as in `generate`.
     """
     import transformers
 
@@ -206,7 +205,6 @@ def pipeline(
 
 
 def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) -> None:
-    """Have a pipeline say how each of its generations goes."""
     cut = 0  # of the prompts of the next batch
     made.last_report = None
 
@@ -237,18 +235,18 @@ def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) 
 
 
 class WatchedGeneration:
-    """Watches one generation: a section, a beat per token, warnings before and while it runs.
+    """Watches one generation: a section, a beat per token, warnings before and during the run.
 
-    With ``HANGCHECK_DISABLE=1`` it only measures, and keeps to the limits.
+    With ``HANGCHECK_DISABLE=1`` it only measures, and applies the limits.
 
     Args:
-        model: That generates.
-        named: Arguments of ``generate``. They become `named`: with limits and the beat.
-        given: All that decides how it generates, those among them; by default those alone. A
-            mask is read from the device: without it tokens are counted with their padding.
-        limits: Of a debug run.
+        model: The model that generates.
+        named: Arguments of ``generate``. `named` holds them with the limits and the beat added.
+        given: All options that decide how it generates, including ``named``; by default ``named``.
+            A mask is read from the device; without a mask, padding is counted as tokens.
+        limits: Limits of a debug run.
         beat: Called once a token; by default the process's own beat.
-        spoken: Say what there is to say, but for a run that takes long, which is said always.
+        spoken: Print reports and warnings; a long run is always reported.
     """
 
     def __init__(
@@ -270,7 +268,7 @@ class WatchedGeneration:
         config = flags.get("generation_config") or getattr(model, "generation_config", None)
         tokens, mask = flags.get("input_ids"), flags.get("attention_mask")
         shape = tuple(getattr(flags.get("inputs") if tokens is None else tokens, "shape", ()))
-        # of what is no text, as images or embeddings, nothing is counted
+        # other inputs, such as images or embeddings, are not counted
         prompts, width = shape if len(shape) == 2 else (0, 0)
         self._width: int = width
         self.figures: dict[str, Any] = {
@@ -286,14 +284,13 @@ class WatchedGeneration:
             self._steps += 1
             beat()
 
-        if self._on and named.get("cache_implementation") != "paged":  # which takes no criteria
+        if self._on and named.get("cache_implementation") != "paged":  # it takes no criteria
             from transformers import StoppingCriteriaList
 
             criteria = [token_beat(step), *(named.get(CRITERIA) or ())]
             self.named[CRITERIA] = StoppingCriteriaList(criteria)
 
     def _limit(self, flags: dict[str, Any], config: Any, limits: Limits | None) -> None:  # noqa: ANN401 - a guest's
-        """Find out how many tokens are asked for, and cut that down to the limits, if any."""
         most = None
         for asked in (flags, {} if config is None else vars(config)):
             if most is None and asked.get("max_new_tokens") is not None:
@@ -315,7 +312,7 @@ class WatchedGeneration:
     def around(
         self, warn_after_s: float = WARN_AFTER, *, in_section: bool = False
     ) -> Iterator[None]:
-        """Watch what is called within, maybe in a section of its own already."""
+        """Watch the body, which may already be in a section of its own."""
         if self._spoken:
             self._look_at_memory("memory_before")
             attempt("a look before generation", self._look_before)
@@ -332,16 +329,16 @@ class WatchedGeneration:
             self._look_at_memory("memory_after")
 
     def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
-        """Cut the prompt off, or the start token of a model that writes apart from its prompt."""
+        """Cut off the prompt, or an encoder-decoder model's start token."""
         sequences: Tensor = getattr(output, "sequences", output)
         apart = getattr(self._model.config, "is_encoder_decoder", False)
         return sequences[:, 1 if apart else self._width :]
 
     def report(self, output: Any) -> GenerationReport:  # noqa: ANN401 - what ``generate`` returned
-        """Say what came of it."""
+        """Make the report and print it."""
 
         def count() -> int:
-            """Count the tokens of all sequences, up to and with the one that ends each."""
+            """Count the tokens of all sequences, including each sequence's end token."""
             end = getattr(self._model.generation_config, "eos_token_id", None)
             ends = set(end) if isinstance(end, (list, tuple)) else {end}
             return sum(
@@ -410,11 +407,11 @@ def _title(model: Model) -> str:
 
 
 def token_beat(beat: Callable[[], None]) -> Callable[..., Tensor]:
-    """Make a criterion that beats once a step, each a token of every sequence, and stops nothing.
+    """Make a stopping criterion that beats once a step and never stops.
 
-    A streamer is refused by beam search, and a logits processor makes assisted search do more
-    work. This leaves scores, tokens and random numbers alone. A function, as some kinds of search
-    copy their criteria, and a function is its own copy.
+    A step makes one token of every sequence. Beam search refuses a streamer, and a logits processor
+    makes assisted search do more work. A criterion leaves scores, tokens and random numbers alone.
+    It is a function because some searches copy their criteria, and a function is its own copy.
     """
     not_done: Tensor | None = None
 
@@ -441,12 +438,12 @@ def instrument_generation(module: ModuleType) -> None:
         given, beat = call.given(), partial(models.sign_of_life, current())
         counted = {**given, "attention_mask": None}
         watch = WatchedGeneration(call.instance, call.named, counted, beat=beat, spoken=call.spoken)
-        # given by its place, it cannot be given by name too; code of others may not know it
+        # given positionally, it cannot be given by name too; custom generate code may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
             call.named = watch.named
         with watch.around(in_section=True):
             yield
-        if call.spoken and watch.figures["prompts"]:  # read from the device, which is idle by now
+        if call.spoken and watch.figures["prompts"]:  # reads the device, which is idle by now
             attempt("the report", watch.report, call.result)
 
     section = in_section("generate", lambda call: _title(call.instance), around=generating)

@@ -1,7 +1,7 @@
-"""Guards that a user puts around what one rank does and others wait for.
+"""Guards that a user puts around work that one rank does and others wait for.
 
-Each has a time limit, and names who is missing, where they stand, or who holds a lock. They may
-raise and wait, which nothing else of this package may.
+Each guard has a time limit, and names the missing ranks, where they are, or who holds a lock. Only
+guards may raise or wait; nothing else of this package may.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ LONGEST_RECORD = 1024  # bytes
 
 
 def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> None:
-    """Wait until all ranks have come to the barrier of this name, before or after torch knows them.
+    """Wait until all ranks have reached this barrier, before or after torch knows the ranks.
 
-    It makes no collective call: a rank that is missing leaves the process group usable. Under
+    It makes no collective call: a missing rank leaves the process group usable. Under
     ``python train.py`` with ``Trainer(devices=2)`` the first process waits for nobody until
-    Lightning has started the others, and then for all of them.
+    Lightning has started the others, and then waits for all of them.
 
     Args:
         name: The same on all ranks; may be used any number of times.
@@ -77,13 +77,13 @@ def barrier(name: str, timeout: float | None = None, *, local: bool = False) -> 
 def rank_zero_first(
     name: str, timeout: float | None = None, *, local: bool = False
 ) -> Iterator[None]:
-    """Run the body on rank 0 first, then on all others at once.
+    """Run the body on rank 0 first, then on all other ranks at once.
 
-    Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; the ranks
-    that Lightning starts later find that it is done. A process without peers just runs the body.
-    ``local`` lets the first rank of each node go first, for work on a disk of the node; the rest is
-    as in `barrier`. If the body fails on rank 0 or is late, `MeetingFailed` is raised on every rank
-    alike; a first process without peers raises its own error unchanged.
+    Under ``python train.py`` with ``Trainer(devices=2)`` the first process never waits; ranks that
+    Lightning starts later find that it is done. A process without peers just runs the body. With
+    ``local`` the first rank of each node goes first, for work on a disk of the node; the rest is as
+    in `barrier`. If rank 0's body fails or is late, every rank raises the same `MeetingFailed`; a
+    first process without peers raises its own error unchanged.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -117,9 +117,9 @@ def rank_zero_first(
 def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -> Path:
     """Make a folder on rank 0, with its parents, and return once every rank sees it.
 
-    ``timeout`` are seconds for making it, and for seeing it; HANGCHECK_MEETING_TIMEOUT by default.
-    `MeetingFailed` on every rank alike: which rank could not make or see it, on which host, why,
-    and after how long; or which ranks did not come.
+    ``timeout`` is in seconds, for making and again for seeing it; HANGCHECK_MEETING_TIMEOUT by
+    default. Every rank raises the same `MeetingFailed`: which rank could not make or see it, on
+    which host, why, and after how long; or which ranks did not come.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -135,7 +135,7 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     def see() -> str:
         deadline, pause = time.monotonic() + limit, FIRST_PAUSE
         while True:
-            # opening the parent makes NFS forget what it remembers of names that did not exist
+            # opening the parent makes NFS forget its cache of names that did not exist
             with os.scandir(folder.absolute().parent):
                 if folder.is_dir():
                     return ""
@@ -147,14 +147,14 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
     for verb, work, ours in (("make", make, first), ("see", see, not first)):
         started, wrong = time.monotonic(), ""
         try:
-            # a little longer than the look itself, which has the limit, too
+            # a little longer than the work, which has the limit itself
             wrong = within(limit + LONGEST_PAUSE, work) if ours else ""
         except NoAnswer:
             wrong = f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
         except OSError as error:
             after = time.monotonic() - started
             wrong = f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
-        # each may need the whole limit before it comes
+        # each rank may need the whole limit before it comes
         brought = join_rendezvous(f"{verb} {path}", 2 * limit, wrong.encode(), peers)
         for rank, words in sorted(brought.items()):
             if words:
@@ -168,10 +168,10 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
 
 @contextmanager
 def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterator[Path]:
-    """Hold a lock while the body runs; whoever waits says who has it.
+    """Hold a lock while the body runs; a waiting process reports who holds it.
 
-    The lock is ``flock`` on a file beside the path, as filelock, Hugging Face and torch take it, so
-    it is free as soon as its holder ends, however that ends.
+    The lock is ``flock`` on a file beside the path, as used by filelock, Hugging Face and torch. So
+    it is released as soon as its holder ends, for whatever reason.
 
     Args:
         path: What is protected, or the lock file itself (``*.lock``); its folder must exist. Only
@@ -180,7 +180,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
 
     Raises:
         LockHeld: It was not free in time: who holds it (process, rank, host, command, since when).
-        BadUsage: There can be no lock file, or the timeout is no positive number.
+        BadUsage: There can be no lock file, or the timeout is not a positive number.
     """
     check_limit("timeout", timeout)
     recorder = current()
@@ -199,7 +199,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
             f"the lock file {file} cannot be made ({error.strerror})",
             "name a file in a folder that exists and that you may write",
         ) from error
-    from filelock import FileLock, SoftFileLock, Timeout  # asyncio with it, 20 ms
+    from filelock import FileLock, SoftFileLock, Timeout  # imports asyncio too: 20 ms
 
     lock, deadline, patience = FileLock(file), time.monotonic() + limit, 0.0
     with ExitStack() as waiting:
@@ -236,7 +236,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
                 f"the lock {file} was left by {earlier.who}, which ended inside it; what it "
                 "protects may be half done",
             )
-        # a soft lock (no flock there) has its own words in the file
+        # a soft lock (if flock is not supported) has its own text in the file
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
         if kernel_keeps_it:
             rank = recorder.identity.rank
@@ -251,9 +251,9 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
 
 
 class Record(Struct, frozen=True):
-    """What a holder writes into the lock file, a field a line, as filelock's own soft locks begin.
+    """What a holder writes into the lock file, one field a line; filelock's soft locks begin alike.
 
-    Containers may share a host's name, and number their processes alike: so ``machine``.
+    Containers may share a host name and use the same process ids, hence ``machine``.
     """
 
     pid: int
@@ -265,7 +265,7 @@ class Record(Struct, frozen=True):
 
     @classmethod
     def of(cls, pid: int, rank: int | None, words: list[str], since: str = "") -> Record:
-        """That of a process of this machine."""
+        """Describe a process of this machine."""
         command, named = show_command(words), "" if rank is None else f"rank {rank}"
         if len(command) > LONGEST_COMMAND:
             command = f"{command[: LONGEST_COMMAND - 3]}..."
@@ -280,16 +280,16 @@ class Record(Struct, frozen=True):
 
     @property
     def is_here(self) -> bool:
-        """Whether its process id is one of those that are seen from here, as far as it says."""
+        """Whether its process id is visible from here, as far as the record says."""
         if self.machine and which_machine():
             return self.machine == which_machine()
         return self.host == socket.gethostname()
 
 
 def write_record(file: Path, record: Record | None) -> None:
-    """Write who holds the lock, or that nobody does. A courtesy: where it fails, it is left out.
+    """Write who holds the lock, or that nobody does; optional, so a failure is ignored.
 
-    A file that holds anything else is left alone: poetry.lock is no lock file.
+    A file with other content is left alone: poetry.lock is no lock file.
     """
     with suppress(OSError):
         if not file.stat().st_size or read_record(file) is not None:
@@ -298,7 +298,7 @@ def write_record(file: Path, record: Record | None) -> None:
 
 
 def read_record(file: Path) -> Record | None:
-    """Read what the last holder wrote; None where there is nothing that can be read in time."""
+    """Read what the last holder wrote; None if it cannot be read in time."""
 
     def read() -> list[str]:
         with file.open("rb") as opened:
@@ -315,17 +315,14 @@ def read_record(file: Path) -> Record | None:
 
 
 class Holder(NamedTuple):
-    """Who holds a lock, in words, and what can be done about that, if it is known."""
+    """Who holds a lock, in words, and what can be done about it, if known."""
 
     words: str
     remedy: str = ""
 
 
 def find_holder(file: Path) -> Holder:
-    """Find who holds a lock file now, within about three seconds: the kernel goes before the file.
-
-    Never raises.
-    """
+    """Find a lock file's holder, in about 3 s; the kernel overrides the file. Never raises."""
     record = read_record(file)
     try:
         pids = holders_of(within(READ_LIMIT, file.stat), file_locks())
@@ -344,7 +341,7 @@ def find_holder(file: Path) -> Holder:
         elsewhere = "host" if record.host != socket.gethostname() else "container"
         return Holder(f"{words}, which cannot be seen from this {elsewhere}")
     gone, signs = has_ended(pid), vitals(pid)
-    if gone and pids:  # the kernel names who took it
+    if gone and pids:  # the kernel names who took the lock
         return Holder(f"{words}, which has ended; a child of it has the lock still")
     if gone and not record.machine:
         unseen = "which has ended, or is of another container that has this host's name"

@@ -1,8 +1,8 @@
-"""`load_pretrained`: from_pretrained with a view of what it does, and a look at what it loaded.
+"""`load_pretrained`: from_pretrained with progress, and a look at what it loaded.
 
-Before a load is said where it reads from, how long that may take, and which known traps its
-arguments walk into; while it goes on each weight is a beat and each file of weights a line. Loads
-of a script that is only watched are told likewise, without an estimate or a trial.
+Before a load it reports the source, the expected time, and known traps in the arguments. During the
+load each weight is a sign of life and each weight file a line. Loads of a watched script are
+reported the same way, without time estimate and test generation.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
 
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
 SAMPLES = 4
-SAMPLE_SIZE = 1 << 20  # bytes: long enough that opening the file does not count, read in 10 ms
-SMALLEST_MODEL = 64 << 20  # bytes; below, loading takes no time worth an estimate
+SAMPLE_SIZE = 1 << 20  # bytes: large enough to hide the cost of opening the file; read in 10 ms
+SMALLEST_MODEL = 64 << 20  # bytes; smaller models load too fast to be worth an estimate
 TRIAL_TOKENS = 4
-MARKS = ("config.json", "tokenizer_config.json")  # one is in the cache if anything of a model is
+MARKS = ("config.json", "tokenizer_config.json")  # one is cached if any part of a model is
 WITHOUT_WEIGHTS = ("Tokenizer", "Processor", "Config", "FeatureExtractor")
-GENERATING = ("LM", "Generation", "generation")  # in the name of each class whose models generate
+GENERATING = ("LM", "Generation", "generation")  # in the class names of models that generate
 SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
-_following = threading.local()  # its load: the one that goes on in a thread
+_following = threading.local()  # attribute load: the load running in this thread
 
 
 def load_pretrained(
@@ -54,16 +54,16 @@ def load_pretrained(
     test_generation: bool = True,
     **named: object,
 ) -> Any:  # noqa: ANN401 - a model, a tokenizer, or a model and a report
-    """Call ``kind.from_pretrained``, and say what it is about to do, how far it is, how it ended.
+    """Call ``kind.from_pretrained``, and report what it will do, its progress and its result.
 
     A missing pad token is set from the end-of-sequence token, also with ``HANGCHECK_DISABLE=1``. A
-    failure of ours is said once and changes nothing.
+    failure of our own is reported once and changes nothing.
 
     Args:
-        name_or_path: A folder, or a name of the hub.
-        kind: A class with ``from_pretrained``, or the name of one in transformers.
-        test_generation: Generate four tokens with a model that can, step by step.
-        **named: Of ``from_pretrained``.
+        name_or_path: A folder, or a hub name.
+        kind: A class with ``from_pretrained``, or the name of such a class in transformers.
+        test_generation: Generate four tokens, if the model can generate.
+        **named: Arguments of ``from_pretrained``.
 
     Raises:
         BadUsage: There is no such kind.
@@ -95,7 +95,7 @@ def load_pretrained(
 
 
 def give_gpu_memory_back(recorder: Recorder) -> None:
-    """Free what torch keeps of the GPUs for tensors to come, and say how much."""
+    """Empty torch's GPU memory cache, and say how much that frees."""
     from torch import cuda
 
     if cuda.is_initialized():
@@ -108,9 +108,9 @@ def give_gpu_memory_back(recorder: Recorder) -> None:
 
 
 def try_generation(model: Model, recorder: Recorder) -> None:
-    """Generate four tokens without sampling, as many on every rank.
+    """Generate four tokens without sampling, the same number on every rank.
 
-    Not with a model that is shared out over the ranks: a step of it waits for the others.
+    Skipped for a sharded model: each of its steps waits for other ranks.
     """
     import torch
 
@@ -124,7 +124,7 @@ def try_generation(model: Model, recorder: Recorder) -> None:
         return
     device = models.input_device(model)
     gpus = [device.index or 0] if device.type == "cuda" else []
-    # transformers warns of a last token that means padding
+    # transformers warns if the last token is padding
     token = 0 if getattr(model.config, "pad_token_id", None) == 1 else 1
     with (
         Section(recorder, f"test generation of {TRIAL_TOKENS} tokens on {device}"),
@@ -149,10 +149,10 @@ class Source(msgspec.Struct, frozen=True):
     """Where ``from_pretrained`` will read from.
 
     Attributes:
-        kind: ``hub`` also where the hub is the only place left to ask.
+        kind: ``hub`` also if the hub is the only place left to ask.
         folder: Where its files are; None if they are not here.
-        weight_files: Bytes of each; 0 for what is no regular file, such as a pipe.
-        file_of_weight: File name of each weight, if an index says so.
+        weight_files: Bytes of each; 0 if it is no regular file, such as a pipe.
+        file_of_weight: File name of each weight, if there is an index.
     """
 
     kind: Literal["folder", "cache", "hub"] = "folder"
@@ -164,7 +164,7 @@ class Source(msgspec.Struct, frozen=True):
 
 
 def find_source(name: str, named: Mapping[str, Any]) -> Source:
-    """Find out where ``from_pretrained`` will read from; asks no network."""
+    """Find where ``from_pretrained`` will read from, without network access."""
     from huggingface_hub import constants, try_to_load_from_cache
 
     offline = bool(named.get("local_files_only")) or bool(constants.HF_HUB_OFFLINE)
@@ -173,7 +173,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
         place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
         try:
             found = [try_to_load_from_cache(name, mark, **place) for mark in MARKS]
-        except ValueError:  # no name that the hub could have, such as a path of three parts
+        except ValueError:  # no valid hub name, for example a path of three parts
             found = []
         cached = next((path for path in found if isinstance(path, str)), None)
         if cached is None:
@@ -183,7 +183,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
     middle = f".{variant}" if variant else ""
     files: list[Path] = []
     held: dict[str, str] = {}
-    # in the order of preference of transformers' from_pretrained
+    # in from_pretrained's order of preference
     for stem, ending in (("model", "safetensors"), ("pytorch_model", "bin")):
         single = folder / f"{stem}{middle}.{ending}"
         index = folder / f"{stem}.{ending}.index{middle}.json"
@@ -200,7 +200,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
 def traps(
     name: str, loader: str, named: Mapping[str, Any], source: Source, ranks: int
 ) -> Iterator[str]:
-    """Name each trap that a load walks into, and the way round it."""
+    """Name each trap in a load's arguments, and how to avoid it."""
     device_map = named.get("device_map")
     places = device_map.values() if isinstance(device_map, dict) else ()
     if named.get("offload_state_dict"):
@@ -248,7 +248,7 @@ def traps(
 def look_ahead(
     name: str, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool
 ) -> Source:
-    """Say what will be loaded and which traps that walks into, in about 2 seconds."""
+    """Report what will be loaded and which traps that meets, in about 2 seconds."""
     recorder = current()
     try:
         source = within(LOOK_LIMIT, partial(find_source, name, named))
@@ -280,7 +280,7 @@ def look_ahead(
 
 
 def _estimate(source: Source, size: int) -> None:
-    """Say how long reading may take, by a sample of what the storage delivers."""
+    """Say how long reading may take, by sampling the storage's speed."""
     readable = [file for file in source.weight_files.items() if file[1] >= SAMPLE_SIZE]
 
     def bytes_a_second() -> float:
@@ -308,7 +308,7 @@ def _estimate(source: Source, size: int) -> None:
 def watched_load(
     name: str | os.PathLike[str], loader: str, what: str, named: Mapping[str, Any]
 ) -> Iterator[None]:
-    """Go around a load of ours: announce it, make it a section, and tell how far it is."""
+    """Announce a load of ours, make it a section, and report its progress."""
     recorder = current()
     if recorder.settings.disable:
         yield
@@ -321,10 +321,10 @@ def watched_load(
 
 @contextmanager
 def followed(source: Source) -> Iterator[None]:
-    """Tell of what transformers loads in this thread; a load within a load is the outer one's.
+    """Report what transformers loads in this thread; a nested load belongs to the outer one.
 
-    transformers 4.48 to 5.23 go through ``transformers.utils.logging.tqdm`` for each file (4.x) or
-    weight (5.x); a version that does not is loaded all the same.
+    transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or weight
+    (5.x). A version that does not still loads, without progress.
     """
     if getattr(_following, "load", None) is not None:
         yield
@@ -338,7 +338,7 @@ def followed(source: Source) -> Iterator[None]:
 
 
 class Progress:
-    """How far a load is: each weight is a sign of life, each file of weights a line."""
+    """Progress of a load: each weight is a sign of life, each weight file a line."""
 
     def __init__(self, source: Source) -> None:
         self._sizes = {file.name: size for file, size in source.weight_files.items()}
@@ -347,7 +347,7 @@ class Progress:
         self._unsaid, self._since = {*self._sizes}, time.monotonic()
 
     def each(self, items: Iterable[object]) -> Iterator[object]:
-        """Yield the items of a bar, each told once the one after it is asked for."""
+        """Yield a bar's items, and report each once the next is asked for."""
         for item in items:
             yield item
             attempt("telling of a weight", self._tell, item)
@@ -355,7 +355,7 @@ class Progress:
             attempt("telling of a weight", self._tell_file, file)
 
     def _tell(self, item: object) -> None:
-        """An item of a bar is done: a weight of transformers 5 (name, mapping), else a file."""
+        """Report a finished bar item: a weight in transformers 5 (name, mapping), else a file."""
         models.sign_of_life(current())
         match item:
             case (str() as name, mapping) if not isinstance(mapping, str):
@@ -384,7 +384,7 @@ def _watch_bars() -> None:
 
     @contextmanager
     def progress_bar(call: Call) -> Iterator[None]:
-        """Follow a bar's items; one that is moved by hand, as where threads load, by updates."""
+        """Follow a bar's items, or its updates if it is moved by hand (loads in threads)."""
         load: Progress | None = getattr(_following, "load", None)
         followed = load is not None and str(call.named.get("desc")).startswith("Loading")
         if followed and call.arguments:
@@ -409,7 +409,7 @@ def instrument_loading(module: ModuleType) -> None:
     def loading(call: Call) -> Iterator[None]:
         with followed(_announced(call, "model")):
             yield
-        # a model alone, or with what from_pretrained tells of the load (output_loading_info=True)
+        # a model, or a tuple with loading info (output_loading_info=True)
         model = call.result[0] if isinstance(call.result, tuple) else call.result
         attempt("a look at the model", models.show_class_and_device, model, current())
 
@@ -427,7 +427,7 @@ def instrument_loading(module: ModuleType) -> None:
 
 
 def instrument_config(module: ModuleType) -> None:
-    """Watch how a generation config is read, but for the one that a model brings."""
+    """Watch how a generation config is read, except the one that comes with a model."""
 
     @contextmanager
     def reading(call: Call) -> Iterator[None]:
@@ -439,12 +439,11 @@ def instrument_config(module: ModuleType) -> None:
 
 
 def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
-    """Name a section after the class whose class method is called."""
     return lambda call: f"{what} from_{source} ({call.instance.__name__})"
 
 
 def _announced(call: Call, what: str) -> Source:
-    """Say what will be loaded and what may go wrong with it; no name is given for a new one."""
+    """Report what will be loaded and its traps; a new object is made without a name."""
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
     name = call.named.get("pretrained_model_name") if name is None else name
     if not isinstance(name, (str, os.PathLike)):

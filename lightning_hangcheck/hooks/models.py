@@ -1,7 +1,6 @@
-"""What can be seen of a loaded model of transformers: where it is, what is wrong with its settings.
+"""What can be seen of a loaded transformers model: where it is, what is wrong with its settings.
 
-What of a model is kept outside its GPU goes into the journal, for the ledger, and to the phases of
-this process.
+Parts outside the GPU are noted in the journal, for the ledger, and passed to this process's phases.
 """
 
 from __future__ import annotations
@@ -28,17 +27,16 @@ IDLE: dict[str, dict[str, Any]] = {
     },
     "num_beams > 1; leave it out": {"early_stopping": False, "length_penalty": 1.0},
 }  # fmt: skip
-"""Flags with the values at which they do nothing (GenerationConfig.validate), by what they need."""
+"""Flags with values at which they do nothing (GenerationConfig.validate), by their condition."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
-offloaded_so_far: dict[str, None] = {}
-"""What `tell_offloaded` told of this process, in that order."""
+offloaded_so_far: dict[str, None] = {}  # what `tell_offloaded` has noted in this process, in order
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
     """One GPU at one moment, in bytes: ``used`` by all, ``by_us`` by tensors of this process.
 
-    ``reserved`` are those, and what torch keeps for further ones.
+    ``reserved`` is those tensors and what torch caches for further ones.
     """
 
     index: int
@@ -56,7 +54,7 @@ class GpuMemory(msgspec.Struct, frozen=True):
 
 
 def gpu_memory(devices: Iterable[device]) -> tuple[GpuMemory, ...]:
-    """Look at each GPU among these devices: asking another one makes a context there (300 MB)."""
+    """Look at each GPU among these devices; any other would get a CUDA context (300 MB)."""
     found = []
     for index in sorted({place.index or 0 for place in devices if place.type == "cuda"}):
         from torch import cuda
@@ -73,14 +71,14 @@ def in_one_line(memory: Sequence[GpuMemory]) -> str:
 
 
 def devices_of(model: Model) -> list[device]:
-    """Where its parameters are, the first one's first; the CPU for a model that has none."""
+    """Return the device of each parameter in order; the CPU if the model has no parameters."""
     import torch
 
     return [parameter.device for parameter in model.parameters()] or [torch.device("cpu")]
 
 
 def input_device(model: Model) -> device:
-    """Where inputs go: to the first parameter's device, or the first of the map that has data."""
+    """Return where inputs go: the first parameter's device, or the map's first with data."""
     import torch
 
     first = devices_of(model)[0]
@@ -89,12 +87,12 @@ def input_device(model: Model) -> device:
 
 
 def are_shared_out(tensors: Iterable[Tensor]) -> bool:
-    """Whether each rank holds only a share of these, so that a step with them waits for others."""
+    """Whether the tensors are sharded over ranks, so that a step with them waits for others."""
     return any(hasattr(tensor, mark) for tensor in tensors for mark in SHARED_OUT)
 
 
 def without_data(model: Model) -> list[str]:
-    """Names of parameters on the meta device that no offloading hook of accelerate will fill."""
+    """Return parameters on the meta device that no accelerate offloading hook will fill."""
     filled = []
     for name, module in model.named_modules():
         hook = getattr(module, "_hf_hook", None)
@@ -106,12 +104,12 @@ def without_data(model: Model) -> list[str]:
 
 
 def device_map_of(model: Model) -> dict[str, Any]:
-    """Where accelerate put each part; empty where it put none."""
+    """Return where accelerate put each part; empty if it was not used."""
     return getattr(model, "hf_device_map", None) or {}
 
 
 def offloaded_places(model: Model) -> list[str]:
-    """Which of ``cpu`` and ``disk`` hold parts of a model; the CPU only counts beside a GPU."""
+    """Return which of ``cpu`` and ``disk`` hold parts; the CPU counts only beside a GPU."""
     places = {str(place) for place in device_map_of(model).values()}
     slow = {"cpu", "disk"} if places - {"cpu", "disk"} else {"disk"}
     return sorted(places & slow)
@@ -125,7 +123,7 @@ def tell_offloaded(what: str, recorder: Recorder) -> None:
 
 
 def show_class_and_device(model: Model, recorder: Recorder) -> None:
-    """Say in one line what was loaded and where it begins; note what of it is offloaded."""
+    """Say what was loaded and its first parameter's device; note what is offloaded."""
     recorder.say(f"model: {type(model).__name__}, its first parameter on {devices_of(model)[0]}")
     places = offloaded_places(model)
     if places:
@@ -134,7 +132,7 @@ def show_class_and_device(model: Model, recorder: Recorder) -> None:
 
 
 def look_at_model(model: Model, recorder: Recorder) -> None:
-    """Say where the model is and what is wrong with it; give it the pad token that it lacks."""
+    """Say where the model is and what is wrong with it; set its pad token id if it has none."""
 
     def some(names: Sequence[str], most: int) -> str:
         more = f" and {len(names) - most} more" if len(names) > most else ""
@@ -170,7 +168,7 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
-    """Name what is wrong with a set of generation flags; of idle ones only those that are given."""
+    """Name what is wrong with generation flags; ignored flags only if in ``given``."""
     set_flags = {name: value for name, value in flags.items() if value is not None}
     known = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **set_flags})
     samples, beams, copies = (
@@ -201,7 +199,7 @@ def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None
 
 
 def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
-    """Give a tokenizer, or that of a processor, its end-of-sequence token as pad token."""
+    """Use the end-of-sequence token as a tokenizer's, or processor's, missing pad token."""
     tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
     if getattr(tokenizer, "pad_token", "unknown") is not None:
         return
@@ -230,6 +228,6 @@ def _give_pad_id(model: Model, recorder: Recorder) -> None:
 
 
 def sign_of_life(recorder: Recorder) -> None:
-    """Say that the rank goes on; no beat, which would speak for the pace of the script's loop."""
+    """Show that the rank is alive; not a beat, which would count as the script's own pace."""
     if recorder.in_training_thread():
         recorder.page.show_phase(recorder.page.phase)

@@ -1,7 +1,7 @@
-"""A part of a script's work, kept in the ledger: how long, where, from what, how well.
+"""A named phase of a script, kept in the ledger: duration, place, inputs, result.
 
-Whether it runs again is decided once for all ranks of the job. Only rank 0 writes, with a time
-limit, and a ledger that cannot be written never stops training.
+Whether a phase runs again is decided once for all ranks of the job. Only rank 0 writes, with a time
+limit. A ledger that cannot be written never stops training.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 LOOK_LIMIT_S = 30.0  # for the fingerprint of one file or folder; at most 64 MiB are read
-WRITE_LIMIT_S = 2.0  # a line takes microseconds; a network disk that is busy takes a second
-GIT_LIMIT_S = 2.0  # milliseconds, but for a huge working folder on a network disk
-GPU_LIMIT_S = 5.0  # while the driver wakes 8 GPUs it may take a second
-LONGEST_ERROR = 500  # characters of the error that a phase ended by
+WRITE_LIMIT_S = 2.0  # a line takes microseconds; a busy network disk takes a second
+GIT_LIMIT_S = 2.0  # milliseconds, except for a huge working folder on a network disk
+GPU_LIMIT_S = 5.0  # waking 8 GPUs may take the driver a second
+LONGEST_ERROR = 500  # characters of the error that ended a phase
 NEEDS_A_PERSON = 3
 REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
 NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
 
 
 class Agreed(msgspec.Struct, frozen=True):
-    """What the first rank decided, for all; ``refuse``: it must not run twice."""
+    """What the first rank decided, for all; ``refuse``: the phase must not run twice."""
 
     act: Literal["run", "reuse", "stop", "refuse"]
     why: str
@@ -69,19 +69,18 @@ class Agreed(msgspec.Struct, frozen=True):
 class phase:  # noqa: N801 - called like a function, as `section` is
     """Keep a part of the work in the ledger.
 
-    Python cannot skip the body of a ``with``: ask `needed` in it. Nothing is deleted.
+    Python cannot skip the body of a ``with``: check `needed` in the body. Nothing is deleted.
 
     Args:
-        name: The same one each time.
-        inputs: Files and folders that it is made from.
-        outputs: Files and folders that it makes; looked at when it ends.
-        metric: Name of the metric that says whether it went well, a share that is better when it is
-            larger; by default the only one.
-        if_done: What to do where it is done already: ``rerun`` it, ``reuse`` what it made if inputs
-            and outputs are as they were, ``error`` (`PhaseDone`), or ``ask``: reuse where the
-            metric is good, run where it is poor, else ask. With any but ``rerun`` the ranks meet,
-            and rank 0 decides. With ``ask`` a person is also asked before a phase runs again that
-            this one rests on; where none is at a terminal, it ends with code 3.
+        name: The same each time.
+        inputs: Files and folders that the phase reads.
+        outputs: Files and folders that it makes; checked when it ends.
+        metric: Name of the metric that rates it: a share, larger is better; default: the only one.
+        if_done: What to do if it is done already: ``rerun`` it; ``reuse`` its outputs if inputs and
+            outputs are unchanged; ``error`` (`PhaseDone`); or ``ask``: reuse if the metric is good,
+            run if it is poor, else ask. Except with ``rerun`` the ranks meet, and rank 0 decides.
+            With ``ask`` a person is also asked before a phase that this phase depends on runs
+            again. Without a terminal it ends with code 3.
         good: From here on the metric is good.
         poor: Below this it is poor.
     """
@@ -115,7 +114,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._writes = not settings.disable and not self._identity.rank
         try:
             self._file = ledger_file.find_ledger(settings.ledger)
-        except OSError:  # the working folder was removed; the first line says that nothing fits
+        except OSError:  # the working folder was removed; the first write reports it
             self._file = Path(settings.ledger or ledger_file.LEDGER_FILE)
         self._decision = Decision(act="run", why="")
         self._inputs: tuple[ledger_file.Fingerprint, ...] = ()
@@ -123,19 +122,19 @@ class phase:  # noqa: N801 - called like a function, as `section` is
 
     @property
     def needed(self) -> bool:
-        """Whether it must run; False where what it made before is reused."""
+        """Whether the body must run; False if earlier results are reused."""
         return self._needed
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What was told so far, or what was recorded where it is reused."""
+        """Metrics so far, or those recorded earlier if the phase is reused."""
         return dict(self._metrics)
 
     def metric(self, name: str, value: float) -> None:
-        """Keep a finite number, at once: a phase that is killed has it. Never raises."""
+        """Write a finite number at once, so that a killed phase keeps it. Never raises."""
         try:
             number = float(value)
-        except Exception:  # noqa: BLE001 - what a user hands in may refuse in any way
+        except Exception:  # noqa: BLE001 - a user's object may refuse in any way
             number = math.nan
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
@@ -161,9 +160,9 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             attempt(f"the end of phase {self._name} in the ledger", self._end, error)
 
     def _choose(self) -> None:
-        """Do what all ranks agree on; this alone may stop training, as it was asked to."""
+        """Do what all ranks agree on; only this may stop training, as the user asked for it."""
         if self._if_done == "rerun" and (self._identity.world_size or 1) > 1:
-            # ranks need not meet, and the phase may be on one of them only: nobody is asked
+            # ranks need not meet, and the phase may run on only one of them: nobody is asked
             attempt(f"deciding about phase {self._name}", self._weigh)
             agreed = Agreed("run", "its script runs it each time")
         else:
@@ -185,10 +184,10 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             )
 
     def _agree(self) -> Agreed:
-        """Let the first rank decide whether it runs or is reused, and every rank do the same.
+        """Let the first rank decide whether the phase runs or is reused, for every rank.
 
-        All run where ranks cannot meet, or where it cannot be decided: one rank that left the work
-        out would leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
+        All run if ranks cannot meet, or nothing can be decided: a rank that skips the work would
+        leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
         """
         peers, payload = find_peer_group(self._recorder), b""
         if peers is None and (self._recorder.identity.world_size or 1) > 1:
@@ -222,7 +221,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not (alone and sys.stdin is not None and sys.stdin.isatty()):
             answers = REUSABLE if decision.reusable else NOT_REUSABLE
             return Agreed("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
-        # ask the person at the terminal until one of the words comes; no answer is a stop
+        # ask until one of the words comes; no answer means stop
         sys.stderr.write(f"{asked}\n")
         acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
         acts = {"reuse": "reuse", **acts} if decision.reusable else acts
@@ -241,8 +240,8 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             read = attempt("reading the ledger", within, WRITE_LIMIT_S, self._history)
             history = read or PhaseHistory()
             self._inputs = tuple(map(_look, self._input_paths))
-            told = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
-            self._decision = phase_history.decide(history, *told, _look)
+            known = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
+            self._decision = phase_history.decide(history, *known, _look)
         return self._decision
 
     def _history(self) -> PhaseHistory:
@@ -258,7 +257,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 place=_look_around(self._identity),
                 deciding=self._deciding,
                 ask_from=self._thresholds[1] if self._if_done == "ask" else None,
-                # not looked at yet where ranks could not meet, or nothing could be decided
+                # not computed yet if ranks could not meet, or nothing could be decided
                 inputs=self._inputs or tuple(map(_look, self._input_paths)),
             )
             self._write(begun)
@@ -276,7 +275,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             outputs=() if said else tuple(map(_look, self._output_paths)),
             offloaded=tuple(offloaded_so_far),
         )
-        # what it takes the place of where it ended well, and what rests on that, if it differs
+        # a good end replaces the earlier phase and, if results differ, what depends on that
         earlier = self._decision.earlier if not said else None
         gone = [] if earlier is None else [(earlier, f"it was run again: {self._decision.why}")]
         if earlier is not None and not earlier.made_same(ended.outputs):
@@ -289,7 +288,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._write(ended, *discarded)
 
     def _write(self, *lines: ledger_file.AnyLine) -> None:
-        """Append lines and renew ``state.json``; what goes wrong is said once, and that is all."""
+        """Append lines and renew ``state.json``; a failure is logged once and otherwise ignored."""
 
         def work() -> None:
             for line in lines:
@@ -301,7 +300,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         try:
             within(WRITE_LIMIT_S, work)
         except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
-            # storage that gave no answer once is not tried again
+            # storage that did not answer once is not tried again
             self._writes = not isinstance(error, NoAnswer)
             log.once(
                 "ledger",
@@ -325,7 +324,6 @@ def _absolute(paths: Paths) -> tuple[str, ...]:
 
 
 def _look(path: str) -> ledger_file.Fingerprint:
-    """Take a fingerprint, of storage that answers."""
     try:
         return within(LOOK_LIMIT_S, partial(ledger_file.fingerprint, path))
     except NoAnswer as error:
@@ -333,10 +331,10 @@ def _look(path: str) -> ledger_file.Fingerprint:
 
 
 def _look_around(identity: Identity) -> ledger_file.Place:
-    """Find out where this process is; about 20 ms, or 0.3 s with GPUs. Each look is bounded."""
+    """Describe this process; about 20 ms, or 0.3 s with GPUs. Each step has a time limit."""
 
     def git(*words: str) -> str | None:
-        """Ask git, without taking a lock of the repository; None where it gives no answer."""
+        """Run git without taking a lock of the repository; None if it fails."""
         environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
         try:
             ended = answer_of(["git", *words], GIT_LIMIT_S, environment)

@@ -1,9 +1,8 @@
-"""Places where ranks and nodes leave word: torch's stores, and what of them is of one start.
+"""Places where ranks and nodes leave messages: torch's stores, kept apart by start of the job.
 
-Run as a program it talks with a store for a sidecar, which never loads torch itself: it gets as
-arguments whether to serve the store or to connect to it, its host and port and a prefix, and does
-what it reads on its standard input until that is closed. Whoever started it ends it when an answer
-is late, and may start another.
+Run as a program, it talks to a store for a sidecar, which never loads torch itself. Its arguments
+say whether to serve or to connect, and give host, port and prefix. It answers requests on its
+standard input until that is closed. Its parent ends it if an answer is late, and may start another.
 """
 
 from __future__ import annotations
@@ -31,17 +30,15 @@ if TYPE_CHECKING:
 
 NOTICE_AFTER = 5.0  # seconds; within the 10 s after which the sidecar names a suspect
 STORE_TIMEOUT = 30.0  # seconds for one request; the agent's store answers in milliseconds
-SLICE = 1.0
-"""Seconds of one wait in a store: it holds the connection, and signals wait for its end."""
+SLICE = 1.0  # seconds of one wait in a store: it holds the connection, and signals wait for its end
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.1  # seconds between two looks into a folder
-EVERYWHERE = "0.0.0.0"  # noqa: S104 - only where no address of ours is what the others were told
+EVERYWHERE = "0.0.0.0"  # noqa: S104 - only if the name that others use is no address of ours
 NOT_OURS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
-BACKLOG = 1_024
-"""Nodes that connect at the same moment."""
+BACKLOG = 1_024  # nodes that connect at the same moment
 
 
 def check_limit(name: str, seconds: float | None) -> None:
-    """Refuse a limit that is none; torch's own are of another kind (`timedelta`)."""
+    """Refuse a limit that is no positive number of seconds, such as torch's `timedelta`."""
     if seconds is None or (
         isinstance(seconds, SupportsFloat) and 0 < float(seconds) < float("inf")
     ):
@@ -50,12 +47,12 @@ def check_limit(name: str, seconds: float | None) -> None:
 
 
 def notice_after(limit: float) -> float:
-    """Seconds after which a wait is worth a line: half of a limit that is short itself."""
+    """Return seconds after which a wait is reported: at most half the limit."""
     return min(NOTICE_AFTER, limit / 2)
 
 
 class StorePlace:
-    """A store of torch under a prefix of ours: torchrun's agent's, or a process group's."""
+    """A torch store under a prefix of ours: the store of torchrun's agent, or a process group's."""
 
     def __init__(self, store: Store, prefix: str, where: str) -> None:
         from torch.distributed import PrefixStore
@@ -90,7 +87,7 @@ class StorePlace:
         return self.look_all([key])[0]
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read each key that is set: all at once where all are, as of nodes that have met."""
+        """Read each key; in one request if all are set, as after all nodes have met."""
         store = self._store
         with _answering(self.where):
             if len(keys) > 1 and store.has_extended_api() and store.check(list(keys)):
@@ -98,8 +95,8 @@ class StorePlace:
             return [bytes(store.get(key)) if store.check([key]) else None for key in keys]
 
     def wait(self, key: str, seconds: float) -> bytes | None:
-        """Wait in the store until a key is set; None after so many seconds, at most `SLICE`."""
-        with suppress(RuntimeError):  # too late, or the store is lost: the look tells
+        """Wait in the store until a key is set; None after the time, at most `SLICE`."""
+        with suppress(RuntimeError):  # too late, or the store is lost: the look tells which
             self._store.wait([key], timedelta(seconds=min(max(seconds, 0.01), SLICE)))
         return self.look(key)
 
@@ -119,11 +116,11 @@ def _answering(where: str) -> Iterator[None]:
 class Start:
     """One start of a job, whose ranks meet at a place that may outlive it.
 
-    torchrun tells its ranks nothing that names their round on all nodes alike: each agent counts
-    only the restarts that ranks of its own asked for (TORCHELASTIC_RESTART_COUNT; torch's api.py:
-    membership changes do not count), and its store may serve several rounds. So at their first
-    guard the ranks of a start all meet below a ``name`` that its first rank made up: see
-    `RendezvousPoint.next`. It is empty until then.
+    torchrun gives its ranks no name of their round that is equal on all nodes. Each agent counts
+    only restarts that its own ranks caused (TORCHELASTIC_RESTART_COUNT; torch's api.py: membership
+    changes do not count), and its store may serve several rounds. So at their first guard the ranks
+    meet under a ``name`` that the first rank made up: see `RendezvousPoint.next`. It is empty until
+    then.
     """
 
     def __init__(self, place: DecidingPlace) -> None:
@@ -131,10 +128,7 @@ class Start:
 
 
 def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
-    """Wait until a key is posted; None after so many seconds, or earlier in a store.
-
-    The diagnosis knows a rank in a guard by this frame.
-    """
+    """Return a key's value, or None after at most ``seconds``; this frame marks a guard's wait."""
     if isinstance(place, StorePlace):
         return place.wait(key, seconds)
     deadline, pause = time.monotonic() + seconds, FIRST_PAUSE
@@ -147,7 +141,7 @@ def wait(place: DecidingPlace, key: str, seconds: float) -> bytes | None:
 
 
 def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePlace:
-    """Serve a store, as long as this process lives, and use it."""
+    """Serve a store as long as this process lives, and use it."""
     from torch.distributed import TCPStore
 
     where = f"the first sidecar's store at {host}:{port}"
@@ -171,9 +165,9 @@ def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePla
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen at the address by which others know this machine; everywhere if it is none of ours.
+    """Listen at the address by which other nodes know this machine; else at all addresses.
 
-    A machine's name may lead itself to a loopback address (Debian's 127.0.1.1), and others not.
+    A machine's name may resolve to loopback on itself (Debian's 127.0.1.1), but not on other nodes.
     """
 
     def is_loopback(address: str) -> bool:
@@ -184,7 +178,7 @@ def listen(host: str, port: int) -> socket.socket:
     named = host == "localhost" or is_loopback(host)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    except OSError:  # the name means nothing here
+    except OSError:  # the name does not resolve here
         found = []
     for family, *_, address in sorted(found, key=lambda entry: entry[0] != socket.AF_INET):
         if is_loopback(str(address[0])) and not named:
@@ -198,7 +192,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Answer requests until nobody asks any more."""
+    """Answer requests until the input is closed."""
     from multiprocessing.connection import Connection
 
     from lightning_hangcheck.files.apart import let_go_of_streams
@@ -215,11 +209,11 @@ def main(arguments: Sequence[str]) -> int:
 
     how, host, port, prefix = arguments
     reach = offered_store if how == SERVE else StorePlace.of_agent
-    # torch prints what it likes, on these streams, too
+    # torch may print on these streams too
     line = Connection(os.dup(0))
     let_go_of_streams()
     try:
-        try:  # says at once what torch would say after its time limit, and less plainly
+        try:  # fails at once, and more clearly than torch after its time limit
             socket.getaddrinfo(host, None)
         except (OSError, UnicodeError) as error:
             raise MeetingFailed(
@@ -240,4 +234,4 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    os._exit(code)  # threads of torch's may hold the interpreter's end up
+    os._exit(code)  # torch's threads may block the interpreter's exit

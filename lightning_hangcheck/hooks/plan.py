@@ -1,4 +1,4 @@
-"""Plans a model's memory before anything is loaded; what `hangcheck plan` calls."""
+"""Plans a model's memory before anything is loaded, for `hangcheck plan`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 
 
 def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
-    """Return the path of a hub model's config.json, from the local cache where it is there."""
+    """Return the path of a hub model's config.json, from the local cache if it is there."""
     if not _HUB_NAME.fullmatch(name):
         raise BadUsage(f"there is no folder or file {name}", "name a folder that holds config.json")
 
@@ -46,7 +46,7 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
 
     cause: Exception
     try:
-        # the hub's library announces each of its attempts; one sentence at the end says it all
+        # huggingface_hub logs each attempt; one sentence at the end is enough
         with _quiet("huggingface_hub"):
             return within(time_limit_s, download)
     except ImportError as error:
@@ -63,15 +63,12 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
     ) from cause
 
 
-# classes of torch and transformers are untyped where these are not installed
+# classes of torch and transformers are untyped if these are not installed
 Module: TypeAlias = Any
 
 
 def counted_weights(config: Path) -> Weights:
-    """Count the weights of the model's own class, built without data, so that it takes no memory.
-
-    A weight that two modules share counts once.
-    """
+    """Count the weights of the model's own class, built without data; shared weights count once."""
     module = _build(config)
     blocks, linear = _blocks(module), _linear_weights(module)
     pieces = {name: [0, 0] for name in ("before", *blocks, "after")}
@@ -99,7 +96,7 @@ def _build(config: Path) -> Module:
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
     kind = transformers.AutoModel
-    if named is None and known.model_type not in ENCODERS:  # it names no architecture
+    if named is None and known.model_type not in ENCODERS:  # no architecture is named
         if type(known) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
             kind = transformers.AutoModelForSeq2SeqLM
         if type(known) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
@@ -112,7 +109,7 @@ def _build(config: Path) -> Module:
 
 
 def _blocks(module: Module) -> list[str]:
-    """Names of the modules that are never split; of a model that names none, its list's items."""
+    """Return modules that are never split; if the model names none, the items of its list."""
     whole = set(module._no_split_modules or ())  # noqa: SLF001 - what from_pretrained goes by
     items = [
         (name, type(child).__name__)
@@ -124,7 +121,7 @@ def _blocks(module: Module) -> list[str]:
 
 
 def _linear_weights(module: Module) -> set[str]:
-    """Names of the weights that bitsandbytes replaces: of exactly these classes, not the head."""
+    """Return the weights that bitsandbytes replaces: exactly these classes, not the head."""
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
@@ -148,18 +145,18 @@ def plan_memory(
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
-    Weights are counted on the model's own class without its data where transformers and accelerate
-    are installed and know it, else by formulas. Nothing is downloaded but config.json, and that
-    only for a hub name. `BadUsage` where that cannot be had, read or understood.
+    Weights are counted on the model's own class without data, if transformers and accelerate are
+    installed and know the class, else by formulas. Only config.json is downloaded, and only for a
+    hub name. `BadUsage` if it cannot be found, read or understood.
 
     Args:
-        model: A model's folder, its config.json, or its name on the hub.
+        model: A model's folder, its config.json, or its hub name.
         machine: GPUs and main memory.
-        dtype: Number format of the weights; None for the one they are stored in.
-        context: Tokens of prompt and answer; None for 4,096, or as many as the model takes.
+        dtype: Number format of the weights; None for the stored format.
+        context: Tokens of prompt and answer; None for 4,096, or the model's maximum if less.
         batch: Sequences at a time.
-        extras: Modules kept beside it.
-        phases: In which context, batch or extras differ.
+        extras: Modules kept beside the model.
+        phases: Phases with another context, batch or extras.
     """
     path = find_config(model) or fetch_config(model)
     config = read_config(path)
@@ -180,7 +177,7 @@ def plan_memory(
 
 @contextlib.contextmanager
 def _quiet(*names: str) -> Iterator[None]:
-    """Keep to ourselves that the GPUs planned for are not in this machine, and the like."""
+    """Suppress log messages, such as that the GPUs planned for are not in this machine."""
     loud = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loud]
     try:

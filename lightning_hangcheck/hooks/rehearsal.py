@@ -1,8 +1,8 @@
-"""The half of a rehearsal inside a rank: few batches, on CPUs, and the scene that is provoked.
+"""The part of a rehearsal inside a rank: few batches, on CPUs, and the scene that is provoked.
 
-`hangcheck rehearse` names the scene in the environment. What a scene provokes is what can happen to
-a real rank: its data, its loss, its save, its signal; never a decision that the program itself
-makes for all ranks together. A program that lets its ranks agree therefore passes.
+`hangcheck rehearse` names the scene in the environment. A scene provokes what can happen to a real
+rank: in its data, loss, save or signals; never a decision that the program itself makes for all
+ranks together. So a program that lets its ranks agree passes.
 """
 
 from __future__ import annotations
@@ -36,21 +36,19 @@ from lightning_hangcheck.recorder.announcer import attempt, user_frame
 if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
-Foreign: TypeAlias = Any
-"""An object of a framework or of the program."""
+Foreign: TypeAlias = Any  # an object of a framework or of the program
 
 GLOO = "gloo/transport"
-"""In the text of all errors with which gloo ends a collective that ranks do not share."""
+"""In the text of all errors with which gloo ends a collective that not all ranks enter."""
 EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
-"""Over one DataLoader: later ones have one batch; a plain loop of hundreds ends on all alike."""
+"""Over one DataLoader: later passes have one batch; after the most, all ranks exit."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
 SLOW_SAVE_S = 4.0
-AT_CALL = 3
-"""The call of a kind at which a scene begins: by then the ranks have met in a step."""
+AT_CALL = 3  # the call of a kind at which a scene begins: by then the ranks have met in a step
 RAISED_WAIT_S, PARTED_WAIT_S = 3.0, 8.0
-"""A rank that raises waits for the others to do the same before its launcher ends them: not so long
-that those who wait for it look hung, longer where gloo has ended the wait of all."""
+"""A rank that raises waits for the others to raise too, before its launcher ends them. The wait is
+short enough that waiting ranks do not look hung, and longer if gloo has ended all ranks' waits."""
 LOSSES = (
     "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",
     "cross_entropy", "ctc_loss", "gaussian_nll_loss", "hinge_embedding_loss", "huber_loss",
@@ -62,7 +60,7 @@ CUDA_CALLS = (
     "set_device", "synchronize",
 )  # fmt: skip
 OF_WORKERS = {"prefetch_factor", "persistent_workers", "multiprocessing_context", "timeout"}
-"""Arguments of a DataLoader that it refuses, or that mean nothing, without any."""
+"""Arguments of a DataLoader that are refused or meaningless without workers."""
 NEEDS_GPUS = ("fsdp", "deepspeed", "modelparallel", "model_parallel", "bagua", "colossal")
 KEEPER = """
 n=0
@@ -93,15 +91,15 @@ NoteKind = Literal[
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rank is told; its notes go to ``folder``, and ``batches`` are most of a pass."""
+    """A rank's instructions; its notes go to ``folder``, and ``batches`` limits a pass."""
 
     scene: SceneName
     folder: str
     ranks: int
     batches: int
-    uneven: tuple[str, ...] = ()  # keys of loaders that may give ranks unequally many batches
+    uneven: tuple[str, ...] = ()  # keys of loaders that may give ranks different numbers of batches
     by_output: bool = False  # no loss function is known: outputs of modules are made non-finite
-    names_cuda: bool = False  # the program's source does: what it puts there stays on the CPU
+    names_cuda: bool = False  # the program's source names CUDA: what it puts there stays on the CPU
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -110,9 +108,9 @@ class Note(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: NoteKind
     rank: int
     text: str = ""
-    key: str = ""  # which loader; of what was raised, the program's line
-    shared: bool = False  # the loader gives every rank as many batches, by its sampler
-    mark: str = ""  # stands for the loader's data; empty where nothing tells
+    key: str = ""  # which loader; for an exception, the program's line
+    shared: bool = False  # the loader's sampler gives every rank as many batches
+    mark: str = ""  # identifies the loader's data; empty if unknown
 
 
 class Rehearsal:
@@ -130,7 +128,7 @@ class Rehearsal:
 
     @property
     def rank(self) -> int:
-        """Of this process; 0 before anybody has told."""
+        """This process's rank; 0 while unknown."""
         if has_joined():
             return int(sys.modules["torch.distributed"].get_rank())
         number = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
@@ -142,13 +140,13 @@ class Rehearsal:
         return self.rank == self.part.ranks - 1
 
     def plays(self, *scenes: str) -> bool:
-        """Whether one of these is on."""
+        """Whether one of these scenes is played."""
         return self.part.scene in scenes
 
     def provokes(self, scene: SceneName, what: str = "", rank: int = -1) -> bool:
-        """Whether the scene takes place here and now, which is noted then.
+        """Whether the scene takes place here and now; if so, note that.
 
-        It is one of the last rank (or rank 0), and begins at a call of some kind if one is named.
+        It happens to the last rank (or rank 0). With ``what`` it begins at a call of that kind.
         """
         if not self.plays(scene) or self.rank != rank % self.part.ranks:
             return False
@@ -161,12 +159,12 @@ class Rehearsal:
         return True
 
     def offers(self, kind: NoteKind, text: str = "") -> None:
-        """Note what a scene could make use of, where nothing is provoked."""
+        """Note what a scene could make use of, in the run that provokes nothing."""
         if self.plays("as-it-is"):
             self.note(kind, text)
 
     def note(self, kind: NoteKind, text: str = "", **more: Any) -> None:  # noqa: ANN401 - of a Note
-        """Write a note, each once a process."""
+        """Write a note, each once per process."""
         about = (kind, more.get("key", text))
         if about in self._noted:
             return
@@ -177,7 +175,7 @@ class Rehearsal:
             file.write(msgspec.json.encode(note) + b"\n")
 
     def mark_end(self) -> Path:
-        """Show the other ranks that this one is at its end; return the folder of all marks."""
+        """Show the other ranks that this rank is ending; return the folder of all marks."""
         folder = Path(self.part.folder)
         folder.joinpath(f"left-{self.rank}").touch()
         return folder
@@ -190,7 +188,7 @@ def has_joined() -> bool:
 
 
 def tell_exceptions(rehearsal: Rehearsal) -> None:
-    """Note the exception with which this rank ends."""
+    """Note the exception that ends this rank."""
     before = sys.excepthook
 
     def wait_for_others(limit_s: float) -> None:
@@ -212,11 +210,11 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
 
 
 def stay_connected(rehearsal: Rehearsal) -> None:
-    """Keep the connections of a rank that leaves open, as long as others may wait for it.
+    """Keep a leaving rank's connections open, as long as others may wait for it.
 
-    gloo fails at once where a peer's connection is closed; with NCCL the others would wait. So a
-    process that does nothing else holds them until all ranks, or their launcher, have left. Not so
-    where the rank fails: that is a crash with NCCL, too.
+    gloo fails at once if a peer's connection is closed; with NCCL the others would wait. So an idle
+    process holds the connections until all ranks, or their launcher, have left. Not if the rank
+    fails: that is a crash with NCCL, too.
     """
     if rehearsal.has_failed or rehearsal.keeper is not None or not has_joined():
         return
@@ -226,7 +224,7 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     folder = rehearsal.mark_end()
     sockets = []
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
-        with suppress(OSError):  # the descriptor with which they were listed
+        with suppress(OSError):  # the descriptor that listed them
             sockets += [descriptor] if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else []
     rehearsal.keeper = subprocess.Popen(
         ["sh", "-c", KEEPER, "sh", str(os.getppid()), str(folder), str(rehearsal.part.ranks)],
@@ -262,7 +260,6 @@ def make_trainer(rehearsal: Rehearsal, call: Call) -> None:
 
 
 def _on_cpus(rehearsal: Rehearsal, named: Mapping[str, Foreign]) -> dict[str, Foreign]:
-    """What replaces the hardware that Lightning's Trainer or Fabric is asked for."""
     changed = {"accelerator": "cpu", "devices": rehearsal.part.ranks, "num_nodes": 1}
     strategy = named.get("strategy", "auto")
     name = (strategy if isinstance(strategy, str) else type(strategy).__name__).lower()
@@ -346,13 +343,13 @@ def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
 
 
 def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Have tensors that shall be on a GPU stay on the CPU; ``module`` is torch, whole by now."""
+    """Keep tensors meant for a GPU on the CPU; ``module`` is torch, fully imported by now."""
     if not rehearsal.part.names_cuda:
         return
     from torch.overrides import TorchFunctionMode
 
     def on_cpu(value: Foreign) -> Foreign:
-        """A number is a GPU's, too."""
+        """Replace a GPU by the CPU; a plain number is a GPU, too."""
         is_device = isinstance(value, (str, module.device)) and str(value).startswith("cuda")
         return "cpu" if is_device or type(value) is int else value
 
@@ -385,7 +382,7 @@ def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
 
 
 class Few:
-    """A sampler of batches or samples that ends early, with what the scene does to the last."""
+    """A sampler of batches or samples that ends early; a scene may make its last batch smaller."""
 
     def __init__(self, sampler: Foreign, limit: int, *, smaller: bool) -> None:
         self.sampler, self._limit, self._smaller = sampler, limit, smaller
@@ -401,12 +398,12 @@ class Few:
 
 
 def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Give each pass over a DataLoader few batches; let the loaders that may be uneven be so."""
+    """Give each pass over a DataLoader few batches; in a scene, fewer to the last rank."""
     part, loader = rehearsal.part, module.DataLoader
     whole = loader._index_sampler.fget  # noqa: SLF001 - all indices come from there
 
     def most_batches(instance: Foreign, sampler: Foreign) -> int:
-        """Of this pass: all ranks get equally many, but for the odd one's share of a scene."""
+        """Return the limit of this pass: equal on all ranks, except for the odd one in a scene."""
         key = _key(instance.dataset, instance.sampler)
         limit = part.batches if rehearsal.passes[key] <= FULL_PASSES else 1
         if not (rehearsal.is_odd_one and key in part.uneven):
@@ -427,7 +424,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     def few(instance: Foreign) -> Foreign:
         sampler = whole(instance)
         shorter = attempt("shortening a DataLoader", cut_short, instance, sampler)
-        return sampler if shorter is None else shorter  # one of no batches is false
+        return sampler if shorter is None else shorter  # a sampler without batches is falsy
 
     def length(call: Call) -> int:
         return min(int(call.go()), most_batches(call.instance, whole(call.instance)))
@@ -453,13 +450,13 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         return batch
 
     def note_stream(iterator: Foreign, batch: Foreign) -> None:
-        """Note it once the rank is done: whether it ends at all is known only by reading on."""
+        """Note a stream once the rank is done: only reading on shows whether it ends."""
         dataset, sampler = iterator._dataset, iterator._index_sampler  # noqa: SLF001 - it keeps no loader
         sampler = sampler.sampler if isinstance(sampler, Few) else sampler
         key = _key(dataset, getattr(sampler, "sampler", sampler))
         mark, shared = _print_of(batch), bool(_makes_even(dataset, ()))
 
-        def note() -> None:  # one without end gives no rank fewer samples
+        def note() -> None:  # a stream without end gives no rank fewer samples
             until, read = time.monotonic() + STREAM_READ_S, enumerate(iter(dataset))
             if all(at < STREAM_SAMPLES and time.monotonic() < until for at, _ in read):
                 rehearsal.note("loader", key=key, shared=shared, mark=mark)
@@ -468,7 +465,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
 
     def with_workers(call: Call) -> Foreign:
         named = attempt("a look at a DataLoader", call.bound)
-        if named is None:  # the loader says what is wrong with them
+        if named is None:  # invalid arguments: the loader reports them
             return call.go()
         rehearsal.note("workers", str(named.get("num_workers", 0)))
         if rehearsal.plays("no-workers", "one-worker"):
@@ -487,7 +484,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
 
 
 def _key(dataset: Foreign, sampler: Foreign) -> str:
-    """Names a loader alike in every scene: what it reads, how much of it, in which order."""
+    """Name a loader alike in every scene: what it reads, how much of it, in which order."""
     size = "-"
     with suppress(TypeError, NotImplementedError):
         size = str(len(dataset))
@@ -495,12 +492,11 @@ def _key(dataset: Foreign, sampler: Foreign) -> str:
 
 
 def _is_stream(loader: Foreign) -> bool:
-    """Whether a DataLoader, or its iterator, reads a dataset that has no items by number."""
+    """Whether a DataLoader, or its iterator, reads a dataset without items by number."""
     return bool(loader._dataset_kind == 1)  # noqa: SLF001 - torch's own test
 
 
 def _samplers(loader: Foreign) -> list[Foreign]:
-    """The sampler and the batch sampler with all that they wrap."""
     found: list[Foreign] = []
     todo = [getattr(loader, "batch_sampler", None), getattr(loader, "sampler", None)]
     while todo and len(found) < 8:
@@ -514,7 +510,7 @@ def _samplers(loader: Foreign) -> list[Foreign]:
 
 
 def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
-    """Whether something gives all ranks equally many samples; None where nothing tells."""
+    """Whether something gives all ranks equally many samples; None if unknown."""
     for sampler in (dataset, *samplers):
         name = type(sampler).__name__
         if name in ("BatchSamplerShard", "IterableDatasetShard"):  # of accelerate
@@ -527,7 +523,7 @@ def _makes_even(dataset: Foreign, samplers: Sequence[Foreign]) -> bool | None:
 
 
 def _mark_of_data(loader: Foreign) -> str:
-    """What stands for the data of this rank; only its size where an item is never the same."""
+    """Return a mark of this rank's data; only the size counts if an item differs each time."""
     torch = sys.modules["torch"]
     indices = [
         repr(list(sampler.indices))[:2000]
@@ -553,11 +549,11 @@ def _print_of(data: Foreign, depth: int = 0) -> str:
 
 
 def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Have one rank meet a batch of which no sample is usable, where the program makes do."""
+    """Give one rank a batch without usable samples, if the program can collate such a batch."""
     nothing = object()
 
     def of_nothing(collate: Callable[[Foreign], Foreign], data: Sequence[Foreign]) -> Foreign:
-        """What a collate function makes of samples that could not be read, mostly None."""
+        """Collate samples that could not be read, mostly None."""
         for samples in ([None] * len(data), []):
             with suppress(Exception):
                 return collate(samples)
@@ -587,14 +583,14 @@ def instrument_fetching(rehearsal: Rehearsal, module: ModuleType) -> None:
 
 
 def instrument_losses(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Make losses of one rank non-finite, or such that this rank alone wants to stop."""
+    """Make losses of one rank non-finite, or such that only this rank wants to stop."""
     spoils = rehearsal.plays("as-it-is", "non-finite-loss", "early-stop")
     for name in LOSSES if spoils and not rehearsal.part.by_output else ():
         replace(module, name, lambda call: _played(rehearsal, call.go(), "loss"))
 
 
 def instrument_modules(rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Do the same to outputs of modules, where the program has a loss of its own making."""
+    """Do the same to outputs of modules, if the program computes its own loss."""
 
     def after(_module: Foreign, _given: Foreign, output: Foreign) -> Foreign:
         if not getattr(output, "is_floating_point", bool)():
@@ -614,21 +610,21 @@ def _played(rehearsal: Rehearsal, result: Foreign, kind: NoteKind) -> Foreign:
             return result * float("nan")
     if rehearsal.provokes("early-stop"):
         rehearsal.calls["train" if trains else "eval"] += 1
-        if not trains:  # as if it got worse with each evaluation
+        if not trains:  # as if the loss got worse with each evaluation
             return result * 10.0 * rehearsal.calls["eval"]
-        # as if it had learnt all there is
+        # as if the model had learnt everything
         return result * 1e-9 if rehearsal.calls["train"] >= AT_CALL else result
     return result
 
 
 def stop(rehearsal: Rehearsal, call: Call) -> Foreign:
-    """Let Lightning's EarlyStopping of one rank want to stop: it asks the others."""
+    """Make one rank's EarlyStopping of Lightning want to stop: it asks the others."""
     result = call.go()
     return (True, "rehearsed") if rehearsal.provokes("early-stop") else result
 
 
 def save(rehearsal: Rehearsal, call: Call) -> Foreign:
-    """Let saves of rank 0 fail or take long: of torch, or of safetensors."""
+    """Let saves of rank 0, by torch or safetensors, fail or take long."""
     first = next(iter(call.arguments), None)
     what = call.named.get("obj", call.named.get("tensors")) if first is None else first
     if isinstance(what, Mapping) or hasattr(type(what), "state_dict"):
@@ -645,7 +641,7 @@ def instrument_steps(rehearsal: Rehearsal, module: ModuleType) -> None:
     """Send one rank SIGTERM after a step."""
 
     def who_answers() -> str:
-        """``program``, ``Lightning``, or empty where SIGTERM just ends the process."""
+        """Return ``program``, ``Lightning``, or empty if SIGTERM just ends the process."""
         handler = signal.getsignal(signal.SIGTERM)
         if not callable(handler):
             return ""
@@ -689,11 +685,11 @@ CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
     ("LIGHTNING.callbacks.model_checkpoint", "ModelCheckpoint.__init__", make_checkpoints),
     ("LIGHTNING.callbacks.early_stopping", "EarlyStopping._evaluate_stopping_criteria", stop),
 )
-"""Functions whose place one of ours takes."""
+"""Functions that ours replace."""
 
 
 def begin() -> None:
-    """Take part in the rehearsal that the environment names; nothing of ours raises."""
+    """Take part in the rehearsal that the environment names; our own code raises nothing."""
     try:
         rehearsal = Rehearsal(msgspec.json.decode(os.environ[REHEARSAL], type=Part))
     except (KeyError, msgspec.MsgspecError) as error:

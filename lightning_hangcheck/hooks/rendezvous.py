@@ -1,9 +1,9 @@
-"""A named rendezvous of ranks, before or beside any process group, with a time limit.
+"""A named rendezvous of ranks, before or without any process group, with a time limit.
 
-Ranks leave word at a place that all see: a folder in shared memory on one node, else a store that
-torch serves already, else a folder of the run. The first rank collects the others and decides, or
-a rank that gives up does. Under the one key of a decision only the first word counts, so every rank
-goes on, or every rank raises the same error. Nothing here loads torch before the script did.
+Ranks leave messages at a place that all see: on one node a folder in shared memory, else a store
+that torch serves already, else a folder of the run. The first rank collects the others and decides,
+or a rank that gives up does. Each decision has one key, and only its first value counts. So every
+rank continues, or every rank raises the same error. Nothing here loads torch before the script did.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ if TYPE_CHECKING:
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
 GRACE = LOOK_LIMIT + 2.0
-"""Seconds that the others wait longer: who looks for stacks decides only then."""
+"""Seconds that the others wait longer: a rank that looks for stacks decides only afterwards."""
 STACK_READERS = ("judge.alike", "look.stacks", "observe.discovery")
-"""Modules that only who looks for missing ranks needs; each takes its time to load."""
-MOST_RANKS, MOST_FRAMES = 8, 16  # that are shown of missing ranks
-LONGEST_NAME = 100  # of a file; Linux allows 255 bytes, quoting and number included
+"""Modules that only a rank that looks for missing ranks needs; each is slow to load."""
+MOST_RANKS, MOST_FRAMES = 8, 16  # shown for missing ranks
+LONGEST_NAME = 100  # characters; Linux allows 255 bytes per file name, quoting and number included
 _times_met: Counter[str] = Counter()
-"""How often each name was met in this process: ranks walk the same guards in the same order."""
+"""How often each name was met in this process: all ranks pass the guards in the same order."""
 _of_starts: dict[tuple[int, str], Start] = {}
-"""By the process and the place: one agreement holds as long as this process lives."""
+"""By process and place: an agreed start holds as long as this process lives."""
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that meet at one place; ``index`` is that of this process, and 0 goes first.
+    """The ranks that meet at one place; ``index`` is this process's, and index 0 goes first.
 
     Until all exist (``peers_exist``), as under Lightning's own launchers before ``fit``, the first
-    must not wait. ``start`` where the place may hold words of another start of the job.
+    must not wait. ``start`` is set if the place may hold messages of another start of the job.
     """
 
     place: DecidingPlace
@@ -76,7 +76,7 @@ class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessGroup(NamedTuple):
-    """A process group of several ranks, and its store, where this torch shows it."""
+    """A process group of several ranks, and its store, if this torch version shows it."""
 
     rank: int
     size: int
@@ -84,9 +84,9 @@ class ProcessGroup(NamedTuple):
 
 
 def default_process_group() -> ProcessGroup | None:
-    """Return the default group's facts; None before `init_process_group`, and for a group of one.
+    """Return the default group's facts; None before `init_process_group`, or if its size is 1.
 
-    No collective is called: one that timed out would leave the user's group unusable.
+    No collective is called: a timeout would leave the user's group unusable.
     """
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
@@ -100,12 +100,12 @@ def default_process_group() -> ProcessGroup | None:
 
 
 def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
-    """Find whom this process meets, and where: anew at each guard.
+    """Find whom this process meets, and where, anew at each guard.
 
-    It follows from how this process was launched, and from torch's default process group where the
-    launcher told nothing, or not that all ranks exist: Lightning starts them in ``fit``,
-    ``ddp_spawn`` and torch.multiprocessing from one process. None where there is nobody to meet, or
-    this process cannot know which rank it is; `MeetingFailed` where nodes share no place.
+    This follows from how the process was launched. torch's default process group is used if the
+    launcher named no ranks, or does not guarantee that all exist: Lightning starts them in ``fit``,
+    ``ddp_spawn`` and torch.multiprocessing from one process. None if there is nobody to meet, or
+    this process's rank is unknown; `MeetingFailed` if nodes share no place.
     """
     if recorder.settings.disable:
         return None
@@ -132,7 +132,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
         return None
     session = recorder.session
     if session is None and SESSION_VARIABLE in os.environ:
-        # a rank of ddp_spawn records only once Lightning tells its rank, but can meet before
+        # a rank of ddp_spawn records only once Lightning sets its rank, but can meet before
         try:
             session = read_session(Path(os.environ[SESSION_VARIABLE]))
         except UnreadableRun as error:
@@ -146,7 +146,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     if store is not None and (of_group is not None or (over_nodes and not agent)):
         place = StorePlace(store, "hangcheck", "the process group's store")
     elif over_nodes:
-        # the store of torchrun's agent, and a shared folder, may outlive one start of the job
+        # the store of torchrun's agent, or a shared folder, may outlive one start of the job
         key = key_of_nodes(os.environ, identity)
         where = f"{address}:{port}" if agent else recorder.settings.run_dir
         known = (os.getpid(), f"{where} {key}")
@@ -182,9 +182,9 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a rendezvous, for all ranks: the first rank says it, or one that gave up.
+    """The result of a rendezvous, for all ranks: set by the first rank, or one that gave up.
 
-    An empty ``failure`` is none; ``payloads`` is what each rank brought, by its index.
+    An empty ``failure`` means success; ``payloads`` is what each rank brought, by its index.
     """
 
     failure: str = ""
@@ -193,7 +193,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     payloads: dict[int, bytes] = {}
 
     def unwrap(self) -> dict[int, bytes]:
-        """Return the payloads."""
+        """Return the payloads, or raise `MeetingFailed`."""
         if self.failure:
             raise MeetingFailed(self.failure, self.remedy, self.details)
         return self.payloads
@@ -209,10 +209,10 @@ class RendezvousPoint:
 
     @classmethod
     def next(cls, peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-        """Open the next rendezvous of this name; at the first over nodes, meet as one start.
+        """Open the next rendezvous of this name; the first across nodes agrees on the start's name.
 
-        There each other rank answers the first by the start's name and a word of its own, and
-        believes only a decision that has this word: an earlier start cannot know it.
+        In that first rendezvous the other ranks answer the start's name with random tokens. Each
+        accepts only a decision that contains its token: an earlier start cannot know it.
         """
         start, own = peers.start, os.urandom(8).hex()
         if start is not None and not start.name:
@@ -224,7 +224,7 @@ class RendezvousPoint:
             else:
                 outcome = first._follow(start, own.encode())
             if outcome.failure:
-                start.name = ""  # at the next guard once more
+                start.name = ""  # try again at the next guard
             outcome.unwrap()
         plain = quote(str(name), safe=" ")[:LONGEST_NAME]
         _times_met[plain] += 1
@@ -232,7 +232,6 @@ class RendezvousPoint:
         return cls(peers, name, f"{below}{peers.noun} {plain} {_times_met[plain]}", time_limit)
 
     def _go_to(self, start: Start, name: str) -> None:
-        """Meet below a name of the start."""
         start.name, self._key, self._decision = name, f"{name}/start", f"{name}/start/decision"
 
     def _follow(self, start: Start, own: bytes) -> Outcome:
@@ -253,7 +252,7 @@ class RendezvousPoint:
         return f"{self._key}/arrived-{index}"
 
     def arrive(self, payload: bytes) -> None:
-        """Leave word that this rank has come, and what it brought."""
+        """Record that this rank has come, and what it brought."""
         self.peers.place.post(self._arrival_of(self.peers.index), b"+" + payload)
 
     def _has_come(self, index: int) -> bool:
@@ -263,11 +262,11 @@ class RendezvousPoint:
         return f"{self.peers.noun}{'s' if len(indices) > 1 else ''} {format_ranks(indices)}"
 
     def _missing(self) -> list[int]:
-        """Indices that have not come; the first, where all have: it has not gone on."""
+        """Return indices that have not come; index 0 if all have: it has not continued."""
         return [rank for rank in range(self.peers.size or 1) if not self._has_come(rank)] or [0]
 
     def _explain(self, indices: Sequence[int], did: str = "") -> Outcome:
-        """Say which ranks were waited for in vain, and where they stand, as far as it is seen."""
+        """Say which ranks did not come, and where they are, as far as that is visible."""
         peers, noun = self.peers, self.peers.noun
         of = f" of {peers.size}" if peers.size and not did else ""
         are = "it is" if did else "they are"
@@ -281,7 +280,7 @@ class RendezvousPoint:
         )
 
     def collect(self, payload: bytes) -> Outcome:
-        """As the first rank, wait for each other in turn, however many ranks there are."""
+        """As the first rank, wait for each other rank in turn, however many there are."""
         payloads, peers = {0: payload}, self.peers
         if not peers.peers_exist:
             return Outcome(payloads=payloads)
@@ -294,7 +293,7 @@ class RendezvousPoint:
                 if value is not None:
                     payloads[index] = value[1:]
                     continue
-                given_up = peers.place.look(self._decision)  # by a rank that came long before
+                given_up = peers.place.look(self._decision)  # by a rank that came much earlier
                 if given_up is not None:
                     return msgpack_decoder(Outcome).decode(given_up)
                 if left <= 0:
@@ -303,9 +302,9 @@ class RendezvousPoint:
         return Outcome(payloads=payloads)
 
     def decide(self, outcome: Outcome) -> Outcome:
-        """Say what became of the rendezvous; return what stands, if another rank was first.
+        """Publish the outcome; return the earlier outcome, if another rank was first.
 
-        A place that cannot be written is no error where the others don't exist yet.
+        A place that cannot be written is no error if the others don't exist yet.
         """
         word, peers = msgspec.msgpack.encode(outcome), self.peers
         try:
@@ -317,23 +316,23 @@ class RendezvousPoint:
             return outcome
 
     def await_outcome(self, did: str = "") -> Outcome:
-        """Wait for the outcome, as any rank but the first; if it is late, say why.
+        """As any rank but the first, wait for the outcome; if it is late, say why.
 
         Args:
-            did: What the first rank did not do; by default, that not all came, for which it has
-                the time limit itself, so that the others wait longer.
+            did: What the first rank failed to do. By default not all ranks came; the first rank
+                waits the time limit for that, so the others wait longer.
         """
         awaited = [0] if did else None
         value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), awaited)
         if value is None and any(map(self._has_come, range(1, self.peers.index))):
-            # another rank looks where the first one stands; one look is enough
+            # another rank inspects the first one; one look is enough
             value = self._wait(self._decision, GRACE, awaited)
         if value is None:
             return self.decide(self._explain(awaited or self._missing(), did))
         return msgpack_decoder(Outcome).decode(value)
 
     def _wait(self, key: str, seconds: float, awaited: Sequence[int] | None = None) -> bytes | None:
-        """Wait for a key; where that takes long, the first two ranks say once for whom."""
+        """Wait for a key; in a long wait, ranks 0 and 1 say once for whom they wait."""
         deadline = time.monotonic() + seconds
         while True:
             until = min(deadline, self._notice_at or deadline)
@@ -341,7 +340,7 @@ class RendezvousPoint:
             now, noun, index = time.monotonic(), self.peers.noun, self.peers.index
             if value is None and self._notice_at is not None and now >= self._notice_at:
                 self._notice_at = None
-                # what reads stacks is loaded while there is time: who gives up must do so at once
+                # load stack readers while there is time: a rank that gives up must act at once
                 for module in STACK_READERS:
                     import_module(f"lightning_hangcheck.{module}")
                 if index < 2:
@@ -355,10 +354,10 @@ class RendezvousPoint:
 def join_rendezvous(
     name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
 ) -> dict[int, bytes]:
-    """Wait until all ranks have come to the point of this name; return what each brought, by rank.
+    """Wait until all ranks have reached the point of this name; return each rank's payload.
 
     Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
-    and the others read what it left. Without anybody to meet, only this rank's own, as rank 0.
+    and the others read what it left. Without peers, return this process's own payload, as rank 0.
     """
     peers = peers or find_peer_group(current())
     if peers is None:
@@ -373,10 +372,9 @@ def join_rendezvous(
 def look_for_missing(
     session: Session | None, indices: Sequence[int], *, local: bool
 ) -> dict[int, str]:
-    """Look for ranks on this node: process and stack of each, or why there is none; some 4 s.
+    """Look for ranks on this node: process and stack of each, or why it is missing; about 4 s.
 
-    py-spy is asked from the rank that waits; where the kernel lets only the sidecar read (Yama),
-    its verdict has the stack.
+    The waiting rank starts py-spy; if only the sidecar may read (Yama), its verdict has the stack.
     """
     shown = indices[:MOST_RANKS]
     if session is None:
@@ -396,7 +394,7 @@ def look_for_missing(
         rank.local_rank if local else rank.rank: (rank.pid, None)
         for rank in find_ranks(tree.take(time.monotonic_ns()), beats)
     }
-    # a page outlives its process: where a rank was started again, the process that lives counts
+    # a page outlives its process: if a rank was restarted, the live process counts
     for pid, beat in sorted(beats.items(), key=lambda item: has_ended(item[0]), reverse=True):
         processes[beat.local_rank if local else beat.rank] = pid, beat
 

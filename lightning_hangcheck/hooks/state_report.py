@@ -1,7 +1,7 @@
-"""What a rank says of its surroundings: when asked (`report_state`), and once at its start.
+"""Reports a rank's environment: on request (`report_state`), and once at its start.
 
-Nothing is imported and no device is woken for it: what torch tells is told once the script has
-imported torch, and the driver is asked by a process of its own, with a limit.
+Nothing is imported and no device is woken. Facts of torch come once the script has imported torch.
+The driver is asked by a separate process, with a time limit.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from lightning_hangcheck.text.shown import bytes_in_words, published_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DRIVER_LIMIT_S = 2.0  # the driver takes 0.1 s, a second where it has to wake 8 GPUs first
+DRIVER_LIMIT_S = 2.0  # the driver takes 0.1 s, or 1 s if it has to wake 8 GPUs first
 EXPECTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
-"""Variables whose absence says as much as a value."""
+"""Variables that are also reported if they are not set."""
 BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 _reported: dict[str, str] = {}
 
 
 def report_state(label: str = "") -> None:
-    """Say what decides how this rank behaves: versions, CUDA, backends, process group, environment.
+    """Report what decides how this rank behaves: versions, CUDA, backends, group, environment.
 
-    One line on the console of every rank that speaks, beginning with the ``label``, and in its
-    journal. The first call leaves what training reads of the environment in the journal alone
-    (secrets are hidden); a later one says what has changed since, of all that. Never raises; takes
-    milliseconds, and at most two seconds where a driver does not answer.
+    Prints one line, which begins with ``label``, on the console of each rank that prints, and in
+    the journal. The first call also writes the environment that training reads to the journal
+    (secrets hidden); later calls report what has changed since. Never raises; takes milliseconds,
+    at most 2 s if a driver does not answer.
     """
     recorder = current()
     if recorder.settings.disable:
         return
     shown = redact_values(published_environment(os.environ))
-    # what only our own processes set is left out; options are the user's, who may have set them
+    # variables that only our processes set are left out; options are the user's
     ours = {name for name in shown if name.startswith(PREFIX) and name not in VARIABLES}
     now = {name: f"{name}={value}" for name, value in shown.items() if name not in ours}
     known = [name for name in _reported if name not in SUBJECTS]
@@ -56,9 +56,9 @@ def report_state(label: str = "") -> None:
 
 @cache
 def tell_start() -> None:
-    """Leave in the journal what this rank stands in, once; for the sidecar to compare the ranks.
+    """Write this rank's state to the journal once, so that the sidecar can compare ranks.
 
-    Where it is about to work, with torch imported. About a millisecond; no device is asked.
+    Called when work begins, with torch imported. About a millisecond; no device is asked.
     """
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":
@@ -68,21 +68,21 @@ def tell_start() -> None:
 
 
 def _asked(*, touching: bool) -> dict[str, str]:
-    """Without ``touching`` what can be told in passing: no device is counted, no driver asked."""
+    """Return the answers; without ``touching`` no device is counted and no driver asked."""
     answers = {}
     for subject, ask in SUBJECTS.items():
         try:
             if touching or ask is not _gpus:
                 answers[subject] = ask(touching)
-        except Exception as error:  # noqa: BLE001 - a torch of another version may refuse in any way
+        except Exception as error:  # noqa: BLE001 - another torch version may refuse in any way
             answers[subject] = f"unknown ({error!r})"
     return answers
 
 
 def _cuda(asks: bool) -> str:
-    """What torch has of CUDA; asking more of one that is not initialized would make a context.
+    """Return CUDA's state; asking more before it is initialized would make a context.
 
-    Counting devices is slow, and would spoil a fork.
+    Counting devices is slow, and would break a later fork.
     """
     torch = sys.modules.get("torch")
     if torch is None:

@@ -1,7 +1,7 @@
-"""A WandbLogger that cannot leave the other ranks waiting, nor the job at its end.
+"""A WandbLogger that cannot block the other ranks, nor the job at its end.
 
-Rank 0 creates the run within a limit, all others learn how that went. wandb is asked to give up by
-itself before the guard does; what it leaves behind is its own.
+Rank 0 creates the run within a time limit, and all others learn the result. wandb gets a shorter
+limit than the guard, so that it ends by itself; the files that wandb leaves are its own.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Result = TypeVar("Result")
 WAITING = "a line about wandb"
 SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on wandb 0.31: 0.3 s
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
-GIVES_UP_EARLIER = 2.0  # seconds that wandb gets less than we wait: it ends in order
+GIVES_UP_EARLIER = 2.0  # seconds by which wandb gives up before us, so that it ends in order
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
 RUN_ID_LETTERS = string.ascii_lowercase + string.digits
 
@@ -58,25 +58,24 @@ def guarded_wandb_logger(
     on_failure: LoggerFailure | None = None,
     **named: object,
 ) -> WandbLogger:
-    """Make a WandbLogger on rank 0, with its run, and one that follows it on every other rank.
+    """Make a WandbLogger with its run on rank 0, and one that follows it on every other rank.
 
-    All ranks meet before, within the limit, and learn within it how that went ("wandb run").
-    Under ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once
-    and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run is bounded too,
-    and raises nothing for being late. Where an option is not given, its setting counts.
+    All ranks meet first, and learn the result, both within the limit ("wandb run"). Under
+    ``python train.py`` with ``Trainer(devices=2)`` the first process makes the logger at once,
+    and the ranks that Lightning starts in ``fit`` learn of it. Finishing the run has a time limit
+    too, and a late finish raises nothing. If an option is not given, its setting counts.
 
     Args:
-        *arguments: WandbLogger's own, as ``named``.
-        init_timeout: Seconds that creating the run may take, and that ranks wait for each other; 60
-            by default.
+        *arguments: Arguments of WandbLogger, as are ``named``.
+        init_timeout: Seconds for creating the run, and for waiting for other ranks; 60 by default.
         finish_timeout: Seconds for finishing the run, upload included; 30 by default.
-        on_failure: ``raise`` the same `MeetingFailed` on every rank, as by default, go on with a
+        on_failure: ``raise`` the same `MeetingFailed` on every rank (default), or continue with a
             run that stays ``offline``, or with ``none``: a logger that drops what it is given.
-        **named: WandbLogger's own.
+        **named: Arguments of WandbLogger.
 
     Returns:
-        A WandbLogger of the Lightning package that is imported (``lightning`` if both are). On
-        all ranks it has rank 0's name, version and save_dir.
+        A WandbLogger of the imported Lightning package (``lightning`` if both are). On all ranks it
+            has rank 0's name, version and save_dir.
     """
     check_limit("init_timeout", init_timeout)
     check_limit("finish_timeout", finish_timeout)
@@ -96,7 +95,6 @@ def guarded_wandb_logger(
     on_failure = on_failure or settings.logger_on_failure
 
     def go_on(error: MeetingFailed) -> None:
-        """Say once what training goes on with, unless it is to end."""
         if on_failure == "raise":
             raise error
         instead = "with wandb offline" if on_failure == "offline" else "without wandb"
@@ -106,7 +104,7 @@ def guarded_wandb_logger(
     all_came, decided, logger = True, {}, None
     try:
         join_rendezvous("wandb run", init_limit, peers=peers)
-    except MeetingFailed as error:  # the run is made without them, if at all
+    except MeetingFailed as error:  # the run is made without the missing ranks, if at all
         go_on(error)
         all_came = False
     patience = init_limit + (0.0 if on_failure == "raise" else SUBSTITUTE_LIMIT) + GRACE
@@ -149,12 +147,11 @@ def guarded_wandb_logger(
 def _create(
     kind: type[Any], given: dict[str, Any], limit_s: float, finish_limit_s: float
 ) -> WandbLogger:
-    """Make rank 0's logger and its run in time, and have the run finish in time."""
+    """Make rank 0's logger and its run in time, and limit the time to finish it."""
 
     def work() -> WandbLogger:
-        """Blocks as long as wandb does."""
-        # wandb 0.31 waits at exit, 20 to 40 s, for reports about its own errors to be sent to a
-        # server that does not answer; who sets the variable gets what it says
+        # wandb 0.31 waits 20 to 40 s at exit to send reports about its own errors to a server that
+        # does not answer; a value that the user sets is kept
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
         import wandb
 
@@ -165,7 +162,7 @@ def _create(
             if name in wandb.Settings.model_fields and f"WANDB_{name.upper()}" not in os.environ
         }
         made: WandbLogger = kind(**{"settings": wandb.Settings(**unsaid), **given})
-        _ = made.experiment  # the run is created when it is first asked for
+        _ = made.experiment  # the run is created on first access
         return made
 
     started = time.monotonic()
@@ -188,7 +185,7 @@ def _create(
 
 
 def bounded(limit: float, work: Callable[[], Result]) -> Result:
-    """Do it within a limit; where there is no further thread, wandb's own limits hold alone."""
+    """Do the work within a limit; if no thread can start, only wandb's own limits hold."""
     try:
         return within(limit, work)
     except NoAnswer as error:
@@ -199,9 +196,9 @@ def bounded(limit: float, work: Callable[[], Result]) -> Result:
 
 
 def _forget_service() -> None:
-    """Close wandb's connection to its service, so that a next run gets a fresh one.
+    """Close wandb's connection to its service, so that the next run gets a fresh one.
 
-    A run that was there before ours is left alone. However it ends, the service is forgotten.
+    A run that existed before ours is left alone. Even if closing fails, wandb forgets the service.
     """
     import wandb
 
@@ -211,7 +208,7 @@ def _forget_service() -> None:
 
 
 def _bound_finish(run: Run, limit: float) -> None:
-    """Replace ``run.finish`` by one that returns in time, and raises nothing for being late."""
+    """Replace ``run.finish`` by a function that returns in time and does not raise if late."""
     pid, plain = os.getpid(), run.finish
     folder = Path(run.dir).parent.absolute()
     destination = "offline" if run.offline else f"server {run.settings.base_url}"
@@ -219,11 +216,9 @@ def _bound_finish(run: Run, limit: float) -> None:
     is_over = False
 
     def shown() -> Section:
-        """Tell the sidecar that this wait is going to end."""
         return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=limit)
 
     def finish(exit_code: int | None = None) -> None:
-        """Finish the run as wandb does, but return in time."""
         nonlocal is_over
         if os.getpid() != pid or is_over:
             plain(exit_code)
@@ -238,7 +233,7 @@ def _bound_finish(run: Run, limit: float) -> None:
                 f"wandb did not finish its run within {limit:g} s and is not waited for any "
                 f"longer; the data is in {folder}; upload it later: wandb sync {folder}",
             )
-            attempt("closing wandb", _forget_service)  # so that the next run gets one that lives
+            attempt("closing wandb", _forget_service)  # so that the next run gets a working service
 
     def at_exit() -> None:
         """Runs before wandb's own hook, which was registered earlier and waits."""

@@ -1,5 +1,4 @@
-"""How processes of our own start: with nothing foreign in reach, and no secret handed on.
+"""Starts our own Python processes in a clean environment: no foreign code, no secrets.
 
-`command` says what is started and what of the environment is handed on; `entry` is the file that a
-Python of our own begins with.
+`command` builds the command and its environment; `entry` is the file that the process runs first.
 """

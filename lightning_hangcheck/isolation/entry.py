@@ -1,7 +1,7 @@
-"""The first file of a Python of our own: runs a module of this package, see `command`.
+"""The first file of our own Python process: runs a module of this package, see `command`.
 
-Its path of modules is what is installed for the interpreter. The folder of this file, which comes
-with its start, is taken away before anything is imported.
+Its module path is what is installed for the interpreter. This file's folder, which Python adds at
+the start, is removed before anything is imported.
 """
 
 import sys
@@ -17,7 +17,7 @@ from pathlib import Path
 
 
 class Dependencies:
-    """Finds modules of these names, and no others, in the folder that is named for each."""
+    """Finds only modules of these names, each in the folder given for it."""
 
     def __init__(self, folders: dict[str, str]) -> None:
         self._folders = folders
@@ -25,13 +25,13 @@ class Dependencies:
     def find_spec(
         self, name: str, path: object = None, target: object = None
     ) -> "ModuleSpec | None":
-        """Answer an import as `importlib.abc.MetaPathFinder` says."""
+        """Answer an import, as `importlib.abc.MetaPathFinder` does."""
         folder = self._folders.get(name)
         return None if folder is None else PathFinder.find_spec(name, [folder])
 
 
 def load_package(folder: Path) -> None:
-    """Import the package that lies there, whatever the path of modules offers under its name."""
+    """Import the package in this folder, whatever the module path offers under its name."""
     spec = spec_from_file_location(
         folder.name, folder / "__init__.py", submodule_search_locations=[str(folder)]
     )

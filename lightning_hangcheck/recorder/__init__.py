@@ -1,1 +1,1 @@
-"""In the training process: says what the rank does, where a sidecar reads it. Never in the way."""
+"""Runs in the training process: shows a sidecar what the rank does; never blocks training."""

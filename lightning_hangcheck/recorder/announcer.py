@@ -1,7 +1,7 @@
-"""What a recording process says is one clean line: no newlines, no secrets, bounded.
+"""Makes what a recording process prints one clean line: no newlines, no secrets, bounded length.
 
-So are its last words: what was raised, what that came from, and where in the user's own code. On
-the console a line is one write(2) to stderr, from every rank that should speak.
+So are its last words: the exception, its cause, and where in the user's code it was raised. A
+console line is one write(2) to stderr, from every rank that should print.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
-# redaction looks at this much of a message: enough for what is shown, whatever its length
+# characters of a message that are redacted: enough for what is shown, whatever its length
 _LOOKED_AT = 4000
-_LONGEST_SHAPE = 64  # so many characters are enough to know any secret by its shape
+_LONGEST_SHAPE = 64  # this many characters identify any secret by its shape
 _LOOKED_THROUGH = 100_000
 _HANDED_ON = re.compile(
     r"Caught \w+ (?P<where>in [^\n]{1,80})\.\nOriginal Traceback[^\n]*\n(?P<calls>.*)", re.DOTALL
@@ -45,13 +45,13 @@ _UNFINISHED_WORD = re.compile(r"\S+\Z")
 
 @lru_cache(maxsize=256)
 def clean_name(name: str) -> str:
-    """A checkpoint's or section's name as it may be shown, at most 200 characters."""
+    """Return a checkpoint's or section's name in printable form, at most 200 characters."""
     return one_line(name, LONGEST_NAME)
 
 
 def one_line(text: str, longest: int) -> str:
-    """Redact a text, join its lines and cut it, with an ellipsis where something is missing."""
-    if len(text) > _LOOKED_AT:  # without the word that it ends in: half a secret has no shape
+    """Redact a text, join its lines and cut it, with an ellipsis if something is missing."""
+    if len(text) > _LOOKED_AT:  # without an unfinished last word: half a secret has no shape
         whole = _LOOKED_AT - _LONGEST_SHAPE
         text = f"{text[:whole]}{_UNFINISHED_WORD.sub('', text[whole:_LOOKED_AT])}..."
     line = plain_text.one_line(redact_text(text))
@@ -63,14 +63,14 @@ def describe_exception(error: BaseException, longest: int = LONGEST_LAST_WORDS) 
     kind = one_line(type(error).__name__, longest // 2)
     try:
         message = str(error)
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the type is still told
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; the type is still shown
         message = "(its message cannot be shown)"
     shown = one_line(message, longest - len(kind) - 2)
     return f"{kind}: {shown}" if shown else kind
 
 
 def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | None:  # noqa: ANN401
-    """Do something of our own beside the user's call; None if it failed, which is said once."""
+    """Run our own work around a user's call; if it fails, log that once and return None."""
     try:
         return work(*given)
     except Exception as error:  # noqa: BLE001 - our additions must not end the user's own call
@@ -80,10 +80,10 @@ def attempt(what: str, work: Callable[..., Result], *given: Any) -> Result | Non
 
 
 def last_words(error: BaseException) -> str:
-    """The exception, what it came from and the innermost frame of the user's own code.
+    """Return the exception, its cause and the innermost frame of the user's own code.
 
     At most 300 characters, for example ``ValueError: no such split (from KeyError: 'dev') in
-    load_vocab (data.py:41)``; a long message gives way to the rest.
+    load_vocab (data.py:41)``; a long message is cut first.
     """
     elsewhere = _raised_in_worker(error)
     frame = elsewhere[1] if elsewhere is not None else user_frame(error.__traceback__)
@@ -91,7 +91,7 @@ def last_words(error: BaseException) -> str:
     longest = LONGEST_LAST_WORDS - len(place)
     if elsewhere is not None:
         return one_line(elsewhere[0], longest) + place
-    chain = [error]  # to what was raised first, as Python's own traceback shows it
+    chain = [error]  # back to the first exception, as Python's traceback shows
     while True:
         last = chain[-1]
         before = last.__cause__ if last.__suppress_context__ else last.__context__
@@ -104,14 +104,14 @@ def last_words(error: BaseException) -> str:
 
 
 def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
-    """What was raised in a DataLoader's worker or another thread, and where in the user's code.
+    """Return what a DataLoader worker or another thread raised, and where in the user's code.
 
-    Torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again, and hands
-    the traceback on as text in the message, which is all that is left of it.
+    torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the message
+    holds the original traceback as text, and nothing else of it is left.
     """
     try:
         match = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
-    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything: then nothing is told
+    except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; then return None
         return None
     if match is None:
         return None
@@ -125,7 +125,7 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
 
 
 def user_frame(traceback: TracebackType | None) -> Frame | None:
-    """The innermost frame of the user's own code; the innermost of all if there is none."""
+    """Return the innermost frame of the user's own code; if there is none, the innermost of all."""
     innermost = users = None
     while traceback is not None:
         code = traceback.tb_frame.f_code
@@ -140,16 +140,16 @@ def user_frame(traceback: TracebackType | None) -> Frame | None:
 
 
 def _shorten(file: str) -> str:
-    """Relative to the script's folder where it lies below it."""
+    """Make the path relative to the script's folder, if it lies below that."""
     folder = sys.path[0] if sys.path else ""
     return file.removeprefix(f"{folder}{os.sep}") if folder else file
 
 
 def process_start_ns() -> int:
-    """When this process started, in nanoseconds on CLOCK_BOOTTIME.
+    """Return when this process started, in nanoseconds on CLOCK_BOOTTIME.
 
-    The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. Where
-    /proc does not show it, or shows what cannot be (gVisor), it is now.
+    The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. If
+    /proc does not show it, or shows an impossible value (gVisor), return the present time.
     """
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     stat = read_process_stat(os.getpid())
@@ -165,9 +165,9 @@ RANKS_THAT_ALL_SPEAK = 16
 
 
 class Console:
-    """Prints lines, unless that could hold the process up or the rank should be quiet.
+    """Prints lines, unless that could block the process or the rank should be quiet.
 
-    One that is ``in_trouble``, after an exception, speaks at any world size.
+    A console that is ``in_trouble``, after an exception, prints at any world size.
     """
 
     def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
@@ -177,7 +177,7 @@ class Console:
         self.identify(identity)
 
     def identify(self, identity: Identity) -> None:
-        """Speak as this rank."""
+        """Print as this rank."""
         rank, local_rank = (
             "?" if number is None else number for number in (identity.rank, identity.local_rank)
         )
@@ -188,10 +188,7 @@ class Console:
         )
 
     def say(self, text: str) -> None:
-        """Print one line.
-
-        It is left out where standard error does not take it at once; the journal has it.
-        """
+        """Print one line, or drop it if stderr would block; the journal has it."""
         if self._mode == "off":
             return
         if not (self._is_spokesman or self.in_trouble or self._mode == "all"):
@@ -201,7 +198,7 @@ class Console:
 
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
-    """Write one line of the contract, section 1; with its newline at most 4096 bytes."""
+    """Format one line as the contract, section 1, says; with its newline at most 4096 bytes."""
     hour, minute, second = time.localtime(at_s)[3:6]
     clock = f"{hour:02}:{minute:02}:{second:02}.{int(at_s % 1 * 1000):03}"
     data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}".encode(errors="replace")

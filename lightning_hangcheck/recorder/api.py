@@ -1,4 +1,4 @@
-"""What a training script calls: checkpoint, section, beat, and loops of its own with steps."""
+"""What a training script calls: checkpoint, section, beat, and steps of its own loops."""
 
 from __future__ import annotations
 
@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Item = TypeVar("Item")
-LARGEST_NUMBER = 2**53
-"""Every reader of JSON holds whole numbers up to here exactly."""
+LARGEST_NUMBER = 2**53  # every JSON reader holds whole numbers up to here exactly
 MOST_NAMES = 64
-"""Names that are kept apart; a name with a number in it would else fill the memory."""
+"""Names that are kept apart; names that contain a number would otherwise fill the memory."""
 OTHERS = "others"
 MOST_SHOWN = 6
 
@@ -39,7 +38,7 @@ class Times(Struct):
     longest_s: float = 0.0
 
     def join(self, other: Times) -> None:
-        """Take all of another's."""
+        """Add all of another's."""
         self.count += other.count
         self.total_s += other.total_s
         self.longest_s = max(self.longest_s, other.longest_s)
@@ -52,10 +51,10 @@ class Times(Struct):
 
 
 class StepTimes(dict[str, Times]):
-    """Durations by the name of the step, in the order in which they first came."""
+    """Durations by step name, in order of first use."""
 
     def join(self, other: Mapping[str, Times]) -> None:
-        """Take all of another's; what is one name too many is among the others."""
+        """Add all of another's; beyond `MOST_NAMES` names, durations go to "others"."""
         for name, times in other.items():
             room = name in self or len(self) < MOST_NAMES
             self.setdefault(name if room else OTHERS, Times()).join(times)
@@ -68,10 +67,10 @@ class StepTimes(dict[str, Times]):
 
 
 class Scope:
-    """What a step lies in: one passage through a tracked loop, a step around it, or the thread.
+    """What contains a step: one pass through a tracked loop, an outer step, or the thread.
 
-    ``number`` is that of the loop's item or of the step around; the thread itself counts its steps.
-    ``plain`` is the step begun in here without ``with``, which the next one ends.
+    ``number`` is the loop's item or the outer step's number; the thread itself counts its steps.
+    ``plain`` is the step begun in this scope without ``with``; the next step ends it.
     """
 
     def __init__(self, times: StepTimes, number: int = 0, *, is_loop: bool = False) -> None:
@@ -79,7 +78,7 @@ class Scope:
         self.plain: Step | None = None
 
     def end_plain(self) -> None:
-        """End the step that nobody else ends."""
+        """End the step that was begun without ``with``."""
         if self.plain is not None:
             self.plain.end()
             self.plain = None
@@ -96,9 +95,9 @@ _scopes = _Scopes()
 
 
 class Step(Scope):
-    """One step, begun when it is made; it ends with its block, or with the next step or item.
+    """One step, begun when constructed; it ends with its block, or with the next step or item.
 
-    Entered by ``with``, it is the scope of the steps within it.
+    Entered by ``with``, it is the scope of its inner steps.
     """
 
     _around: Scope
@@ -117,7 +116,7 @@ class Step(Scope):
         around.end_plain()
         self._recorder.beat()
         self._opened = self._recorder.open_section(self._name, spoken=False)
-        if around is self._stack[0]:  # in no loop, where the thread counts its steps
+        if around is self._stack[0]:  # outside any loop the thread counts its steps
             around.number += 1
         super().__init__(around.times, around.number)
         self._say("calling {}")
@@ -129,11 +128,11 @@ class Step(Scope):
             self._recorder.say(f"step {self.number}: {said.format(self._name + ''.join(values))}")
 
     def add(self, **values: object) -> None:
-        """Say these, too, when it ends: what is known only later."""
+        """Add values that are known only later; they are printed at the end."""
         self._values.update(values)
 
     def __enter__(self) -> Step:
-        if not self._goes_on:  # entered once more
+        if not self._goes_on:  # entered again
             self._begin()
         if self._around.plain is self:
             self._around.plain = None
@@ -147,7 +146,7 @@ class Step(Scope):
         self.end()
 
     def end(self) -> None:
-        """Say that it is over, and take its time."""
+        """End the step and record its time."""
         if not self._goes_on:
             return
         self._goes_on = False
@@ -163,7 +162,7 @@ Bar = Literal["rich", "tqdm", "off"]
 
 
 class Track(Generic[Item]):
-    """An iterable whose items are counted, timed and shown; the items are the very same objects."""
+    """An iterable whose items are counted, timed and shown; the items themselves are unchanged."""
 
     def __init__(
         self,
@@ -178,12 +177,12 @@ class Track(Generic[Item]):
         self._recorder, self._iterable, self._name, self._bar = recorder, iterable, name, bar
         self._says, self._total = say or recorder.settings.steps, total
         if total is None:
-            # a user's __len__ may raise anything, and the loop needs it not
+            # a user's __len__ may raise anything, and the loop does not need it
             with suppress(Exception):
                 self._total = len(iterable)  # type: ignore[arg-type] # whether it has one is the question
 
     def __len__(self) -> int:
-        """Raises TypeError where the length is not known, as the iterable itself would."""
+        """Raise TypeError if the length is unknown, as the iterable itself would."""
         if self._total is None:
             raise TypeError(f"the length of the loop {self._name!r} is not known")
         return self._total
@@ -212,14 +211,14 @@ class Track(Generic[Item]):
             seconds = item_began - before
             items.join(Times(1, seconds, seconds))
             bar.show(items.count, item_began)
-            if self._says:  # with what took most of it; then its steps are the whole loop's
+            if self._says:  # with this item's longest steps, which then join the loop's
                 recorder.say(f"{name} {loop.number}: {seconds_in_words(seconds)}{loop.times}")
                 steps.join(loop.times)
                 loop.times = StepTimes()
 
         try:
             for item in self._iterable:
-                end_item()  # the last one: the time of an item includes waiting for it
+                end_item()  # the previous item: an item's time includes waiting for the next
                 loop.number += 1
                 recorder.beat()
                 if opened is not None:
@@ -252,16 +251,15 @@ class Track(Generic[Item]):
                 stack[-1].times.join({name: Times(1, seconds, seconds), **steps})
 
 
-PAUSE_S = 0.1
-"""Least seconds between two drawings."""
+PAUSE_S = 0.1  # least seconds between two drawings
 
 
 class _ProgressBar:
-    """A bar of rich or tqdm; a failure of theirs only ends the drawing."""
+    """A rich or tqdm bar; if that library fails, only the drawing stops."""
 
     def __init__(self, kind: Bar, name: str, total: int | None) -> None:
         self._drawn_s = 0.0
-        # shows how many items are done, and takes the bar away with the last
+        # arguments: items done, and whether to remove the bar
         self._draw: Callable[[int, bool], bool] | None = None
         if kind != "off":
             self._draw = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
@@ -290,7 +288,7 @@ def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[[int, bool], 
     from rich.markup import escape
     from rich.progress import Progress
 
-    # drawn by us: rich's own thread would run in every process forked from here
+    # drawn by us: rich's own thread would be inherited by every forked process
     console = Console(stderr=True)
     bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
     task = bar.add_task(escape(name), total=total)
@@ -306,33 +304,33 @@ def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[[int, bool], 
 
 
 def checkpoint(name: str, number: int | None = None) -> None:
-    """Say that this rank has passed a named point: on the console, in the journal, to the sidecar.
+    """Report that this rank passed a named point: on the console, in the journal, to the sidecar.
 
-    Of the name 200 characters are shown, with secrets hidden; the number is from 0 to 2**53, by
-    default one more than the last one. Under 10 microseconds. Never raises and never waits.
+    Up to 200 characters of the name are shown, with secrets hidden. The number is from 0 to 2**53,
+    by default the last number plus 1. Takes under 10 microseconds; never raises, never waits.
     """
     current().checkpoint(name, _usable("checkpoint(number=...)", number))
 
 
 def section(name: str) -> Section:
-    """Mark code that may hang: a line before, one after, and the sidecar knows where the rank is.
+    """Mark code that may hang: prints a line before and after, and tells the sidecar.
 
-    A context manager, named by what is called: ``"WandbLogger constructor"``. An exception that
-    leaves it is shown and goes on.
+    A context manager, named after what is called: ``"WandbLogger constructor"``. An exception that
+    leaves the section is shown and propagates.
     """
     return Section(current(), name)
 
 
 def step(name: str, /, *, say: bool = False, **values: object) -> Step:
-    """Begin a named step of a loop: shown, timed and beaten; a line for each only if asked for.
+    """Begin a named step of a loop: shown, timed and counted as a beat; printed only if asked for.
 
     ``with step("get observation"):`` ends with its block. A plain ``step("get observation")`` ends
-    where the next step begins, or with the item of the tracked loop around it. Nests; a few
-    microseconds; never raises of its own. Durations are kept by name.
+    when the next step begins, or with the item of the surrounding tracked loop. Steps nest, take a
+    few microseconds, and never raise by themselves. Durations are kept by name.
 
-    ``say`` prints one line when it ends, with its number, values and time; ``HANGCHECK_STEPS=1``
-    does so for every step and every item of a tracked loop. Values known only later:
-    ``with step("generate", say=True) as one: one.add(tokens=128)``.
+    ``say`` prints one line at the end, with number, values and time; ``HANGCHECK_STEPS=1`` does so
+    for every step and every item of a tracked loop. For values known only later:
+    ``with step("generate", say=True) as current: current.add(tokens=128)``.
     """
     return Step(current(), text_of(name), values, say=say)
 
@@ -345,17 +343,17 @@ def track(
     bar: Bar = "rich",
     say: bool = False,
 ) -> Track[Item]:
-    """Go through any iterable with a beat, a time and a place for each item.
+    """Iterate over anything, with a beat, a time and a place for each item.
 
     The verdict can then say which item and step a rank is in, and that it is slow, not hung. When
     the outermost loop ends, one line says how many items and how long each kind of step took.
 
     Args:
-        iterable: Its items come as they are; its exceptions pass; ``break`` is fine.
-        name: Of the loop.
-        total: Number of items, where the iterable does not tell.
+        iterable: Its items are passed on unchanged; its exceptions pass; ``break`` is fine.
+        name: Name of the loop.
+        total: Number of items, if the iterable has no length.
         bar: ``rich``, ``tqdm`` or ``off``; drawn by rank 0, and only on a terminal.
-        say: Print one line for each item, with its time and that of its steps.
+        say: Print one line for each item, with its time and the times of its steps.
     """
     return Track(
         current(), iterable, text_of(name), _usable("track(total=...)", total), bar, say=say
@@ -363,7 +361,7 @@ def track(
 
 
 def _usable(what: str, number: int | None) -> int | None:
-    """A bad argument is refused alone: nothing is raised into training, nothing switched off."""
+    """Ignore a bad argument alone: nothing is raised into training, nothing switched off."""
     try:
         if number is None or 0 <= (number := index(number)) <= LARGEST_NUMBER:
             return number

@@ -1,10 +1,10 @@
-"""The journal: one JSON object a line, appended by a thread of its own.
+"""The journal: one JSON object per line, appended by a thread of its own.
 
 Each line holds ``at`` (ISO 8601 UTC), ``ns`` (CLOCK_MONOTONIC, comparable between the ranks of a
-host), ``pid``, ``kind``, and what belongs to its kind. Training only queues an entry; the thread
-leaves it in shared memory for the sidecar, which writes the disk: a full or stalled disk costs
-lines, which are counted, and never time. Lines that come close together are left together, so that
-training does not share the interpreter with this thread at each of them.
+host), ``pid``, ``kind``, and the fields of its kind. Training only queues an entry. The thread puts
+it into shared memory for the sidecar, which writes to disk. A full or stalled disk costs lines,
+which are counted, but never time. Lines that come close together are written together, so that
+training shares the interpreter less often with this thread.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 MOST_WAITING = 10_000
-# a rank that never learns its number writes to ranks/pid-<PID>.jsonl once so many lines wait
+# a rank without a known number writes to ranks/pid-<PID>.jsonl once so many lines wait
 MOST_UNSETTLED = 1_000
-# the page shows the newest of these at once, should the process die in this time
+# the page shows the newest of these at once, in case the process dies in this time
 GATHER_S = 0.05
-# about 50 kB: what waits goes at most so far over the limit
+# about 50 kB: by so much the waiting lines may exceed their limit
 MOST_TOGETHER = 500
 WAIT_TO_BE_TAKEN_S = 0.5
 SIDECAR_COMES_WITHIN_S = 5.0
-"""A sidecar of HangCheck announces itself within a second of the recorder's start; until this time
-lines wait for it, so that the rank need not touch the disk. Where none comes, the rank must."""
+"""HangCheck's sidecar announces itself within 1 s of the recorder's start. Until this time lines
+wait for it, so that the rank need not touch the disk; without a sidecar the rank writes."""
 
 
 class Entry(Struct, frozen=True):
@@ -59,10 +59,10 @@ class Entry(Struct, frozen=True):
 
 
 class JournalWriter:
-    """The journal of this process, left in the session; `NoRoom` where its thread has none.
+    """The journal of this process, kept in the session; `NoRoom` if its thread cannot start.
 
-    Lines of a rank that is not known yet wait in memory. ``prepare`` makes the run folder, in our
-    thread, and only where nobody takes what was left.
+    Lines of a rank whose number is unknown wait in memory. ``prepare`` makes the run folder, in our
+    thread, and only if nobody else collects the lines.
     """
 
     def __init__(
@@ -86,18 +86,18 @@ class JournalWriter:
         self._thread = start_thread(self._run, "hangcheck-journal", ranks)
 
     def add(self, kind: str, fields: dict[str, object]) -> None:
-        """Have a line written, about a microsecond; it is left out while too many wait."""
+        """Queue a line, in about a microsecond; it is dropped while too many wait."""
         if self._queue.qsize() >= MOST_WAITING:
             self._dropped += 1
             return
         self._queue.put(Entry(kind, fields, time.time_ns(), time.monotonic_ns()))
 
     def settle(self, rank: int | None) -> None:
-        """Name the file, by the process where no rank is known; one that has a name keeps it."""
+        """Name the file, by the process id if the rank is unknown; later calls change nothing."""
         self._name = self._name or self._session.run_folder.journal(rank, self._pid).name
 
     def close(self, limit_s: float) -> bool:
-        """Leave what waits, or write it where there is nobody to; whether all was done in time."""
+        """Flush all lines, to disk if there is no sidecar; return whether that ended in time."""
         self._closing.set()
         self._queue.put(None)
         self._thread.join(limit_s)
@@ -123,10 +123,7 @@ class JournalWriter:
             log.once("journal", f"{sentence}: {error}")
 
     def _next_items(self) -> list[Entry | None]:
-        """Wait for an item, then a moment for those that follow it, unless the end is near.
-
-        What was left before is seen to meanwhile.
-        """
+        """Wait for an item, then briefly for more; meanwhile look after lines not collected yet."""
         items: list[Entry | None] = []
         while not items:
             waiting = self._waiting_bytes()
@@ -141,7 +138,7 @@ class JournalWriter:
         return items
 
     def _leave_all(self, entries: list[Entry]) -> None:
-        """Leave lines as there comes room for them; what finds none at the end is counted."""
+        """Write lines to shared memory as room allows; count lines without room at the end."""
         for start in range(0, len(entries), MOST_TOGETHER):
             together = entries[start : start + MOST_TOGETHER]
             while self._waiting_bytes() >= MOST_LEFT_BYTES:
@@ -164,7 +161,6 @@ class JournalWriter:
             self._left[self._session.journals / name] = len(lines)
 
     def _waiting_bytes(self) -> int:
-        """Look how much of what was left has not been taken yet."""
         self._left = {path: size for path, size in self._left.items() if path.exists()}
         return sum(self._left.values())
 
@@ -176,9 +172,9 @@ class JournalWriter:
         return [Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())]
 
     def _carry_if_alone(self) -> None:
-        """Write to the disk ourselves where nobody else does, or will."""
+        """Write to disk if no other process does, or will."""
         if self._session.facts.launched:
-            return  # its launcher sees to it that there is a sidecar
+            return  # its launcher keeps a sidecar running
         if self._closing.is_set() or time.monotonic() >= self._alone_from:
             sidecar = read_sidecar(self._session.sidecar_file)
             if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
@@ -186,7 +182,7 @@ class JournalWriter:
 
 
 def encode_entry(entry: Entry, pid: int) -> bytes:
-    """Encode a line, its newline included. Never fails: a value that JSON cannot hold is named."""
+    """Encode a line with its newline. Never fails: values that JSON cannot hold are reported."""
     head: dict[str, object] = {
         "at": moment_of(entry.at_ns),
         "ns": entry.monotonic_ns,
@@ -202,7 +198,7 @@ def encode_entry(entry: Entry, pid: int) -> bytes:
 
 
 def _plain(value: object) -> object:
-    """Redact strings wherever they stand, and show what JSON has no form for by its text."""
+    """Redact all strings, and convert values that JSON cannot hold to text."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     if isinstance(value, (list, tuple)):
@@ -218,5 +214,5 @@ def _plain(value: object) -> object:
 
 @lru_cache(maxsize=512)
 def _plain_text(text: str) -> str:
-    # undecodable bytes of an environment come as lone surrogates, which JSON cannot hold
+    # undecodable bytes of an environment become lone surrogates, which JSON cannot hold
     return redact_text(text).encode(errors="replace").decode()

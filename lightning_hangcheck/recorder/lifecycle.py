@@ -1,6 +1,6 @@
-"""The recorder of this process: whether it records, where to, until when, and all that it says.
+"""The recorder of this process: whether, where and until when it records, and all that it reports.
 
-A failure in here is said once, and nothing of it reaches training.
+A failure in here is logged once, and never reaches training.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ if TYPE_CHECKING:
 
 EXIT_LIMIT_S = 1.0
 REPLACED_WITHIN_S = 5.0
-"""A sidecar announces itself half a second after its start; a busy machine takes a few."""
-LONGEST_SAID = 1000  # characters of a line that a hook says
+"""A sidecar announces itself 0.5 s after its start; on a busy machine it takes a few seconds."""
+LONGEST_SAID = 1000  # characters of a line that a hook prints
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
 class OpenedSection(msgspec.Struct, eq=False):
-    """A section that is open, or was: as the page shows it, and the phase that its name means.
+    """A section that is or was open: what the page shows, and the phase that its name implies.
 
-    Only a section of the thread that trains shows its phase as the rank's, and goes back to that
-    before it. One that is ``spoken`` is on the console and in the journal, too.
+    Only a section of the training thread sets the rank's phase, and restores the earlier phase at
+    its end. A ``spoken`` section is also on the console and in the journal.
     """
 
     shown: OpenSection
@@ -74,7 +74,7 @@ class OpenedSection(msgspec.Struct, eq=False):
 def harmless(
     method: Callable[Concatenate[Recorder, Arguments], Result],
 ) -> Callable[Concatenate[Recorder, Arguments], Result | None]:
-    """Method decorator: a failure is said once, the recorder gives up, and None is returned."""
+    """Method decorator: a failure is logged once, the recorder gives up, and None is returned."""
 
     @functools.wraps(method)
     def guarded(
@@ -91,13 +91,12 @@ def harmless(
 
 
 class Recorder:
-    """Speaks for this process from `start` on, if that is a rank: on page, console and journal.
+    """Reports for this process from `start` on, if it is a rank: on page, console and journal.
 
-    A process that multiprocessing started, a forked child, and a helper that a rank started do not
-    record, unless `learn_identity` says that they are ranks. Nothing here raises or waits; any
-    thread may call it. ``on_pulse`` is called in the pulse thread twice a second, and
-    ``on_sidecar_lost`` there when the sidecar was killed. ``meets_ranks``: a process group is being
-    made, or was made.
+    Children of multiprocessing, forked children, and helpers that a rank started do not record,
+    unless `learn_identity` says that they are ranks. Nothing here raises or waits; any thread may
+    call it. The pulse thread calls ``on_pulse`` twice a second, and ``on_sidecar_lost`` when the
+    sidecar was killed. ``meets_ranks``: a process group is being made, or was made.
     """
 
     page: PageWriter
@@ -121,7 +120,7 @@ class Recorder:
 
     @property
     def beats_by_hand(self) -> bool:
-        """Whether the script, or a loop of ours around its items, beats."""
+        """Whether the script, or a tracked loop of ours, beats."""
         return self._beat_writer.count > 0
 
     def start(self) -> Recorder:
@@ -154,7 +153,7 @@ class Recorder:
     def learn_identity(
         self, rank: int, world_size: int, local_rank: int | None, store_port: int | None = None
     ) -> None:
-        """Take the word of Lightning, or of whoever knows, for which rank this process is."""
+        """Accept which rank this process is, from Lightning or another source that knows."""
         self.start()
         with self._life_lock:
             if self.settings.disable or self._state == "broken":
@@ -181,10 +180,7 @@ class Recorder:
 
     @harmless
     def be_rank_of_environment(self) -> None:
-        """Be the rank that the environment names, as a child of multiprocessing that trains.
-
-        Not where it only inherited those variables from a rank that records.
-        """
+        """In a multiprocessing child that trains, be the environment's rank, unless inherited."""
         self.start()
         with self._life_lock:
             identity = identify(self._environment)
@@ -195,7 +191,7 @@ class Recorder:
 
     @harmless
     def announce(self, number: int) -> None:
-        """Show the number that its parent gave this process, on a page alone, until it joins."""
+        """Show the number that the parent gave this process, only on a page, until it joins."""
         self.start()
         with self._life_lock:
             if self.settings.disable or self._state != "quiet":
@@ -217,7 +213,6 @@ class Recorder:
         return self.session
 
     def _record(self, *, unless_helper: bool = False) -> None:
-        """Open page, console and journal, and begin to speak."""
         session, identity = self._join(), self.identity
         if unless_helper and session is not None and is_helper(session.pages, identity):
             return
@@ -225,7 +220,7 @@ class Recorder:
         if session is not None:
 
             def settle() -> RunFolder:
-                """In the journal's thread: who finds the named folder unusable says so."""
+                """Runs in the journal's thread, and logs a named folder that cannot be used."""
                 settled = settle_run_folder(session)
                 if settled.trouble:
                     log.once("run folder", settled.trouble)
@@ -234,7 +229,7 @@ class Recorder:
             journal = unless_no_room(
                 session, lambda: JournalWriter(session, settle, identity.rank, identity.ranks_here)
             )
-        page = self._announced_page or self._create_page()  # who reads the first looks for no other
+        page = self._announced_page or self._create_page()  # readers keep the first page open
         page.identify(identity)
         mode = "off" if self.settings.quiet else self.settings.console
         self._speak_through(page, Console(mode, identity), journal)
@@ -258,13 +253,13 @@ class Recorder:
                 self.on_pulse()
 
         def patience_s() -> float:
-            """For whoever keeps the sidecar, the launcher or a rank, to say so and replace it."""
+            """Return the time for the sidecar's launcher, or a rank, to report and replace it."""
             return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
         pulse = Pulse(page, session.sidecar_file, say_lost, patience_s, run_task)
         self._pulse = unless_no_room(session, lambda: pulse.start(identity.ranks_here))
         if self._pulse is None:
-            pulse.look()  # this once
+            pulse.look()  # just once
 
     def _report_ends(self) -> None:
         if not self._reports_ends:
@@ -286,14 +281,14 @@ class Recorder:
     def _speak_through(
         self, page: PageWriter, console: Console, journal: JournalWriter | None
     ) -> None:
-        """Speak through these from now on, as one who has said nothing and opened nothing yet."""
+        """Report through these from now on, with nothing said and nothing opened yet."""
         self.page, self._console, self._journal = page, console, journal
         self._open: list[OpenedSection] = []
         self._last_number = 0
         self._script_counts = False
-        # re-entrant: a signal handler may call us in the thread that is in here already
+        # re-entrant: a signal handler may interrupt the thread that holds it
         self._lock = threading.RLock()
-        if self._state != "new":  # until then a beat begins the recording
+        if self._state != "new":  # until then a beat starts the recording
             self._beat_writer.attach(page.buffer)
 
     def _begin_in_silence(self) -> None:
@@ -302,19 +297,19 @@ class Recorder:
         self._speak_through(PageWriter.unseen(), Console("off", Identity()), None)
 
     def fall_silent(self) -> None:
-        """Stop recording: in a forked child, where page, journal and threads are the parent's."""
+        """Stop recording: in a forked child, whose page, journal and threads are the parent's."""
         self._state = "broken" if self._state == "broken" else "quiet"
         self._begin_in_silence()
 
     def give_up(self) -> None:
-        """Something in here has failed: say no more, on a page that only shows that we live."""
+        """After a failure in here, only show on a blank page that the process is alive."""
         self._state = "broken"
         blank = PageWriter(self.page.buffer)
         blank.identify(self.identity)
         self._begin_in_silence()
 
     def _tell_place(self) -> None:
-        """Have the first rank of a node tell its sidecar which node that is, once it knows."""
+        """As a node's first rank, tell the sidecar which node this is, once known."""
         first = self._environment.get("LOCAL_RANK", "0") == "0"
         if self._place_is_sent or not first or self.session is None:
             return
@@ -325,9 +320,9 @@ class Recorder:
 
     @harmless
     def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
-        """Say that a checkpoint was passed; its number is one more than the last unless given.
+        """Report a passed checkpoint; its number is the last plus 1 unless given.
 
-        One of ``ours``, found without the script's help, is not said once the script says its own.
+        Checkpoints of ``ours``, found without the script's help, stop once the script has its own.
         """
         name = clean_name(text_of(name))
         with self._lock:
@@ -353,7 +348,7 @@ class Recorder:
     def open_section(
         self, name: str, *, spoken: bool = True, goes_on_after_s: float | None = None
     ) -> OpenedSection:
-        """Say that a critical section begins; on the page only unless it is spoken."""
+        """Report that a critical section begins; only on the page unless it is spoken."""
         name = clean_name(text_of(name))
         trains = self.in_training_thread()
         shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
@@ -371,14 +366,14 @@ class Recorder:
 
     @harmless
     def advance(self, opened: OpenedSection, item: int) -> None:
-        """Show the item that a tracked loop, one of the open sections, is at."""
+        """Show which item a tracked loop, one of the open sections, is at."""
         with self._lock:
             opened.shown = msgspec.structs.replace(opened.shown, item=item)
             self._show_sections(advanced=True)
 
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
-        """Say how a critical section ended; nothing in a child that was forked within it."""
+        """Report how a critical section ended; not in a child that was forked within it."""
         name = opened.shown.name
         seconds = (time.monotonic_ns() - opened.shown.since_ns) / NANOSECONDS
         with self._lock:
@@ -390,7 +385,7 @@ class Recorder:
                 self.page.show_phase(opened.phase_before)
             saves = any(section.phase == "checkpoint_save" for section in self._open)
             if opened.phase == "checkpoint_save" and error is None and not saves:
-                # one save, however many parts of it had sections of their own
+                # count one save, even if parts of it had sections of their own
                 self.note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
         if not opened.spoken:
             return
@@ -421,13 +416,13 @@ class Recorder:
 
     @harmless
     def leave_startup(self) -> None:
-        """Say that this rank no longer starts up, unless it has said where it is."""
+        """End the startup phase, unless the rank has already shown another phase."""
         if self.page.phase == "startup":
             self.page.show_phase(None)
 
     @harmless
     def begin_training(self) -> None:
-        """Say that the thread that calls trains from now on, where no other one does."""
+        """Take the calling thread as the training thread, unless another thread trains."""
         if self._training.begins_here() and self.page.ending != "running":
             self.page.end("running")
         if self._training.trains_in_another_thread:
@@ -435,7 +430,7 @@ class Recorder:
 
     @harmless
     def _end_training(self, well: bool, left_at: Frame) -> None:
-        """Say how the training ended in a thread whose process goes on without it."""
+        """Report how training ended in a thread whose process continues."""
         if well:
             self.mark_finished()
         elif self.page.ending == "running":
@@ -444,7 +439,7 @@ class Recorder:
 
     @harmless
     def mark_raised(self, error: BaseException | str) -> None:
-        """Leave this exception as last words; they stay until training goes on or is finished."""
+        """Keep this exception as last words, until training continues or is finished."""
         words = error if isinstance(error, str) else last_words(error)
         self._console.in_trouble = True
         self.page.end("raised", words)
@@ -452,26 +447,26 @@ class Recorder:
 
     @harmless
     def mark_going_on(self) -> None:
-        """Training goes on: what a stage raised was caught, and ends nothing."""
+        """Record that training continues: an exception of an earlier stage was caught."""
         if self.page.ending == "raised":
             self.page.end("running")
             self.note("went_on")
 
     @harmless
     def mark_finished(self) -> None:
-        """Say that the program has done all it should."""
+        """Record that the program has done all its work."""
         self.page.end("finished")
         self.note("finished")
 
     @harmless
     def begin_shutdown(self) -> None:
-        """Show that the interpreter ends, unless an exception ends it: its place says more."""
+        """Show that the interpreter exits; after an exception, its place says more."""
         if self.page.ending == "running":
             self.open_section("interpreter shutdown", spoken=False)
 
     @harmless
     def finish(self) -> None:
-        """Close what is open, within a second; called at exit."""
+        """Close everything within a second each; called at exit."""
         if self._state != "recording":
             return
         if self.page.ending == "running" and not self._training.trains_in_another_thread:
@@ -485,10 +480,10 @@ class Recorder:
 
 
 class Section:
-    """``with section("WandbLogger constructor"):`` says so before and after, and how it ended.
+    """``with section("WandbLogger constructor"):`` reports its begin and its end or exception.
 
-    Sections nest, and several threads may be in some at once. An exception is shown and goes on.
-    A guard that ends a wait by itself, after which the program goes on, tells its limit: until
+    Sections nest, and several threads may have open sections. Exceptions are shown and propagate. A
+    guard that ends a wait by itself, after which the program continues, passes its limit: until
     then the wait is no hang.
     """
 
@@ -517,9 +512,9 @@ class Section:
 
 
 process_recorder = Recorder(os.environ)
-"""That of this process; not started, for whoever needs no more than its `beat`."""
+"""The recorder of this process; not started, for code that only needs its `beat`."""
 
 
 def current() -> Recorder:
-    """The recorder of this process, started by the first call."""
+    """Return the recorder of this process, started by the first call."""
     return process_recorder.start()

@@ -1,8 +1,7 @@
-"""The page: fixed bytes of shared memory a process, written by it and read by the sidecar.
+"""The page: fixed bytes of shared memory per process, written by it and read by the sidecar.
 
-A beat is two stores. The writer never waits; a reader takes only consistent records. Beats, phases
-and the pulse, which come often, are records of their own; all else is one piece, written anew when
-something of it changes.
+A beat is two stores. The writer never waits; a reader accepts only consistent records. Beats,
+phases and the pulse come often and have their own records. All else is rewritten as one piece.
 """
 
 from __future__ import annotations
@@ -53,10 +52,9 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 
 
 class Record:
-    """A place on the page and the format of what stands there, in native byte order.
+    """A place on the page and the format of its contents, in native byte order.
 
-    Records start on cache lines of 64 bytes. One whose words belong together has equal stamps at
-    both ends.
+    Records start on cache lines (64 bytes). If words belong together, both ends have equal stamps.
     """
 
     __slots__ = ("form", "start", "stop")
@@ -71,12 +69,12 @@ class Record:
 HEADER: Final = Record(0, "@8sIIqqq")
 # monotonic time: one aligned store needs no stamps
 PULSE: Final = Record(64, "@q")
-# count of beats, monotonic time: two aligned stores, each true by itself, need no stamps
+# count of beats, monotonic time: two aligned stores, each valid alone, need no stamps
 BEAT: Final = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# of all else (fields of `Beat`, in msgpack): how often it was written, and its size in bytes; it
-# stands in two places in turns, so that a writer that dies leaves what it wrote before
+# all else (fields of `Beat`, in msgpack): how often it was written, and its size in bytes. Two
+# places are used in turn, so that a writer that dies leaves the previous version intact
 REST: Final = Record(256, "@Q")
 PLACES: Final = (320, 320 + (PAGE_SIZE - 320) // 2)
 _SIZES: Final = 1 << 16
@@ -85,9 +83,9 @@ _SIZES: Final = 1 << 16
 _encode = msgspec.msgpack.Encoder().encode
 
 
-@lru_cache(maxsize=128)  # a step's name is written again and again
+@lru_cache(maxsize=128)  # step names repeat
 def fit_text(text: str, width: int) -> str:
-    """Cut a text between two characters so that it takes at most so many bytes."""
+    """Cut a text between two characters so that it takes at most ``width`` bytes."""
     data = text.replace("\0", " ").encode(errors="replace")
     return data[:width].decode(errors="ignore")
 
@@ -96,7 +94,7 @@ _pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start
 
 
 class BeatWriter:
-    """Where `beat` writes to, read at each call: it may be taken before recording begins."""
+    """Where `beat` writes, read at each call: `beat` may be taken before recording begins."""
 
     __slots__ = ("_record", "count")
 
@@ -107,19 +105,19 @@ class BeatWriter:
     def attach(self, buffer: mmap.mmap | bytearray) -> None:
         """Beat on this page from now on, counting from 0."""
         self.count = 0
-        # the native name of 64 bits: a store takes less time than with "q"
+        # "L" is the native 64-bit type: a store is faster than with "q"
         self._record = memoryview(buffer)[BEAT.start : BEAT.stop].cast("L")
 
     def beat(self) -> None:
         """Say "I advanced". About 0.2 microseconds; any thread may call it."""
-        # two threads at once may share a number: a beat too few, never a torn one
+        # two threads at once may share a number: one beat too few, never a torn value
         record = self._record
         self.count = record[0] = self.count + 1
         record[1] = monotonic_ns()
 
 
 class _FirstBeat:
-    """Stands where the record will be, so that no later beat has to ask whether recording began."""
+    """Stands in for the record, so that no later beat has to ask whether recording began."""
 
     def __init__(self, writer: BeatWriter, begin: Callable[[], object]) -> None:
         self._writer, self._begin = writer, begin
@@ -132,10 +130,10 @@ class _FirstBeat:
 
 
 class PageWriter:
-    """One page. A beat is written by `BeatWriter`, everything else here; any thread may.
+    """One page. `BeatWriter` writes beats, this class all else; any thread may write.
 
     Attributes:
-        buffer: Its bytes: shared memory, or private ones that nobody reads.
+        buffer: Its bytes: shared memory, or private memory that nobody reads.
         phase: The phase that it shows.
     """
 
@@ -146,7 +144,7 @@ class PageWriter:
         self._entries = self._phase_stamp = self._stamp = self._saves = 0
         self._step_times = StepTimes()
         self._shown: dict[str, Any] = {}
-        # re-entrant: a signal handler may write in the thread that is in here already
+        # re-entrant: a signal handler may interrupt the thread that holds it
         self._lock = threading.RLock()
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
         HEADER.form.pack_into(buffer, HEADER.start, *header)
@@ -156,7 +154,7 @@ class PageWriter:
 
     @classmethod
     def create(cls, path: Path) -> PageWriter:
-        """Make the page of this process; under its name it appears only when it is whole."""
+        """Make the page of this process; its name appears only when the page is complete."""
         temporary = temporary_name(path)
         descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
         try:
@@ -171,7 +169,7 @@ class PageWriter:
 
     @classmethod
     def unseen(cls) -> PageWriter:
-        """A page that nobody reads, for a process that does not record."""
+        """Return a page that nobody reads, for a process that does not record."""
         return cls(bytearray(PAGE_SIZE))
 
     @property
@@ -186,7 +184,7 @@ class PageWriter:
         return ending
 
     def pulse(self) -> None:
-        """Say that a Python thread of this process runs."""
+        """Show that a Python thread of this process runs."""
         PULSE.form.pack_into(self.buffer, PULSE.start, monotonic_ns())
 
     def enter_phase(
@@ -198,11 +196,11 @@ class PageWriter:
         *,
         beats: bool = True,
     ) -> None:
-        """Show where in its life the rank is; counts as progress. About 0.5 microseconds.
+        """Show which phase the rank is in; counts as progress. About 0.5 microseconds.
 
-        None is a phase without a name; of ``epoch``, ``step`` (of the optimizer) and ``batch`` it
-        keeps the one shown. It counts as a beat too, but where the rank says those itself. What is
-        no phase or no number of 64 bits is said once and ignored.
+        None is a phase without a name. ``epoch``, ``step`` (of the optimizer) and ``batch`` keep
+        their values if None. It also counts as a beat, unless the rank beats by itself. An invalid
+        phase, or a number beyond 64 bits, is logged once and ignored.
         """
         if epoch is not None:
             self._epoch = epoch
@@ -235,20 +233,20 @@ class PageWriter:
         )
 
     def identify(self, me: Identity) -> None:
-        """Say which rank this is, in which round, and where its store is, as far as known."""
+        """Show which rank this is, in which round, and where its store is, as far as known."""
         names = ("rank", "world_size", "local_rank", "round", "store_port")
         self.show(**{name: getattr(me, name) for name in names})
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
-        # whoever reads makes a moment of it: that would take as long as all the rest of this
+        # the reader converts the time: here that would take as long as all the rest
         mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
         self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
-        """Show the open sections, oldest first; of more than fit, the newest.
+        """Show the open sections, oldest first; only the newest that fit.
 
-        What changes in a thread beside the one that trains shows no progress of the rank.
+        A change in a thread other than the training thread is no progress of the rank.
         """
         shown = [
             msgspec.structs.replace(section, name=fit_text(section.name, SECTION_NAME_BYTES))
@@ -257,21 +255,21 @@ class PageWriter:
         self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
 
     def mark_save(self, at_ns: int) -> int | None:
-        """Count a save of a checkpoint that ended well, at the step shown; return that."""
+        """Count a successful save of a checkpoint at the current step; return that step."""
         self._saves += 1
         self.mark_loaded(at_ns, self.step)
         return self.step
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
-        """Show a checkpoint that training goes on from as the last one; it is no save."""
+        """Show the checkpoint that training resumes from as the last one; it is no save."""
         self.show(save=SaveMark(self._saves, utc(moment_of(at_ns), "microseconds"), step))
 
     def show_wait(self, signals: tuple[int, ...], calls: Sequence[Frame], handling: str) -> None:
-        """Show what only the process itself can tell of a wait of its main thread.
+        """Show what only the process itself knows of its main thread's wait.
 
-        Which ``signals`` run Python code that may end it, the ``calls`` that fit of the coroutine
-        that its event loop is to end, outermost first, and the exception that it is ``handling``,
-        in one redacted line.
+        ``signals`` are those whose Python handlers may end the wait. ``calls`` are those of the
+        coroutine that the event loop runs, outermost first, as far as they fit. ``handling`` is the
+        exception being handled, in one redacted line.
         """
         room, awaiting = AWAITING_BYTES, len(calls)
         for frame in reversed(calls):
@@ -316,7 +314,7 @@ class Memory(Protocol):
 
 
 class PageReader:
-    """One page, opened by the first `read` that finds it; not mapped: a cut would end us."""
+    """One page, opened by the first `read` that finds it; not mapped: truncation would kill us."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -324,7 +322,7 @@ class PageReader:
         self._known: KnownRest = {}
 
     def read(self) -> Beat | Gap:
-        """Read the page, about 7 microseconds. Never raises, never waits for the writer."""
+        """Read the page, in about 7 microseconds. Never raises, never waits for the writer."""
         try:
             if self._descriptor is None:
                 self._descriptor = open_owned(self._path)
@@ -357,17 +355,17 @@ _TORN = (
 
 
 class PageUnreadable(Exception):
-    """These bytes are no page, or no consistent one, at this moment."""
+    """These bytes are no page, or not a consistent page at this moment."""
 
 
 KnownRest: TypeAlias = dict[bytes, Beat]
-"""What was read of all else at the last time, by its page's header and how often it was written."""
+"""All else as last read, by the page's header and how often it was written."""
 
 
 def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
-    """Read each record of a page; `PageUnreadable` where it is none, or torn.
+    """Read each record of a page; `PageUnreadable` if it is no page, or torn.
 
-    All else changes seldom: it is read again only where it was written since ``known_rest``.
+    All else changes seldom: it is read again only if it was written since ``known_rest``.
     """
     front = memory[0 : REST.stop]
     header = front[HEADER.start : HEADER.stop]
@@ -413,7 +411,6 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
 
 
 def _read_rest(memory: Memory, head: bytes) -> Beat:
-    """Read all else, where ``head`` says that it stands."""
     for _ in range(ATTEMPTS):
         stamp, size = divmod(REST.form.unpack(head)[0], _SIZES)
         place = PLACES[stamp % 2]

@@ -1,8 +1,7 @@
-"""The process that records: what it is, what it tells the recorder, and which thread trains.
+"""The recording process: what it is, what the recorder learns from it, and which thread trains.
 
-The pulse shows that the interpreter still turns, what only the rank itself can tell of its wait
-(signal handlers, its coroutine, an exception), and looks for the sidecar. Where there is no room
-for a thread, that is said and left for the sidecar's gaps.
+The pulse thread shows that the interpreter runs, and what only the rank knows of its wait (signal
+handlers, coroutine, exception), and watches the sidecar. Without room for a thread, a gap says so.
 """
 
 from __future__ import annotations
@@ -60,9 +59,9 @@ def report_ends(
     on_exit: Callable[[], object],
     on_fork: Callable[[], object],
 ) -> None:
-    """Tell the exception that ends the program, its exit, maybe twice, and a fork, in the child.
+    """Call back on the program's last exception, at exit (maybe twice), and in a forked child.
 
-    Once: a forked child inherits it.
+    Call this once: a forked child inherits it.
     """
     atexit.register(on_exit)
     os.register_at_fork(after_in_child=on_fork)
@@ -80,13 +79,13 @@ def report_ends(
 def report_end_of_child(
     on_uncaught: Callable[[BaseException], object], on_exit: Callable[[], object]
 ) -> None:
-    """The same of a child of multiprocessing, whose exits are its own; too late from 3.13 on."""
+    """The same for a child of multiprocessing, which exits its own way; too late from 3.13 on."""
     from multiprocessing.util import Finalize  # imported already in such a child
 
     def end() -> None:  # called in the `finally` of multiprocessing's bootstrap
         error = sys.exc_info()[1]
         if isinstance(error, SystemExit):
-            # torch's wrapper answers an exception by sys.exit(1) from within its handler
+            # torch's wrapper calls sys.exit(1) while it handles an exception
             error = error.__context__ if error.code else None
         if error is not None:
             on_uncaught(error)
@@ -101,7 +100,7 @@ def is_multiprocessing_child() -> bool:
 
 
 def is_helper(pages: Path, identity: Identity) -> bool:
-    """Whether an ancestor records, and this process has no rank of its own beside it."""
+    """Whether an ancestor records, and this process has no other rank than that ancestor."""
     for pid in ancestors(os.getpid()):
         reader = PageReader(pages / f"{pid}.page")
         page = reader.read()
@@ -113,7 +112,7 @@ def is_helper(pages: Path, identity: Identity) -> bool:
 
 
 def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str, object]:
-    """Gather who and where this process is, redacted. Imports nothing."""
+    """Return who and where this process is, redacted. Imports nothing."""
     folder = ""
     with suppress(OSError):  # it was removed
         folder = str(Path.cwd())
@@ -128,7 +127,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python, of this package and of the frameworks that are imported by now."""
+    """Return versions of Python, this package and the frameworks imported so far."""
     modules = {name: sys.modules.get(name.replace("-", "_")) for name in DISTRIBUTIONS}
     return {"python": platform.python_version()} | {
         name.replace("-", "_"): str(getattr(module, "__version__", "unknown"))
@@ -138,10 +137,10 @@ def versions() -> dict[str, str]:
 
 
 class Pulse:
-    """Writes the clock to the page twice a second and looks after the sidecar, if there is room.
+    """Writes the clock to the page twice a second and watches the sidecar, if a thread can start.
 
-    A sidecar that leaves on purpose removes its file first, so only one that was killed is missed,
-    unless whoever keeps it puts a new one in its place within ``patience_s``.
+    A sidecar that leaves on purpose removes its file first. So only a killed sidecar is reported,
+    and only if its keeper has not replaced it within ``patience_s``.
     """
 
     def __init__(
@@ -162,13 +161,13 @@ class Pulse:
         self._thread: threading.Thread | None = None
 
     def start(self, ranks: int) -> Pulse:
-        """Begin; `NoRoom` where ``ranks`` of this machine leave none for a thread."""
+        """Start the thread; `NoRoom` if ``ranks`` of this machine leave no room for it."""
         self._thread = start_thread(self._run, "hangcheck-pulse", ranks)
         self._page.pulse()
         return self
 
     def stop(self, limit_s: float) -> None:
-        """End the thread; wait for it at most so many seconds."""
+        """End the thread, and wait for that up to ``limit_s``."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(limit_s)
@@ -184,7 +183,7 @@ class Pulse:
         self._page.show_wait(handled_signals(), awaiting(), self._handling())
 
     def _handling(self) -> str:
-        """The exception that the main thread handles, once it was met twice: not in passing."""
+        """Return the exception that the main thread handles, if it did at the last pulse too."""
         found: Any = sys._current_exceptions().get(threading.main_thread().ident or 0)  # noqa: SLF001
         error = found[1] if isinstance(found, tuple) else found  # before Python 3.12
         known, self._handled = self._handled, id(error)
@@ -213,21 +212,21 @@ class Pulse:
 
 
 def allow_to_read(pid: int) -> None:
-    """Let one process, and its children such as py-spy, read this one where Yama asks for a name.
+    """Let one process, and its children such as py-spy, read this process under Yama.
 
-    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor may read a process, and who
-    is named by it (Documentation/admin-guide/LSM/Yama.rst).
+    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor, or a process that is named
+    here, may read a process (Documentation/admin-guide/LSM/Yama.rst).
     """
     with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
         if YAMA_SCOPE.read_text().strip() == "1":
-            import ctypes  # 5 ms that only a kernel with Yama costs, and there the pulse thread
+            import ctypes  # 5 ms in the pulse thread, only on kernels with Yama
 
             numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))
             ctypes.CDLL(None).prctl(_PR_SET_PTRACER, *numbers)
 
 
 def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | None:
-    """Start something that needs a thread; None where there is no room for one, which is said."""
+    """Start something that needs a thread; if there is no room, log that and return None."""
     try:
         return start()
     except NoRoom as refusal:
@@ -237,7 +236,7 @@ def unless_no_room(session: Session, start: Callable[[], Started]) -> Started | 
 
 
 def say_withheld(session: Session, why: str) -> None:
-    """Say once why something of ours was not started, and leave it for the sidecar's gaps."""
+    """Log once why something of ours was not started, and leave that as a gap for the sidecar."""
     log.once("room", why)
     withhold(session.torch_servers / str(os.getpid()), why)
 
@@ -245,7 +244,7 @@ def say_withheld(session: Session, why: str) -> None:
 class TrainingEnd:
     """How training ended in a thread: whether its outermost call returned, and at which line.
 
-    Kept by that thread, which lets go of it as it ends.
+    The thread holds this object, and releases it as it ends.
     """
 
     def __init__(self, call: FrameType, tell: Callable[[bool, Frame], None]) -> None:
@@ -259,12 +258,12 @@ class TrainingEnd:
 
 
 class TrainingThread:
-    """The main thread; where that only serves others, the first one beside it that asks.
+    """The main thread; if that only serves others, the first other thread that asks.
 
-    A process that serves others does not exit with its training: an actor of Ray Train lives on
-    until the last rank is done, and is killed then (ray 2.60, train/v2/_internal/execution/
-    worker_group/thread_runner.py). So the end of the thread is taken for the end of the rank; at
-    which instruction its outermost call was left tells how it ended.
+    A process that serves others does not exit after training: a Ray Train actor lives until the
+    last rank is done, and is then killed (ray 2.60, train/v2/_internal/execution/worker_group/
+    thread_runner.py). So the thread's end counts as the rank's; its outermost call's last
+    instruction shows how it ended.
     """
 
     def __init__(self, on_end: Callable[[bool, Frame], None]) -> None:
@@ -274,11 +273,11 @@ class TrainingThread:
 
     @property
     def trains_in_another_thread(self) -> bool:
-        """Whether it is not the main thread, and has not ended."""
+        """Whether a thread other than the main thread trains, and has not ended."""
         return self._found is not None and self._found.is_alive()
 
     def is_here(self) -> bool:
-        """Whether the thread that calls trains; 0.1 microseconds in the main one."""
+        """Whether the calling thread trains; 0.1 microseconds in the main thread."""
         if threading.get_ident() == threading.main_thread().ident:
             return True
         if self._found is None:
@@ -286,7 +285,7 @@ class TrainingThread:
         return self._found is threading.current_thread()
 
     def begins_here(self) -> bool:
-        """Take the thread that calls for the one that trains, if it may be; whether it was none."""
+        """Take the calling thread as the training thread, if possible; return whether it is new."""
         here, main = threading.current_thread(), threading.main_thread()
         if here is main or self.trains_in_another_thread:
             return False
@@ -297,7 +296,7 @@ class TrainingThread:
         if not only_serves(serving):
             return False
         self._found = here
-        # the outermost call here that is not of what the main thread runs, which started it
+        # find the outermost call here that is not of the main thread's packages, which started it
         packages = {owner_of(file) for _, file in serving}
         for call in reversed(list(_outwards(sys._getframe()))):  # noqa: SLF001
             file = call.f_code.co_filename
@@ -313,28 +312,27 @@ def _outwards(call: FrameType | None) -> Iterator[FrameType]:
         call = call.f_back
 
 
-# What only the rank itself can tell of its wait
+# What only the rank itself knows of its wait
 
 SENT_BY_PROGRAMS = (
     *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGCHLD),
     *(signal.SIGHUP, signal.SIGCONT),
 )
-MOST_HANDLERS = 64
-"""Objects that are looked into: a handler may call the one before it, and that the one before."""
+MOST_HANDLERS = 64  # objects that are inspected: a handler may call the previous handler, and so on
 
 
 def handled_signals() -> tuple[int, ...]:
-    """Return for which signals Python code runs that may end a wait; about 10 microseconds.
+    """Return the signals whose Python handlers may end a wait; about 10 microseconds.
 
-    A handler in C, such as faulthandler's, sets no event. One of a training framework, such as
-    Lightning's for SLURM or a DataLoader's for its workers, looks only after its own work, unless
-    it calls one of somebody else. One for SIGHUP that is for SIGTERM, too, ends the program.
+    A handler in C, such as faulthandler's, sets no event. A training framework's handler, such as
+    Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
+    calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
     """
-    found = {one: signal.getsignal(one) for one in SENT_BY_PROGRAMS}
+    found = {number: signal.getsignal(number) for number in SENT_BY_PROGRAMS}
     if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
-    return tuple(int(one) for one, handler in found.items() if _is_of_others(handler))
+    return tuple(int(number) for number, handler in found.items() if _is_of_others(handler))
 
 
 def _is_of_others(handler: object) -> bool:
@@ -361,15 +359,14 @@ def _is_of_others(handler: object) -> bool:
     return False
 
 
-DEEPEST = 100
-"""Calls and coroutines that are walked through."""
+DEEPEST = 100  # most calls and coroutines to walk through
 
 
 def awaiting() -> list[Frame]:
-    """Return the user's calls in the coroutine that the main thread's event loop is to end.
+    """Return the user's calls in the coroutine that the main thread's event loop runs.
 
     No stack shows them while the loop waits: a coroutine that awaits is in no thread. Of several
-    that are gathered the first that has not ended counts. About 10 microseconds.
+    gathered coroutines, the first that has not ended counts. About 10 microseconds.
     """
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
     if "asyncio" not in sys.modules or frame is None:
@@ -386,7 +383,7 @@ def awaiting() -> list[Frame]:
     found: list[Frame] = []
     for _ in range(DEEPEST):
         inner = task.get_coro() if hasattr(task, "get_coro") else None
-        near: list[Any] = []  # other tasks for which it may wait
+        near: list[Any] = []  # other tasks that it may wait for
         while inner is not None and len(found) < DEEPEST:
             frame = getattr(inner, "cr_frame", None) or getattr(inner, "gi_frame", None)
             code = frame.f_code if frame is not None else None
@@ -394,7 +391,7 @@ def awaiting() -> list[Frame]:
                 function = getattr(code, "co_qualname", code.co_name)
                 found.append(Frame(function, code.co_filename, frame.f_lineno))
             elif frame is not None and "/asyncio/" in frame.f_code.co_filename:
-                # what `wait_for`, `wait` and a task group were given
+                # arguments of `wait_for`, `wait` and a task group
                 group = getattr(frame.f_locals.get("self"), "_tasks", ())
                 near = [*frame.f_locals.values(), group]
             inner = getattr(inner, "cr_await", None) or getattr(inner, "gi_yieldfrom", None)

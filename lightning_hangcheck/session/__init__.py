@@ -1,6 +1,6 @@
-"""What the ranks of a job on one node share while it runs, in memory.
+"""What the ranks of a job on one node share in memory while it runs.
 
-`session` is the way in for a rank and what is found there; it frees what dead jobs left. `whose`
-tells jobs, their rounds and their nodes apart. `run_folders` settles where the run is kept, and how
-journals come there. `collective_notes` holds what a rank notes of its process groups and calls.
+A rank joins through `session`, which also defines the session's files and frees what dead jobs
+left. `whose` tells jobs, rounds and nodes apart. `run_folders` chooses the run folder and moves
+journals there. `collective_notes` holds a rank's notes of its process groups and calls.
 """

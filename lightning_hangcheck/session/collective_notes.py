@@ -1,7 +1,7 @@
-"""What ranks note of their collectives: torch tells too little of it, or at too high a price.
+"""What ranks record of their collectives, because torch records too little or at too high a cost.
 
-Members of groups and messages (its record of gloo lacks them), and from where the newest calls were
-made: one ring of calls, and a line for each place that they come from.
+Recorded are members of groups and messages (torch's record of gloo lacks them), and where the
+newest calls were made: a ring of calls, and a line for each call site.
 """
 
 from __future__ import annotations
@@ -37,19 +37,17 @@ if TYPE_CHECKING:
 Noted = TypeVar("Noted", bound=msgspec.Struct)
 COUNT, SLOT = Layout("<Q"), Layout("<QQQ")
 MOST_SITES = 1_024
-"""Noted at most: a program that makes its code as it runs must not fill the memory. Of
-messages each rank that one sends to is one, and each that one asks."""
+"""Limit, because a program that generates code while it runs must not fill the memory. Messages
+count one site per rank sent to, and one per rank received from."""
 CALLS_KEPT = 4_096
-"""Twice as many as torch's own record keeps (TORCH_FR_BUFFER_SIZE), for the messages between them:
-of a pipeline with 64 micro-batches some steps, and two are a pattern."""
+"""Twice what torch's own record keeps (TORCH_FR_BUFFER_SIZE), to hold the messages too: some steps
+of a pipeline with 64 micro-batches, and two steps are a pattern."""
 CALLS_AT = (MOST_SITES + 1) * COUNT.size
 NOTES_BYTES = CALLS_AT + CALLS_KEPT * SLOT.size
 LARGEST_SITES = 16 * 1024 * 1024
-"""As many, of the deepest calls, with 250 bytes a frame."""
-OURS = f"{Path(__file__).parents[1]}{os.sep}"
-"""Frames of ours around a call are none of the program's."""
-DEEPEST = 64
-"""Frames noted of a site, from the innermost out: Lightning's own are some 30."""
+"""`MOST_SITES` sites of the deepest calls, with 250 bytes per frame."""
+OURS = f"{Path(__file__).parents[1]}{os.sep}"  # our own frames around a call are not the program's
+DEEPEST = 64  # frames recorded per site, from the innermost outwards: Lightning's own are about 30
 
 
 class NotedGroup(msgspec.Struct, frozen=True):
@@ -60,10 +58,10 @@ class NotedGroup(msgspec.Struct, frozen=True):
 
 
 class NotedSite(msgspec.Struct, frozen=True):
-    """A place that collectives are called from, one for each root, reduction and group.
+    """A call site of collectives, one for each root, reduction and group.
 
-    ``group`` is the name of that; empty where it is the default one. Of messages it is the other
-    end: ``message`` is ``peer + 1`` where it is sent to, ``-(peer + 1)`` where it is asked.
+    ``group`` is that group's name; empty for the default group. For messages ``message`` is the
+    peer: ``peer + 1`` if sent to, ``-(peer + 1)`` if received from.
     """
 
     site: int
@@ -73,7 +71,7 @@ class NotedSite(msgspec.Struct, frozen=True):
 
 
 class NotedCall(msgspec.Struct, frozen=True):
-    """A call of a collective: ``site`` is the number of the place that it came from."""
+    """A call of a collective; ``site`` is the number of its call site."""
 
     at_ns: int
     thread: int
@@ -81,9 +79,9 @@ class NotedCall(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """What a rank noted: groups by name, collectives with their sites by number, and messages.
+    """A rank's notes: groups by name, collectives with their sites by number, and messages.
 
-    ``messages`` is None where it had no room to count all.
+    ``messages`` is None if there was no room to count all.
     """
 
     groups: dict[str, tuple[int, ...]] = {}
@@ -93,21 +91,18 @@ class Notes(msgspec.Struct, frozen=True):
 
 
 def notes_file(server: Path, what: str) -> Path:
-    """Return where a rank notes its ``groups``, ``calls`` and their ``sites``.
-
-    They are beside the socket of its worker server.
-    """
+    """Return where a rank notes ``groups``, ``calls`` or ``sites``: beside its server's socket."""
     return server.with_name(f"{server.name}.{what}")
 
 
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
-    """Note that this rank makes a group; OSError where shared memory cannot be used."""
+    """Note that this rank makes a group; OSError if shared memory cannot be used."""
     make_private_folder(server.parent)
     _append(notes_file(server, "groups"), NotedGroup(group, tuple(ranks)))
 
 
 class CallNoter:
-    """Notes collectives and messages of this process; `OSError` where there is no room."""
+    """Notes collectives and messages of this process; `OSError` if there is no room."""
 
     def __init__(self, server: Path) -> None:
         self._page = reserve_file(notes_file(server, "calls"), NOTES_BYTES)
@@ -123,10 +118,7 @@ class CallNoter:
         group: str = "",
         message: int = 0,
     ) -> None:
-        """Note a call; about 0.1 microseconds a frame, and a write where the site is new.
-
-        Of messages the other end is enough: they need no ``caller``.
-        """
+        """Note a call: 0.1 microseconds a frame; a new site is written. Messages need no caller."""
         way: list[int | str] = [root, reduction, group, message]
         frame = caller
         while frame is not None and len(way) < 2 * DEEPEST:
@@ -136,7 +128,7 @@ class CallNoter:
         number, calls, _ = self._known.get(key) or self._learn(
             key, caller, NotedSite(0, CallSite((), root, reduction), group, message)
         )
-        if message:  # these count for good; a collective only as long as it is in the ring
+        if message:  # messages are counted for good; a collective only while it is in the ring
             COUNT.pack_into(self._page, number * COUNT.size, next(calls))
         offset = CALLS_AT + next(self._calls) % CALLS_KEPT * SLOT.size
         SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), number)
@@ -144,7 +136,7 @@ class CallNoter:
     def _learn(
         self, key: tuple[int | str, ...], caller: FrameType | None, noted: NotedSite
     ) -> tuple[int, count[int], list[CodeType]]:
-        """Number a new site, 0 without room; its code is kept, so that its key stays its own."""
+        """Number a new site, 0 if there is no room; keeping its code keeps its key unique."""
         no_room: tuple[int, count[int], list[CodeType]] = 0, count(1), []
         if len(self._known) >= MOST_SITES:
             return no_room
@@ -169,13 +161,13 @@ class CallNoter:
 
 
 def noted(server: Path) -> Notes:
-    """Return what a rank noted; nothing where it notes nothing, of a name used again the newest."""
+    """Return a rank's notes; empty if it notes nothing; of a name used twice, the newest."""
     lines = _lines(notes_file(server, "groups"), NotedGroup)
     groups = {group.group: group.ranks for group in lines}
     try:
         data = read_owned(notes_file(server, "calls"))
     except FileNotFoundError:
-        # who notes groups notes messages, too: one that has not begun to has posted none
+        # a rank that notes groups notes messages too: without a file it has posted none
         begun = notes_file(server, "groups").exists()
         return Notes(groups, messages=MessageCounts() if begun else None)
     except OSError:
@@ -193,7 +185,7 @@ def noted(server: Path) -> Notes:
         if message:
             (sent if message > 0 else received)[abs(message) - 1] += posted
     calls: list[NotedCall] = []
-    newest: dict[int, list[int]] = {}  # in which order each thread posted
+    newest: dict[int, list[int]] = {}  # order of each thread's messages
     for at_ns, thread, number in slots:
         message = sites[number].message if number in sites else 0
         if message:
@@ -207,9 +199,9 @@ def noted(server: Path) -> Notes:
 
 
 def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
-    """Return the members of the group in which a rank called a collective last, and from where.
+    """Return the group members of a rank's last collective, and its call site.
 
-    None of both where it noted no call, and no members of the default group: all ranks.
+    Both are empty if no call was noted; members are also empty for the default group: all ranks.
     """
     notes = noted(server)
     site = notes.sites.get(notes.calls[-1].site) if notes.calls else None
@@ -227,6 +219,6 @@ def _lines(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Not
     found = []
     with suppress(OSError):
         for line in read_owned(file, largest).splitlines():
-            with suppress(msgspec.MsgspecError):  # a line that is just being written
+            with suppress(msgspec.MsgspecError):  # a line that is being written
                 found.append(json_decoder(kind).decode(line))
     return found

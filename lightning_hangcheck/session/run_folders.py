@@ -1,7 +1,4 @@
-"""Where a session's run is kept, and how journals come there.
-
-Ranks leave lines in shared memory; one process carries them to the run folder.
-"""
+"""Chooses a session's run folder, and moves ranks' journal lines there from shared memory."""
 
 from __future__ import annotations
 
@@ -32,22 +29,22 @@ if TYPE_CHECKING:
 
 
 CLAIMED_WITHIN_S = 2.0
-"""Time for run.json to be whole once it has appeared: it is written at once, network disks wait."""
+"""Time for run.json to be complete once it exists: written at once, but network disks wait."""
 POLL_S = 0.05
 UNUSABLE = (UnpreparedRunFolder, UsedRunFolder, OSError)
 
 
 class Settled(NamedTuple):
-    """The folder, and a sentence if it is not the one that was named; said by who found it out."""
+    """The folder, and a sentence if it is not the named folder, which the caller reports."""
 
     folder: RunFolder
     trouble: str = ""
 
 
 def settle_run_folder(session: Session) -> Settled:
-    """Find out where to keep a session's run, and prepare that folder. Touches the disk.
+    """Decide where to keep a session's run, and prepare that folder. Touches the disk.
 
-    UnpreparedRunFolder or OSError where not even a temporary folder can be had.
+    UnpreparedRunFolder or OSError if not even a temporary folder can be made.
     """
     facts = session.facts
     if facts.launched or session.run_folder_file.exists():
@@ -58,7 +55,7 @@ def settle_run_folder(session: Session) -> Settled:
     except UNUSABLE as error:
         import hashlib  # 1 ms, and hardly ever needed
 
-        # beside the named one, where all nodes of the job find it alike
+        # beside the named folder, where all nodes of the job find it alike
         mark = hashlib.sha256(facts.job.encode()).hexdigest()[:8]
         other = RunFolder(named.path.with_name(f"{named.path.name}-{mark}"))
         try:
@@ -70,13 +67,13 @@ def settle_run_folder(session: Session) -> Settled:
 
 
 def settle_elsewhere(session: Session, why: Exception) -> Settled:
-    """Keep it in a temporary folder, where the disk of the named one does not answer."""
+    """Keep the run in a temporary folder, because the named folder's disk does not answer."""
     other = temporary_run_folder()
     return _agree(session, other, kept_instead(RunFolder(Path(session.facts.run_dir)), why, other))
 
 
 def temporary_run_folder() -> RunFolder:
-    """Make an empty run folder where temporary files are; OSError where there is no room."""
+    """Make an empty run folder for temporary files; OSError if there is no room."""
     import tempfile  # 2 ms, and hardly ever needed
 
     return RunFolder(Path(tempfile.mkdtemp(prefix="hangcheck-run-")))
@@ -93,13 +90,13 @@ def _agree(session: Session, found: RunFolder, trouble: str) -> Settled:
     data = create_once(session.run_folder_file, os.fsencode(found.path))
     agreed = RunFolder(Path(os.fsdecode(data)))
     if agreed != found:
-        with suppress(OSError):  # a temporary one of ours, still empty
+        with suppress(OSError):  # a temporary folder of ours, still empty
             found.path.rmdir()
     return Settled(prepare_run_folder(agreed), trouble if agreed == found else "")
 
 
 def _take(folder: RunFolder, session: Session) -> None:
-    """Make a folder this job's own, or find that it is; raises one of `UNUSABLE`."""
+    """Claim a folder for this job, or find that it is this job's; raises one of `UNUSABLE`."""
     facts = session.facts
     record = RunRecord(
         run_id=folder.run_id, command=facts.command, started_at=facts.started_at, job=facts.job
@@ -108,7 +105,7 @@ def _take(folder: RunFolder, session: Session) -> None:
     try:
         claim_run_folder(folder, encode_pretty(record))
     except UsedRunFolder:
-        # whose run it is, with a little patience for one who is just writing it
+        # find whose run it is; another process may still be writing the file
         deadline, job = time.monotonic() + CLAIMED_WITHIN_S, None
         while facts.job and job is None and time.monotonic() < deadline:
             held = read_fact(folder.run_file, RunRecord, EVIDENCE_BYTES)
@@ -120,21 +117,21 @@ def _take(folder: RunFolder, session: Session) -> None:
 
 
 MOST_LEFT_BYTES = 512 * 2**10
-"""What one rank may have waiting, about 4,000 lines: /dev/shm is 64 MB in a container by default,
-and DataLoaders need it."""
+"""Limit of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default, and
+DataLoaders need it."""
 NEWEST_BYTES = 4 * 2**20
 MOST_BYTES = EARLY_BYTES + 2 * NEWEST_BYTES
-"""From here on a journal keeps its first MiB and its newest 4 to 8, some 20,000 lines or more: of
-200,000 sections it would have 40 MB. What is kept is copied only once for each 4 MiB."""
+"""A larger journal keeps its first MiB and its newest 4 to 8 MiB, some 20,000 lines or more;
+200,000 sections would take 40 MB. The kept part is copied only once per 4 MiB."""
 LEFT_OUT = "a long journal keeps its first and its newest lines"
 REMOVED = "its file was removed or moved while the job ran"
 
 
 class Carrier:
-    """Appends what ranks left to the journals in the run folder, which ``prepare`` makes.
+    """Appends ranks' waiting lines to the journals in the run folder, which ``prepare`` makes.
 
-    ``seen`` is told all lines before they are written. ``removed`` has the journals that somebody
-    removed while they were written, and how many lines were lost so.
+    ``seen`` gets all lines before they are written. ``removed`` has the journals that somebody
+    removed while they were written, and how many lines were lost by that.
     """
 
     def __init__(
@@ -146,20 +143,20 @@ class Carrier:
         self.removed: dict[str, int] = {}
         self._left, self._prepare, self._seen = left, prepare, seen
         self._journals: dict[str, _Journal] = {}
-        # lines that a journal lacks, which it does not say yet, and why
+        # lines that a journal lacks, not recorded there yet, and why
         self._lost: dict[str, tuple[int, str]] = {}
 
     def carry(self, only_pid: int | None = None) -> None:
-        """Carry all that was left, in that order; blocks for as long as the disk does.
+        """Move all waiting lines, in order; blocks for as long as the disk does.
 
-        UnpreparedRunFolder where the run folder cannot be made, OSError where a journal cannot be
-        written: those lines are lost, which it says once it can.
+        UnpreparedRunFolder if the run folder cannot be made, OSError if a journal cannot be
+        written: those lines are lost, which the journal records as soon as it can be written.
         """
         for name, lines in self._taken(only_pid):
             self._seen(lines)
             journal = self._journals.get(name)
             if journal is not None and journal.is_removed():
-                # begin anew: what is written to it reaches nobody
+                # begin anew: nobody can read what is written to it
                 self.removed = {**self.removed, name: self.removed.get(name, 0) + journal.lines}
                 self._lose(name, journal.lines, REMOVED)
                 journal = None
@@ -175,7 +172,7 @@ class Carrier:
                 raise
 
     def _lose(self, name: str, lines: int, why: str) -> None:
-        """Let go of a journal, and remember what it lacks until it can say so."""
+        """Close a journal, and remember how many lines it lacks until that can be recorded."""
         journal = self._journals.pop(name, None)
         if journal is not None:
             os.close(journal.descriptor)
@@ -193,7 +190,7 @@ class Carrier:
                 try:
                     lines = batch.read_bytes()
                     batch.unlink()
-                except FileNotFoundError:  # another carrier was quicker
+                except FileNotFoundError:  # another carrier was faster
                     continue
                 yield journal, lines
 
@@ -212,18 +209,18 @@ class _Journal:
             self._size += os.write(self.descriptor, b"\n")
 
     def append(self, lines: bytes) -> None:
-        """Write whole lines; now and then the middle of a long journal is left out."""
+        """Write whole lines; now and then cut the middle of a long journal."""
         if os.write(self.descriptor, lines) < len(lines):
             raise OSError("the disk is full: it took only a part")
         self._size += len(lines)
         self.lines += lines.count(b"\n")
         if self._size > self._largest:
             self._largest = self._size + NEWEST_BYTES
-            with suppress(OSError):  # it grows on, and the next time it may do
+            with suppress(OSError):  # the journal keeps growing; the next time may succeed
                 self._leave_middle_out()
 
     def is_removed(self) -> bool:
-        """Whether its file is no longer the one that is found under its name."""
+        """Whether another file, or none, now has its name."""
         try:
             return not os.path.samestat(os.fstat(self.descriptor), self._path.stat())
         except (FileNotFoundError, NotADirectoryError):
@@ -232,13 +229,13 @@ class _Journal:
             return False
 
     def _leave_middle_out(self) -> None:
-        """Keep a copy of the rest under its name; those who read the old file are not disturbed."""
+        """Replace the file by a shortened copy; readers of the old file are not disturbed."""
         data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
         earlier = data.find(b'"why":"' + LEFT_OUT.encode())
         first = data[: data.rfind(b"\n", 0, EARLY_BYTES if earlier < 0 else earlier) + 1]
         newest = data[data.find(b"\n", len(data) - NEWEST_BYTES) + 1 :]
         between = data[len(first) : len(data) - len(newest)].splitlines()
-        # with the lines that it says are missing there
+        # include the lines that it already reports as missing
         counts = [_parsed(line).get("lines") for line in between if b'"kind":"dropped"' in line]
         missing = [count for count in counts if isinstance(count, int) and count]
         lines = len(between) - len(missing) + sum(missing)
@@ -250,7 +247,7 @@ class _Journal:
 
 
 def _dropped(lines: int, why: str, following: bytes) -> bytes:
-    """Say that lines are missing, with moment and process of the first one beside them."""
+    """Return a line that says lines are missing, with time and process of the line after."""
     head = _parsed(following.partition(b"\n")[0])
     stamp = {name: head[name] for name in ("at", "ns", "pid") if name in head}
     return msgspec.json.encode(stamp | {"kind": "dropped", "lines": lines, "why": why}) + b"\n"

@@ -1,23 +1,23 @@
-"""The session: what the ranks of one job on one node share while it runs, in memory.
+"""The session: what the ranks of one job on one node share in memory while it runs.
 
     <shared memory>/hangcheck-<uid>/<key>/
-        session.json     where the run folder is, and more; created once, by whoever comes first
-        pages/<pid>.page one page a process that records
+        session.json     path of the run folder, and more; created once, by the first process
+        pages/<pid>.page one page per recording process
         sidecar.json     the process id of this node's sidecar
         place.json       which of the job's nodes this is; see `whose`
-        run-folder       where the run is kept, as its processes agreed; see `run_folders`
-        watch.json       what that sidecar knows of the ranks now; see `observe.run_record`
-        sidecar.lock     kept locked by it, so that there is only one
+        run-folder       run folder that the processes agreed on; see `run_folders`
+        watch.json       what the sidecar now knows of the ranks; see `observe.run_record`
+        sidecar.lock     locked by the sidecar, so that there is only one
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
-        journals/        lines on their way to the run folder; see `run_folders`
+        journals/        lines waiting for the run folder; see `run_folders`
         stacks/<pid>.*   how that rank can be made to write its stacks
         ends/<pid>       exit code of that rank, from the parent that reaped it
 
-`hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks that a launcher started
-agree on a key that the launcher gives them all; a process that was started plainly opens a session
-of its own and exports it, for the ranks that Lightning starts later from there.
+`hangcheck run` names the session in HANGCHECK_SESSION. Without it, ranks of a launcher derive a key
+from what the launcher tells all of them. A plainly started process opens its own session and
+exports it, for the ranks that Lightning later starts from there.
 """
 
 from __future__ import annotations
@@ -56,12 +56,11 @@ if TYPE_CHECKING:
 SESSION_VARIABLE = "HANGCHECK_SESSION"
 NAMESPACE_FILE = "namespace"
 SESSION_FILE, SIDECAR_FILE = "session.json", "sidecar.json"
-LEFT_BEHIND_AFTER_S = 3600.0
-"""What is to be written next in a session that is being made comes within moments."""
+LEFT_BEHIND_AFTER_S = 3600.0  # in a session that is being made, the next write comes within moments
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder of our own below it, mode 0700
 
 MOST_NAMES = 10
-"""Names to try for the folder of sessions: each but the last was taken by somebody on purpose."""
+"""Names to try for the folder of sessions; somebody took all earlier names on purpose."""
 
 
 class SessionFacts(Struct, frozen=True, kw_only=True):
@@ -71,15 +70,15 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
         root_pid: Process whose descendants are this node's job: the launched command, or the
             process that all ranks come from.
         launched: Opened by `hangcheck run`, which starts the sidecar itself.
-        job: Of which job the run is, as its ranks on all nodes say it; empty where `hangcheck run`
-            started it, which has made the run folder its own already.
-        numbered: A launcher told each rank its number, so no process is guessed to be one: the root
-            may be a daemon, with processes of other jobs below it.
-        restarts: The root starts the ranks again when they fail, while it lives: torchrun's agent.
-        node: Which of several nodes this one is, as the launcher's command says it; None where
-            there is one, or its ranks must say it: `whose.place_of` asks both.
-        store: Host and port of the store where the launchers of all nodes meet, as the command says
-            it; an empty host where it does not.
+        job: The job of the run, equal for its ranks on all nodes; empty if `hangcheck run` started
+            it and has claimed the run folder already.
+        numbered: A launcher gave each rank its number, so no process is guessed to be a rank: the
+            root may be a daemon, with processes of other jobs below it.
+        restarts: While it lives, the root restarts ranks that fail: torchrun's agent.
+        node: Which of several nodes this is, as the launcher's command says; None if there is one
+            node, or its ranks must say it: `whose.place_of` asks both.
+        store: Host and port of the store where the launchers of all nodes meet, as the command
+            says; the host is empty if it does not.
     """
 
     schema_version: int = 1
@@ -96,7 +95,7 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
 
 
 class SidecarFacts(Struct, frozen=True, kw_only=True):
-    """sidecar.json: which process is this node's sidecar. It removes the file when it leaves."""
+    """sidecar.json: which process is this node's sidecar. The sidecar removes it on leaving."""
 
     schema_version: int = 1
     pid: int
@@ -104,7 +103,7 @@ class SidecarFacts(Struct, frozen=True, kw_only=True):
 
 
 class StackOffer(Struct, frozen=True, kw_only=True):
-    """How a rank can be made to write its stacks, where no debugger may read it: to ``answers``."""
+    """How a rank can be made to write its stacks to ``answers``, if no debugger may read it."""
 
     pid: int
     started_ticks: int
@@ -114,14 +113,14 @@ class StackOffer(Struct, frozen=True, kw_only=True):
 
 
 class Session(Struct, frozen=True):
-    """A session's folder and facts; the module says what is in its files."""
+    """A session's folder and facts; the module docstring lists its files."""
 
     path: Path
     facts: SessionFacts
 
     @property
     def run_folder(self) -> RunFolder:
-        """Where this session's run keeps its files: as was agreed, else as it was named."""
+        """The run folder that the session's processes agreed on, else the named folder."""
         try:
             return RunFolder(Path(os.fsdecode(read_owned(self.run_folder_file))))
         except OSError:
@@ -138,23 +137,23 @@ class Session(Struct, frozen=True):
     torch_servers = Part("torch")
 
     def note_end(self, pid: int, exit_code: int) -> None:
-        """Keep what only a parent is told of a child that has a page: how it ended."""
+        """Keep the exit code of a child that has a page: only its parent learns it."""
         if (self.pages / f"{pid}.page").exists():
             write_atomically(self.path / "ends" / str(pid), str(exit_code).encode())
 
     def end_of(self, pid: int) -> int | None:
-        """Return the exit code that a parent has kept; None where none did."""
+        """Return the exit code that a parent has kept; None if there is none."""
         try:
             return int(read_owned(self.path / "ends" / str(pid)))
         except (OSError, ValueError):
             return None
 
     def leave(self, pid: int) -> None:
-        """Take a process's page away; the last one of a job without a sidecar frees the session.
+        """Remove a process's page; the last process of a job without sidecar frees the session.
 
-        With a sidecar nothing is taken away: it reads the pages of ranks that have ended, and
-        frees the session itself. What ranks left for each other at a meeting stays for those that
-        come late, until `remove_left_behind` finds the job gone.
+        With a sidecar nothing is removed: the sidecar reads the pages of ended ranks, and frees the
+        session itself. What ranks left at a meeting stays for late ranks, until
+        `remove_left_behind` finds the job gone.
         """
         if self.facts.launched or self.sidecar_file.exists():
             return
@@ -179,16 +178,16 @@ def _remove(folder: Path) -> None:
 def join_session(
     environment: MutableMapping[str, str], identity: Identity, run_dir: str | None
 ) -> Session:
-    """Join the job's session, or open it, with ``run_dir`` if the user named one.
+    """Join the job's session, or open it, with ``run_dir`` if the user named a run folder.
 
-    A round that follows joins the session of the one before, and with it its run folder. A process
-    without a launcher opens a new one and exports it in ``environment``, so that the ranks that
-    Lightning starts from there join it. OSError where shared memory cannot be used; UnreadableRun
-    where the named session is gone or unreadable.
+    A later round joins the session of the round before, and so its run folder. A process without a
+    launcher opens a new session and exports it in ``environment``, for the ranks that Lightning
+    starts later. OSError if shared memory cannot be used; UnreadableRun if the named session is
+    gone or unreadable.
     """
     named = environment.get(SESSION_VARIABLE)
     if named:
-        # in front of srun, `hangcheck run` named a session of another machine
+        # `hangcheck run` in front of srun named a session of another machine
         if identity.launcher == "slurm" and not Path(named).exists():
             raise UnreadableRun(
                 f"{named} is not on this machine, where hangcheck run was not started",
@@ -196,11 +195,11 @@ def join_session(
             )
         return read_session(Path(named))
     alone = identity.launcher in ("none", "lightning")
-    # containers may share this memory, and have equal numbers of processes and of SLURM's steps
+    # containers may share this memory, and have equal ids of processes and SLURM steps
     key = new_key() if alone else f"{node_key(environment, identity)}-{which_machine()}"
     folder = name_run_folder(run_dir)
     if identity.node_rank and run_dir is not None:
-        # all nodes of a job are given the same; each but the first takes a folder below that
+        # all nodes of a job get the same folder; all but the first use a subfolder
         folder = folder_of_node(run_dir, str(identity.node_rank))
     root_pid = os.getpid() if alone else os.getppid()
     facts = SessionFacts(
@@ -219,12 +218,12 @@ def join_session(
 
 
 def open_session(folder: Path, facts: SessionFacts) -> Session:
-    """Create the session, or join the one that another rank created a moment ago.
+    """Create the session, or join the session that another rank has just created.
 
-    OSError where shared memory cannot be used; UnreadableRun where session.json is unreadable.
+    OSError if shared memory cannot be used; UnreadableRun if session.json is unreadable.
     """
     make_private_folder(folder.parent)
-    if not folder.exists():  # once a session, and not by each of its ranks
+    if not folder.exists():  # once per session, not by each of its ranks
         remove_left_behind(folder.parent)
     make_private_folder(folder)
     for part in ("pages", "meet", "journals", "ends"):
@@ -235,7 +234,7 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
 
 
 def read_session(folder: Path) -> Session:
-    """Join a session that must exist; `UnreadableRun` where it is gone or unreadable."""
+    """Join a session that must exist; `UnreadableRun` if it is gone or unreadable."""
     file = folder / SESSION_FILE
     try:
         data = read_owned(file)
@@ -247,30 +246,30 @@ def read_session(folder: Path) -> Session:
 
 
 def read_sidecar(file: Path) -> SidecarFacts | None:
-    """Read sidecar.json; None where no sidecar has announced itself, or it left."""
+    """Read sidecar.json; None if no sidecar has announced itself, or it has left."""
     return read_fact(file, SidecarFacts)
 
 
 def offer_file(session: Path, pid: int) -> Path:
-    """Return where a process of a session leaves its offer."""
+    """Return where a process of a session writes its offer."""
     return session / "stacks" / f"{pid}.json"
 
 
 def find_offer(pid: int) -> StackOffer | None:
-    """Return what a process of this user, or an earlier one of that id, offers."""
+    """Return the offer of a process of this user, or of an earlier process with that id."""
     files = sessions_folder().glob(f"*/stacks/{pid}.json")
     return next(filter(None, (read_fact(file, StackOffer) for file in files)), None)
 
 
 def withhold(socket: Path, why: str) -> None:
-    """Leave for the sidecar why a rank has no such socket; without shared memory there is none."""
+    """Leave for the sidecar why a rank has no such socket; does nothing without shared memory."""
     with suppress(OSError):
         make_private_folder(socket.parent)
         write_atomically(socket.with_name(f"{socket.name}.withheld"), why.encode(errors="replace"))
 
 
 def why_withheld(socket: Path) -> str | None:
-    """Return the reason that a rank left, None where it left none."""
+    """Return the reason that a rank left, None if it left none."""
     try:
         return socket.with_name(f"{socket.name}.withheld").read_text(errors="replace")
     except OSError:
@@ -278,12 +277,11 @@ def why_withheld(socket: Path) -> str | None:
 
 
 def remove_left_behind(sessions: Path) -> None:
-    """Remove sessions that are old and whose processes are all gone: killed jobs leave them.
+    """Remove old sessions whose processes are all gone: killed jobs leave them.
 
-    Its ranks may come hours after the command that starts them, and one whose clock is set by hours
-    looks old at once: so a session stays while that command, or the sidecar, is there. One that
-    another pid namespace wrote (a container that shares this memory) is left alone: its processes
-    cannot be seen from here.
+    Ranks may come hours after the command that starts them, and a session looks old at once if the
+    clock jumps by hours. So a session stays while that command, or the sidecar, lives. A session of
+    another pid namespace (a container that shares this memory) stays: its processes are invisible.
     """
     for folder in sessions.iterdir() if sessions.is_dir() else ():
         pages = folder / "pages"
@@ -303,15 +301,15 @@ def remove_left_behind(sessions: Path) -> None:
 
 
 def of_this_namespace(session: Path) -> bool:
-    """Whether a session's processes can be seen from here; OSError where it does not say."""
+    """Whether a session's processes are visible from here; OSError if unknown."""
     return read_owned(session / NAMESPACE_FILE) == pid_namespace().encode()
 
 
 def sessions_folder(user_id: int | None = None) -> Path:
-    """Return where a user's sessions are, ours by default: in shared memory where there is some.
+    """Return where a user's sessions are, ours by default: in shared memory if there is any.
 
-    Anybody may make a folder there, also under the name that is ours: then the next name is taken,
-    which all processes of the user find in the same way.
+    Anybody may make a folder there, even under our name. Then the next name is used, which all
+    processes of the user find in the same way.
     """
     owner = os.getuid() if user_id is None else user_id
     top = SHARED_MEMORY

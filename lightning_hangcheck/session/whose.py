@@ -1,7 +1,4 @@
-"""Which job, which start of it, and which of its nodes a process belongs to.
-
-Launchers tell it in the environment of each rank.
-"""
+"""Reads from the launcher's variables which job, start of the job and node a process is of."""
 
 from __future__ import annotations
 
@@ -26,17 +23,15 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 
-UNNAMED_RUN = "none"
-"""torchrun's --rdzv-id unless somebody sets it."""
-MOST_WRAPPERS = 8
-"""Shells between torchrun and a rank that are looked through."""
+UNNAMED_RUN = "none"  # torchrun's --rdzv-id if nobody sets it
+MOST_WRAPPERS = 8  # shells between torchrun and a rank that are looked through
 
 
 def job_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that all ranks of the job share, whatever their node and round.
+    """Return a key that all ranks of the job share, whatever their node and round.
 
-    Jobs that follow each other with the same rendezvous address and no --rdzv-id share it, where
-    they are spread over nodes: nothing that torchrun tells all nodes differs.
+    Successive jobs on several nodes with the same rendezvous address and no --rdzv-id share the
+    key: nothing that torchrun tells all nodes differs between them.
     """
     started_by_hand = identity.launcher in ("none", "lightning")
     spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
@@ -51,14 +46,14 @@ def job_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def node_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that the job's ranks share on this node in all its rounds, and no other job has."""
+    """Return a key that only this job's ranks share on this node, in all its rounds."""
     if identity.launcher == "torchrun":
         return f"torchrun-{_named_for_ever(agent_pid(environment))}"
     if identity.launcher == "slurm":
         return f"slurm-{environment.get('SLURM_JOB_ID')}-{environment.get('SLURM_STEP_ID')}"
     if identity.launcher == "environment":
         named = f"port-{environment.get('MASTER_PORT', '0')}-session-{os.getsid(0)}"
-        # daemons of two nodes may be tried on one machine, started from one terminal
+        # two node daemons may run on one machine, started from one terminal
         node = "" if identity.node_rank is None else f"-node-{identity.node_rank}"
         return f"{named}{node}-{which_machine()}"
     # the process from which Lightning starts, or will start, the other ranks
@@ -68,9 +63,9 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def start_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that the ranks of this start of the job share on this node, and no other start has.
+    """Return a key that only the ranks of this start of the job share on this node.
 
-    One session can see several: a launcher that restarts failed ranks, a script that trains twice.
+    One session can have several starts: a launcher restarts failed ranks, or a script trains twice.
     """
     if identity.launcher == "torchrun":
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
@@ -78,8 +73,8 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
     started = node_key(environment, identity)
     spawned = spawned_as()
     if identity.launcher in ("none", "lightning") and spawned is not None:
-        # children of ddp_spawn number themselves in the order of their start (SpawnProcess-3): the
-        # number of the first that was spawned with us tells one `fit` from the next
+        # children of ddp_spawn are numbered in order of their start (SpawnProcess-3): the number of
+        # the first that was spawned with us tells one `fit` from the next
         number = spawned.rpartition("-")[2]
         first = int(number) - (identity.local_rank or 0) if number.isdecimal() else 0
         return f"{started}-spawn-{first}"
@@ -87,10 +82,10 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """What differs between two starts on this node even where all that torchrun tells is equal.
+    """Return what differs between two starts on this node if all torchrun variables are equal.
 
     torchrun makes <its temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json anew
-    for each start, with the same number where nodes came or went: the moment of its making differs.
+    for each start. If nodes came or went, <n> is the same, but the creation time differs.
     """
     error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
     try:
@@ -101,9 +96,9 @@ def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
-    """A key that all ranks of the job share on all nodes; other starts of it may share it.
+    """Return a key that all ranks of the job share on all nodes; other starts may share it.
 
-    TORCHELASTIC_RESTART_COUNT is not in it: in one and the same round it differs between nodes.
+    TORCHELASTIC_RESTART_COUNT is left out: it differs between nodes within one round.
     """
     if identity.launcher == "slurm":
         return start_key(environment, identity)
@@ -112,9 +107,9 @@ def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def agent_pid(environment: Mapping[str, str]) -> int:
-    """Return torchrun's own process on this node: the first above us that it told no run id.
+    """Return torchrun's process on this node: the first ancestor without the run id variable.
 
-    It is our parent, unless a shell script stands between (``torchrun --no-python wrapper.sh``).
+    It is our parent, unless a shell script is between (``torchrun --no-python wrapper.sh``).
     """
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     pid = os.getppid()
@@ -131,8 +126,8 @@ def agent_pid(environment: Mapping[str, str]) -> int:
 
 
 def spawned_as() -> str | None:
-    """Return our name among what multiprocessing started; None if it did not start us."""
-    # such a child has imported it already; importing it here would cost every other process 10 ms
+    """Return our name in multiprocessing; None if multiprocessing did not start us."""
+    # such a child has imported it already; importing it costs other processes 10 ms
     process = sys.modules.get("multiprocessing.process")
     if process is None or process.parent_process() is None:
         return None
@@ -145,7 +140,7 @@ def _named_for_ever(pid: int) -> str:
 
 
 def place_in(environment: Mapping[str, str]) -> NodePlace | None:
-    """Read which node a rank is on; None where nothing says which of how many this is."""
+    """Read which node a rank is on; None if the node's number or the node count is unknown."""
     who = identify(environment)
     number, nnodes, served = who.node_rank, who.nodes, who.agent_store
     by_launcher = who.launcher in ("torchrun", "slurm") or nnodes > 1
@@ -163,10 +158,9 @@ def place_in(environment: Mapping[str, str]) -> NodePlace | None:
 
 
 def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
-    """Read the place of a SLURM task that is a `hangcheck run`: it watches its own ranks only.
+    """Read the place of a SLURM task that is a `hangcheck run`: it watches only its own ranks.
 
-    Where a step has several tasks on a node, each counts as a node. None for the only task of its
-    step, and for what is no task.
+    If a step has several tasks per node, each counts as a node. None unless it is one of several.
     """
     who = identify(environment)
     tasks, nodes = who.world_size or 1, who.nodes
@@ -179,10 +173,10 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
 
 def place_of(session: Session) -> NodePlace | None:
-    """Return this node's place: as a rank told it last, else as the launcher's command says it.
+    """Return this node's place: the newest from a rank, else from the launcher's command.
 
-    Where nodes meet is told by the command, if at all: they must agree before any rank runs, and
-    in a later round, in which a rank's own store may be another one, on the same place.
+    Only the command says where nodes meet. They must agree before any rank runs, and keep the place
+    in later rounds, in which a rank's own store may be another store.
     """
     facts, first = session.facts, session.facts.node
     place = read_fact(session.place_file, NodePlace)
@@ -197,7 +191,7 @@ def place_of(session: Session) -> NodePlace | None:
 
 
 def tell_place(session: Session, place: NodePlace) -> None:
-    """Tell this node's sidecar which node it is on; where that fails, it is said once."""
+    """Tell this node's sidecar which node it is on; a failure is logged once."""
     try:
         write_atomically(session.place_file, encode(place))
     except OSError as error:

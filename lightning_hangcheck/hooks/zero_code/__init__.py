@@ -1,1 +1,1 @@
-"""Records scripts that never heard of this package; `start` says what goes to work when."""
+"""Records scripts that do not use this package; `start` decides what is watched, and when."""

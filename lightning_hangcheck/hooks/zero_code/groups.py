@@ -1,9 +1,9 @@
-"""How processes become ranks, which groups they make, and what they call there.
+"""How processes become ranks, which groups they make, and which collectives they call.
 
-`init_process_group` and `init_rpc` tell which rank a process is: what is announced before the call,
-so that a rank that waits there for peers that never come is known, and what torch says after it.
-Members of groups, senders and receivers, and callers of collectives are noted in shared memory:
-torch's record leaves them out, or has them only at too high a price.
+`init_process_group` and `init_rpc` show which rank a process is. The rank is taken from the
+arguments before the call, so that a rank that waits for missing peers is known, and from torch
+afterwards. Members of groups, senders and receivers, and callers of collectives are noted in shared
+memory: torch's record lacks them, or has them only at too high a cost.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ if TYPE_CHECKING:
 
 PACKAGE = "torch.distributed"
 JOINED = "HANGCHECK_JOINED"
-"""Set to the process id of a rank that has joined: whatever it starts from then on is no rank."""
+"""Set to the process id of a rank that has joined: processes that it starts later are no ranks."""
 COLLECTIVES = (
     "all_reduce", "all_reduce_coalesced", "broadcast", "all_gather", "all_gather_into_tensor",
     "all_gather_single", "reduce", "reduce_scatter", "reduce_scatter_tensor",
     "reduce_scatter_single", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier",
 )  # fmt: skip
-"""Functions that enter one operation themselves; those for objects call these."""
+"""Functions that enter one operation themselves; the functions for objects call these."""
 TORCHS_TARGET = ("torch.multiprocessing.spawn", "_wrap")
 TORCHS_NUMBER = "i"
 """Its second parameter (torch 1.0 to 2.15): the number that the user's function gets, too."""
@@ -72,7 +72,7 @@ def instrument_joining(module: ModuleType) -> None:
 def instrument_rpc(module: ModuleType) -> None:
     """Watch ``init_rpc``: ranks that only call each other have no process group.
 
-    A number that somebody else gave counts more: collectives are told by that one.
+    A rank number from another source has priority: collectives are known by that number.
     """
     section = in_section("init_rpc")
 
@@ -90,7 +90,7 @@ def instrument_rpc(module: ModuleType) -> None:
 
 
 def _begin() -> None:
-    """It is a rank now, with the others: what it does from here on is its work."""
+    """The process is now a rank among others: record its work from here on."""
     current().leave_startup()
     tell_start()
     watch_ranks()
@@ -98,7 +98,7 @@ def _begin() -> None:
 
 
 def announced(arguments: Mapping[str, Any], environment: Mapping[str, str]) -> Announced:
-    """Work out which rank of how many a call is going to be, as torch does (rendezvous.py)."""
+    """Work out rank and world size of a call that joins, as torch does (rendezvous.py)."""
     address, store = urlsplit(str(arguments.get("init_method") or "env://")), arguments.get("store")
     variables, port = dict(parse_qsl(address.query)), getattr(store, "port", address.port)
     if address.scheme == "env" and store is None:
@@ -119,7 +119,7 @@ def _decimal(text: str) -> int | None:
 
 
 def _learn(facts: Announced) -> None:
-    """Be this rank from now on; a group that is smaller than the job is only a part of it."""
+    """Be this rank from now on; ignore a group that is only a part of the job."""
     recorder, (rank, world_size, port) = current(), facts
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
         return
@@ -130,7 +130,7 @@ def _learn(facts: Announced) -> None:
 
 
 def instrument_leaving(module: ModuleType) -> None:
-    """Watch ``destroy_process_group``: without a group, what is started may be ranks again."""
+    """Watch ``destroy_process_group``: afterwards, started processes may be ranks again."""
 
     def leave(_: Call) -> None:
         if not module.is_initialized():
@@ -144,22 +144,22 @@ def instrument_leaving(module: ModuleType) -> None:
 def watch_children() -> None:
     """Have each child of multiprocessing announce itself if it may become a rank.
 
-    Which ones, who starts them says: torch.multiprocessing.spawn and start_processes number their
-    children, and with them Lightning's ``ddp_spawn`` and ``ddp_notebook``; a script that starts its
-    own mostly hands each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, however
-    that was started (Python 3.8 to 3.15), and from there ``run``, once it knows itself to be one.
+    Whoever starts children numbers them: torch.multiprocessing.spawn and start_processes do, and so
+    Lightning's ``ddp_spawn`` and ``ddp_notebook``. A script that starts its own children mostly
+    gives each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, for any start
+    method (Python 3.8 to 3.15), and then ``run``, once the child knows that it is one.
     """
 
     @contextmanager
     def beginning(call: Call) -> Iterator[None]:
-        """What ranks start, or what a launcher numbered, has nothing to announce."""
+        """Children of ranks, and numbered ranks of a launcher, announce nothing."""
         number = number_of(call.instance)
         if number is not None and identify(os.environ).launcher == "none":
             wrap(call.instance, "run", before=lambda *_: current().announce(number))
         yield
 
     def joined(call: Call) -> None:
-        """Who joins a child has reaped it: the exit code is gone for all others from then on."""
+        """Joining a child reaps it: afterwards nobody else can get the exit code."""
         child, session = call.instance, current().session
         if session is not None and child.exitcode is not None:
             session.note_end(child.pid, child.exitcode)
@@ -169,7 +169,7 @@ def watch_children() -> None:
 
 
 def number_of(process: BaseProcess) -> int | None:
-    """Return the number that a process was given by who started it; None where it has none."""
+    """Return the number that a process got from its starter; None if it has none."""
 
     def number(given: object) -> int | None:
         return given if type(given) is int and given >= 0 else None
@@ -180,7 +180,7 @@ def number_of(process: BaseProcess) -> int | None:
     given = (getattr(process, "_args", ()), getattr(process, "_kwargs", {}))
     try:
         named = inspect.signature(target).bind_partial(*given[0], **given[1]).arguments
-    except (TypeError, ValueError):  # it cannot be called so, or is of C
+    except (TypeError, ValueError):  # the arguments do not fit, or it is a C function
         return None
     torchs = (target.__module__, getattr(target, "__name__", "")) == TORCHS_TARGET
     names = (TORCHS_NUMBER,) if torchs else NUMBERS
@@ -190,9 +190,9 @@ def number_of(process: BaseProcess) -> int | None:
 def instrument_calls(module: ModuleType) -> None:
     """Note the caller of each collective before it is entered, with root, reduction and group.
 
-    Messages likewise, with the other end, but only where nobody can hold the unwatched functions
-    yet: torch compares what it is given with ``isend`` by identity (batch_isend_irecv). ``send``
-    and ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
+    Messages are noted too, with the peer, but only if nobody can hold the unwatched functions yet:
+    torch compares its argument with ``isend`` by identity (batch_isend_irecv). ``send`` and
+    ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
     """
 
     def noting(name: str, sign: int = 0) -> Before:
@@ -206,7 +206,7 @@ def instrument_calls(module: ModuleType) -> None:
             number = None if end is None else _rank_at(module, find, end, given)
             if sign:
                 job = sys.modules[PACKAGE].get_world_size() == current().identity.world_size
-                if job and number is not None and number >= 0:  # else the message may come from any
+                if job and number is not None and number >= 0:  # otherwise the peer is unknown
                     noter.note(None, message=sign * (number + 1))
                 return
             kind = find("op", *given)
@@ -228,9 +228,9 @@ def instrument_calls(module: ModuleType) -> None:
 
 
 def _finder(module: ModuleType, function: str) -> tuple[Callable[..., Any], Collection[str]]:
-    """Return what finds an argument of a call by name, and the names that there are.
+    """Return a function that finds a call's argument by name, and the parameter names.
 
-    It binds none, which costs 10 us.
+    It avoids binding the arguments, which takes 10 us.
     """
     parameters = inspect.signature(getattr(module, function)).parameters
     places = {name: place for place, name in enumerate(parameters)}
@@ -254,9 +254,9 @@ def _rank_at(
     end: str,
     given: tuple[Any, ...],
 ) -> int | None:
-    """Return the global rank at an end of a call, also where its group numbers it.
+    """Return the global rank of an end of a call, also if the call gives its number in the group.
 
-    Above torch 2.5 it may be given as ``group_src`` or ``group_dst``, as torch itself does.
+    After torch 2.5, as torch itself does, callers may use ``group_src`` or ``group_dst``.
     """
     rank = find(end, *given)
     if rank is not None or (member := find(f"group_{end}", *given)) is None:
@@ -272,7 +272,7 @@ def instrument_groups(module: ModuleType) -> None:
     function = getattr(module, maker, None)
 
     def note(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        """Only a group whose members are numbered as the job's ranks are."""
+        """Note only groups whose members are numbered like the job's ranks."""
         given = Call(None, arguments, named, function).given()
         server, job = _server(), current().identity.world_size
         members = given.get("global_ranks_in_group") or ()
@@ -290,7 +290,7 @@ def _server() -> Path | None:
 
 @lru_cache(maxsize=1)
 def _noter(_pid: int) -> CallNoter | None:
-    """Open notes in shared memory; None where this process has no session, or no room there."""
+    """Open notes in shared memory; None if this process has no session, or there is no room."""
     server = _server()
     try:
         return None if server is None else CallNoter(server)

@@ -1,10 +1,10 @@
-"""What loops and Trainers of any kind do: steps, data, saves, stages, experiment records.
+"""Watches loops and Trainers of any kind: steps, data, saves, stages, experiment loggers.
 
-A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose own hooks tell
-each step. Where a callback or the script itself tells its steps, theirs count and ours add none.
-Learning-rate schedulers and the gradient scaler, which passes over the step of an optimizer whose
-gradients overflowed, only say that the loop goes on. Lightning's Trainer calls the hooks of a
-callback of ours, too, which is not in its list; that of Hugging Face gets one.
+A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose hooks report each
+step. If a callback or the script itself reports steps, only those count. Learning-rate schedulers
+and the gradient scaler only show that the loop is alive; the scaler skips an optimizer's step if
+its gradients overflowed. Lightning's Trainer calls a callback of ours that is not in its list;
+Hugging Face's Trainer gets one in its list.
 """
 
 from __future__ import annotations
@@ -38,16 +38,15 @@ if TYPE_CHECKING:
 
 
 _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
-"""Our callback of each Trainer; None where the user has added one."""
+"""Our callback of each Trainer; None if the user has added one."""
 
 
 @guard_hooks
 class StepTeller:
-    """Tells the page of this process each step; its methods are hooks.
+    """Shows each step on the page of this process; its methods are hooks.
 
-    A step of the loop is over when an optimizer steps that has stepped in it already: two
-    optimizers in turns, or one for each layer, are one step. A compiler that reads a call instead
-    of running it must find nothing.
+    A step ends when an optimizer steps for the second time: two optimizers in turn, or one per
+    layer, make one step. A compiler that traces a call instead of running it must find nothing.
     """
 
     def __init__(self, compiling: Callable[[], bool]) -> None:
@@ -60,7 +59,7 @@ class StepTeller:
         self.scheduled = False
 
     def on_optimizer_step(self, optimizer: object, *_: object) -> None:
-        """An optimizer has stepped: backward is over, and the loop goes on."""
+        """An optimizer has stepped: backward is over, and the loop continues."""
         if self._compiling():
             return
         if id(optimizer) in self._in_step or not self._in_step:
@@ -73,7 +72,7 @@ class StepTeller:
         if page.ending == "raised":
             self._recorder.mark_going_on()
         self._others_report = self._others_report or page.step not in (None, self._reported)
-        if self._others_report:  # a callback
+        if self._others_report:  # a callback reports the steps
             page.show_phase(page.phase)
             return
         beats = not self._recorder.beats_by_hand
@@ -81,30 +80,30 @@ class StepTeller:
         self._reported = self._steps
 
     def on_schedule(self, *_: object) -> None:
-        """A scheduler set the learning rate, which it does first when it is made."""
+        """A scheduler set the learning rate; the first time is when it is created."""
         self.scheduled = True
         self.on_loop()
 
     def on_loop(self, *_: object) -> None:
-        """The loop goes on, whether or not an optimizer stepped."""
+        """The loop is alive, whether or not an optimizer stepped."""
         if self._steps:
             self._recorder.page.show_phase(self._recorder.page.phase)
 
 
 @cache
 def teller() -> StepTeller:
-    """Return that of this process."""
+    """Return this process's `StepTeller`."""
     compiler = getattr(sys.modules.get("torch"), "compiler", None)  # absent before torch 2.1
     return StepTeller(getattr(compiler, "is_compiling", bool))
 
 
 def instrument_optimizers(module: ModuleType) -> None:
-    """Have the steps of all optimizers told; ``module`` is ``torch.optim.optimizer``."""
+    """Watch the steps of all optimizers; ``module`` is ``torch.optim.optimizer``."""
     module.register_optimizer_step_post_hook(teller().on_optimizer_step)
 
 
 def instrument_loop(module: ModuleType) -> None:
-    """Watch schedulers' steps or the scaler's updates; ``module`` is torch's of either."""
+    """Watch schedulers' steps or the scaler's updates; ``module`` is torch's module of either."""
     for owner in [var for var in vars(module).values() if isinstance(var, type)]:
         is_scaler = owner.__name__ == "GradScaler"
         name, act = ("update", teller().on_loop) if is_scaler else ("step", teller().on_schedule)
@@ -113,7 +112,7 @@ def instrument_loop(module: ModuleType) -> None:
 
 
 def instrument_sections(module: ModuleType) -> None:
-    """Make sections of the calls that the table names of this module."""
+    """Make sections of this module's calls in the table."""
     for name, function, kind, title, number in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
@@ -131,8 +130,8 @@ def instrument_first_batch(module: ModuleType) -> None:
     plain = iterator.__next__
 
     def stop_watching(_: Call) -> None:
-        """A step must not pay for what only its first batch can tell."""
-        if iterator.__next__ is ours:  # else somebody has patched it since, and ours stays below
+        """After the first batch, steps must not pay for watching."""
+        if iterator.__next__ is ours:  # otherwise a later patch has wrapped ours, which stays
             iterator.__next__ = plain
 
     wrap(iterator, "__next__", in_section("first batch of a DataLoader", then=stop_watching))
@@ -154,7 +153,7 @@ def instrument_sharding(module: ModuleType) -> None:
 
 
 def offload_asked_for(given: Mapping[str, Any]) -> str:
-    """Say what the arguments of FSDP 1 or 2 offload; empty where nothing is."""
+    """Say what the arguments of FSDP 1 or 2 offload; empty if nothing."""
     first = getattr(given.get("cpu_offload"), "offload_params", False)
     second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
     by = "cpu_offload" if first else "offload_policy"
@@ -170,10 +169,10 @@ def instrument_trainer(module: ModuleType) -> None:
     """Watch Lightning's Trainer."""
 
     def made(call: Call) -> None:
-        """Where no launcher started this process and the Trainer starts nobody, it stays alone.
+        """If no launcher started this process and the Trainer starts none, it is the only rank.
 
-        A strategy without a launcher of its own runs in this very process (Lightning 2.0 to 2.6);
-        one with a launcher says how many ranks there are only once it has started them.
+        A strategy without launcher runs in this process (Lightning 2.0 to 2.6). A strategy with a
+        launcher knows the number of ranks only once it has started them.
         """
         trainer, identity = call.instance, current().identity
         launched = identity.launcher != "none" or identity.world_size is not None
@@ -196,17 +195,17 @@ def instrument_trainer(module: ModuleType) -> None:
 
 
 def instrument_hooks(module: ModuleType) -> None:
-    """Have Lightning call the hooks of our callback before those of the Trainer's callbacks.
+    """Have Lightning call our callback's hooks before those of the Trainer's callbacks.
 
-    Their list stays as the user made it: scripts read it, count it, and compare it.
+    The Trainer's list stays as the user made it: scripts read, count and compare it.
     """
 
     def call_ours(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
         trainer, hook = arguments[:2]
         ours = getattr(_ours_of(trainer, hook), hook, None)
-        # Lightning calls hooks of an epoch's end twice: the second time for what saves
+        # Lightning calls epoch-end hooks twice, the second time for callbacks that save
         if ours is not None and not named.get("monitoring_callbacks"):
-            rest = {one: named[one] for one in named if one != "monitoring_callbacks"}
+            rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
             ours(trainer, trainer.lightning_module, *arguments[2:], **rest)
 
     wrap(module, "_call_callback_hooks", before=call_ours)
@@ -229,7 +228,7 @@ def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a g
 
 
 def instrument_fabric(module: ModuleType) -> None:
-    """Watch Fabric, or the optimizer that it hands out, whose module has no ``Fabric.launch``."""
+    """Watch Fabric, or the optimizer that it returns, whose module has no ``Fabric.launch``."""
 
     def in_phase(phase: Phase) -> Around:
         """Show a part of a step on the page; the rest of the loop is the script's own."""

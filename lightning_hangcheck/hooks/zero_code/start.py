@@ -1,8 +1,8 @@
-"""Records scripts that never heard of this package, when `hangcheck run` starts them.
+"""Records unchanged scripts, when `hangcheck run` starts them.
 
-Python imports ``sitecustomize`` from `inject` before the script, in every process; that file
-decides whether it is in a rank, and only then comes here. What wraps frameworks is imported with
-the first of them: a rank that needs none does not pay for it.
+In every process Python imports ``sitecustomize`` from `inject` before the script. That file decides
+whether the process is a rank, and only then uses this module. The code that wraps frameworks is
+imported with the first framework: a rank without frameworks does not pay for it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REHEARSAL = "HANGCHECK_REHEARSAL"
 """Environment variable with a `rehearsal.Part` as JSON: its presence makes a run a rehearsal."""
 INJECT_FOLDER = Path(__file__).parent / "inject"
-LARGEST_SCRIPT = 1_000_000  # bytes that are looked at
+LARGEST_SCRIPT = 1_000_000  # bytes that are read
 Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]
 NAMES: dict[Number, str] = {
     1: "Script started",
@@ -49,14 +49,14 @@ FAMILIES = {
     "LIGHTNING": ("lightning.pytorch", "pytorch_lightning"),
     "FABRIC": ("lightning.fabric", "lightning_fabric"),
 }
-"""Packages that are one under two names; below, a module's name may begin with either word."""
+"""Packages with two names each; module names below may begin with these words."""
 JOINING = (
     (_C10D, "zero_code.groups.instrument_joining"),
     (_C10D, "zero_code.groups.instrument_groups"),
     (_C10D, "zero_code.groups.instrument_calls"),
     ("torch.distributed.rpc", "zero_code.groups.instrument_rpc"),
 )
-"""What must be watched before anybody can have taken a function of torch.distributed by name."""
+"""Must be watched before any code can import a function of torch.distributed by name."""
 WATCHED = (
     (_C10D, "zero_code.groups.instrument_leaving"),
     ("torch.optim.optimizer", "zero_code.loops.instrument_optimizers"),
@@ -81,13 +81,13 @@ WATCHED = (
     ("LIGHTNING.trainer.connectors.accelerator_connector", "zero_code.loops.instrument_connector"),
     ("LIGHTNING.trainer.call", "zero_code.loops.instrument_hooks"),
 )
-"""Modules as they are imported, and which file and function of hooks then wraps them."""
+"""Modules, and the file and function of hooks that wraps each once it is imported."""
 SECTIONS: tuple[tuple[str, str, str, str, Number | None], ...] = (
     (_C10D, "barrier", "dist.barrier", "", None),
     (_C10D, "monitored_barrier", "dist.barrier", "", None),
     ("torch.serialization", "load", "loading", "torch.load of a checkpoint", None),
     (_SAVER, "save", "saving", "torch.distributed save of a checkpoint", None),
-    # one that goes on in the background counts at once
+    # a save in the background counts at once
     (_SAVER, "async_save", "saving", "torch.distributed async_save of a checkpoint", None),
     ("torch.utils.data.dataloader", "DataLoader.__init__", "DataLoader constructor", "", None),
     ("datasets.load", "load_dataset", "dataset", "datasets.load_dataset", None),
@@ -111,15 +111,15 @@ SECTIONS: tuple[tuple[str, str, str, str, Number | None], ...] = (
      None),
     (_ACCELERATOR, "Accelerator.wait_for_everyone", "Accelerator.wait_for_everyone", "", None),
 )  # fmt: skip
-"""Calls that are sections: module, function, kind (which names it unless a title follows), and the
+"""Calls that are sections: module, function, kind (also the name unless a title follows), and the
 checkpoint that they prove."""
 
 
 def start() -> None:
     """Record this process from here on: its page, pulse, records, last words and exit."""
     be_watched(current())
-    # Python first calls what was registered here, then waits for threads that are no daemons, then
-    # calls exit handlers: private, as nothing else is called that early (3.10 to 3.13)
+    # at exit, Python calls functions registered here, then waits for non-daemon threads, then calls
+    # exit handlers; private, because nothing else is called that early (3.10 to 3.13)
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(current().begin_shutdown)
@@ -127,8 +127,8 @@ def start() -> None:
 
 
 def watch(*, is_child: bool) -> None:
-    """Have what frameworks do watched; called when the first of them is about to be imported."""
-    # imported here: it takes what a framework imports anyway, and other processes need not pay it
+    """Watch frameworks; called when the first of them is about to be imported."""
+    # imported here: needs what a framework imports anyway, and other processes need not pay
     from lightning_hangcheck.hooks.zero_code.groups import watch_children
 
     if REHEARSAL in os.environ:
@@ -144,7 +144,7 @@ def watch(*, is_child: bool) -> None:
 
 @cache
 def watch_ranks() -> None:
-    """Have all else wrapped as soon as it is imported, or now if it is there."""
+    """Wrap everything else once it is imported, or now if it is imported already."""
     for module, ours in WATCHED:
         on_import(module, ours)
     for module in dict.fromkeys(row[0] for row in SECTIONS):
@@ -152,20 +152,20 @@ def watch_ranks() -> None:
 
 
 _awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
-"""What is to be called with a module once that is imported."""
+"""Functions to call with a module once it is imported."""
 
 
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Call a function of ours with a module when that is imported, or now if it is there.
+    """Call a function of ours with a module once it is imported, or now if it is already.
 
-    It may be named by its file below hooks: it is imported only then.
+    The function may be given by its name and its file in hooks, which is imported only then.
     """
 
     def instrument(module: ModuleType) -> None:
         def act() -> None:
             (find_instrument(ours) if isinstance(ours, str) else ours)(module)
 
-        attempt(f"watching {module.__name__}", act)  # else the framework's import would fail
+        attempt(f"watching {module.__name__}", act)  # otherwise the framework's import would fail
 
     if not any(isinstance(finder, _Importing) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Importing())
@@ -177,14 +177,16 @@ def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
 
 
 class _Importing:
-    """Has the loader that others find for an awaited module tell when it has executed that."""
+    """Makes the loader of an awaited module report when the module has been executed."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        others = [one for one in sys.meta_path if one is not self] if name in _awaited else ()
+        others = (
+            [finder for finder in sys.meta_path if finder is not self] if name in _awaited else ()
+        )
         for other in others:
-            find = getattr(other, "find_spec", None)  # an old one has none: Python skips it, too
+            find = getattr(other, "find_spec", None)  # an old finder has none: Python skips it, too
             spec: ModuleSpec | None = find(name, path, target) if find is not None else None
             if spec is not None:
                 if spec.loader is not None:
@@ -198,7 +200,7 @@ def _tell_when_executed(loader: Any, name: str) -> None:  # noqa: ANN401 - of an
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        if module.__name__ == name:  # a loader may be that of several modules
+        if module.__name__ == name:  # a loader may serve several modules
             with suppress(AttributeError):
                 del loader.exec_module
             for instrument in _awaited.pop(name, ()):
@@ -208,7 +210,7 @@ def _tell_when_executed(loader: Any, name: str) -> None:  # noqa: ANN401 - of an
 
 
 def modules_of(named: str) -> list[str]:
-    """Return a module's names: two, if it is of a family."""
+    """Return a module's names: two, if it is in a family."""
     family, _, rest = named.partition(".")
     return [f"{package}.{rest}" for package in FAMILIES[family]] if family in FAMILIES else [named]
 
@@ -227,7 +229,7 @@ def injected(python_path: str | None) -> str:
 
 @cache
 def passed(number: Number) -> None:
-    """Say once that a checkpoint was passed; a script that names this package says its own."""
+    """Report once that a checkpoint was passed, unless the script uses this package itself."""
     if not _script_names_us():
         current().checkpoint(NAMES[number], number, ours=True)
 

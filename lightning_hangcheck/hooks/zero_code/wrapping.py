@@ -1,11 +1,11 @@
-"""Wrapping a function of a framework so that nobody can tell, except by what is said of it.
+"""Wraps functions of frameworks without visible effect, except for what is reported.
 
-Signature, exceptions, result, pickling and copying stay as they were; only methods and functions
-are wrapped, never a class. What fails of ours is switched off and said once.
+Signature, exceptions, result, pickling and copying stay unchanged. Only methods and functions are
+wrapped, never a class. If our own code fails, it is switched off and that is logged once.
 
-`in_section` makes the watcher of most calls: a section around the outermost call of its kind. The
-first calls of a kind are said, all are on the page, and none where the script has opened a section
-of that name itself.
+`in_section` makes the watcher of most calls: a section around the outermost call of its kind. Only
+the first calls of a kind are printed; all are on the page, unless the script itself has opened a
+section of that name.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ if TYPE_CHECKING:
 Guest = TypeVar("Guest")
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 SPOKEN = 3
-"""Calls of a kind that are said on the console: what comes once a step must not fill it."""
+"""Calls of a kind that are printed: calls of every step must not fill the console."""
 
 
 class Call(Struct, eq=False):
-    """One call of a wrapped function, a bound one, on an instance (or a class, or None).
+    """One call of a wrapped function, bound, on an instance (or a class, or None).
 
-    A watcher's first half may put other arguments in their place; its second half has the result.
-    In a section it knows whether that is ``spoken``.
+    A watcher may replace the arguments before the call, and read the result after it. In a section,
+    ``spoken`` says whether the call is printed.
     """
 
     instance: Any
@@ -58,16 +58,16 @@ class Call(Struct, eq=False):
     spoken: bool = True
 
     def go(self, **changed: Any) -> Any:  # noqa: ANN401 - a guest's
-        """Make the call, with other values of these named arguments."""
+        """Make the call, with other values for these named arguments."""
         return self.function(*self.arguments, **{**self.named, **changed})
 
     def bound(self) -> dict[str, Any]:
-        """All arguments by name; TypeError where the function will refuse them."""
+        """Return all arguments by name; TypeError if the function will refuse them."""
         given = inspect.signature(self.function).bind(*self.arguments, **self.named).arguments
         return {**given.pop("kwargs", {}), **given}
 
     def given(self) -> dict[str, Any]:
-        """All arguments by name; none where the function will refuse them, and say so."""
+        """Return all arguments by name; empty if the function will refuse them."""
         try:
             return self.bound()
         except TypeError:
@@ -82,17 +82,17 @@ def wrap(
     before: Before | None = None,
     after: Callable[[Call], object] | None = None,
 ) -> None:
-    """Watch a function of a module, or a method; what a watcher raises is never seen by the caller.
+    """Watch a function of a module, or a method; the caller never sees an exception of a watcher.
 
-    Another version of the framework may not have it.
+    Does nothing if the framework's version lacks the function.
 
     Args:
         owner: The module, class or object.
-        name: Of its attribute.
-        around: Makes the context manager in which a call runs; it cannot suppress what that raises.
-        before: For a tenth of the cost, called before each call: gets the frame that calls, and
-            the arguments.
-        after: As cheap, called when a call has returned.
+        name: Name of its attribute.
+        around: Makes the context manager in which a call runs; it cannot suppress exceptions.
+        before: Called before each call, at a tenth of the cost, with the calling frame and the
+            arguments.
+        after: Called when a call has returned, at the same low cost.
     """
     works = True
 
@@ -105,7 +105,7 @@ def wrap(
         try:
             return work(*given)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-            if error not in given:  # else it is what the call itself raised
+            if error not in given:  # otherwise the call itself raised it
                 fail(error)
 
     def watched(plain: Function, bind: Binding) -> Function:
@@ -143,7 +143,7 @@ def wrap(
 
 
 def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
-    """Have a function of a module or class called by ours, if there is one of this name."""
+    """Replace a function of a module or class by ours, if there is one of this name."""
 
     def called(_: Function, bind: Binding) -> Function:
         return lambda *given, **named: instead(bind(given, named))
@@ -152,7 +152,7 @@ def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # n
 
 
 def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -> None:  # noqa: ANN401
-    """Put a function of ours in the place of another, with its name and signature.
+    """Replace a function by ours, with the same name and signature.
 
     It pickles and copies as functions do.
     """
@@ -171,10 +171,10 @@ def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -
         return Call(instance, given, named, plain, result)
 
     ours = wraps(plain)(make(plain, bind))
-    with suppress(TypeError, ValueError):  # of C
+    with suppress(TypeError, ValueError):  # a C function
         ours.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
     setattr(owner, name, ours if kind is None else kind(ours))
-    # packages hand out a module's functions as their own, as torch does: torch.save
+    # packages re-export functions of their modules, such as torch.save
     package = owner.__name__ if isinstance(owner, ModuleType) else ""
     while package := package.rpartition(".")[0]:
         around_it = sys.modules.get(package)
@@ -182,7 +182,7 @@ def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -
             setattr(around_it, name, ours)
 
 
-_inside = threading.local()  # its kinds: those of the calls that a thread is in
+_inside = threading.local()  # attribute kinds: kinds of the calls that a thread is in
 _calls: Counter[str] = Counter()
 
 
@@ -194,9 +194,9 @@ def in_section(
 ) -> Around:
     """Make a watcher that opens a section around the outermost call of its kind.
 
-    Calls of one kind within each other are one, as ``from_pretrained`` of an AutoModel calls that
-    of the model's class. A section without a name has that of its kind. ``around`` is what else
-    goes around the section, where one is opened.
+    Nested calls of one kind count as one call: ``from_pretrained`` of an AutoModel calls that of
+    the model's class. A section without a name has that of its kind. ``around`` surrounds the
+    section, if one is opened.
     """
 
     @contextmanager
@@ -224,7 +224,7 @@ def in_section(
 
 @contextmanager
 def inside(kind: str) -> Iterator[None]:
-    """Have calls of this kind, by this thread, be calls within the one that goes on."""
+    """Treat calls of this kind, in this thread, as nested calls."""
     kinds = _inside.__dict__.setdefault("kinds", set())
     kinds.add(kind)
     try:
@@ -235,10 +235,10 @@ def inside(kind: str) -> Iterator[None]:
 
 @contextmanager
 def later(seconds: float, what: str, work: Callable[..., object], *given: object) -> Iterator[None]:
-    """Do something of our own, in another thread, once the body has taken so long."""
+    """Run our own work in another thread, once the body has taken so many seconds."""
     timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), attempt, (what, work, *given))
-    timer.daemon = True  # a process need not wait for it at its end
-    attempt(f"the timer of {what}", timer.start)  # where there is no further thread, without it
+    timer.daemon = True  # the process must not wait for it at exit
+    attempt(f"the timer of {what}", timer.start)  # skipped if no thread can start
     try:
         yield
     finally:
@@ -246,7 +246,7 @@ def later(seconds: float, what: str, work: Callable[..., object], *given: object
 
 
 def switched_off(what: str, error: Exception, goes_on: str) -> None:
-    """Say once that something of ours failed and is not asked again."""
+    """Log once that something of ours failed and is switched off."""
     log.once(
         f"off-{what}",
         f"{what} ({describe_exception(error)}){goes_on}. Please report it with the versions of "
@@ -255,7 +255,7 @@ def switched_off(what: str, error: Exception, goes_on: str) -> None:
 
 
 def guard_hooks(guest: type[Guest]) -> type[Guest]:
-    """Class decorator: a hook of this class that raises switches all of its object off."""
+    """Class decorator: if a hook of an object raises, all hooks of the object are switched off."""
 
     def guarded(name: str, hook: Callable[..., None]) -> Callable[..., None]:
         @wraps(hook)

@@ -1,8 +1,8 @@
 """Python runs this at the start of every process below `hangcheck run`: it makes ranks record.
 
-A process that is no rank pays well under a millisecond and goes on as if this were not here, and
-whatever else is called sitecustomize is run after this. What only may become a rank (a script that
-was started plainly, a child of multiprocessing) pays no more until it imports a framework.
+A process that is no rank loses far less than 1 ms, and any other sitecustomize runs after this
+file. A process that may become a rank (a plainly started script, a child of multiprocessing) loses
+no more until it imports a framework.
 """
 
 import gc
@@ -10,7 +10,7 @@ import os
 import sys
 from importlib.machinery import PathFinder
 
-# every process pays for these imports: typing would cost it 4 ms, pathlib and importlib.util 16
+# every process pays for these imports: typing would take 4 ms, pathlib and importlib.util 16 ms
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +34,7 @@ def _mark() -> str:
 
 
 def _program() -> str:
-    """The script, module or code that this interpreter was told to run."""
+    """Return the script, module or code that this interpreter was told to run."""
     words = iter(sys.orig_argv[1:])
     for word in words:
         if word in ("-W", "-X"):
@@ -47,14 +47,14 @@ def _program() -> str:
 
 
 def _role() -> str:
-    """What this process is, as far as can be told without imports.
+    """Return what this process is, as far as known without imports.
 
-    What a rank itself starts inherits its environment: those say so by the marks that it left, and
-    children of multiprocessing by their command line.
+    Processes that a rank starts inherit its environment. They are recognised by the marks that the
+    rank left, children of multiprocessing by their command line.
 
     Returns:
-        ``rank``, ``script`` (started plainly: rank 0 of Lightning, or the only one), ``child`` (of
-        multiprocessing: mostly a helper, unless it joins a process group), or ``stranger``.
+        ``rank``, ``script`` (started plainly: rank 0 of Lightning, or a single process), ``child``
+            (of multiprocessing: mostly a helper, unless it joins a process group), or ``stranger``.
     """
     environment, pid = os.environ, str(os.getpid())
     disabled = environment.get("HANGCHECK_DISABLE") in ("1", "true", "yes")
@@ -76,13 +76,13 @@ def _role() -> str:
 
 
 def _in_main_interpreter() -> bool:
-    """Whether this process was replaced (execve), and not only given another interpreter.
+    """Whether this process was replaced (execve), and is not just another interpreter.
 
-    Threads of ours in a second interpreter would keep that, and so the process, from ending.
+    Our threads in a second interpreter would keep it, and so the process, from ending.
     """
     import importlib
 
-    for name in ("_interpreters", "_xxsubinterpreters"):  # the newer name is of Python 3.13
+    for name in ("_interpreters", "_xxsubinterpreters"):  # the first name is that of Python 3.13
         try:
             interpreters = importlib.import_module(name)
         except ImportError:
@@ -94,14 +94,14 @@ def _in_main_interpreter() -> bool:
 def _uncollected(act: "Callable[[], None]") -> None:
     """Keep the garbage collector out of our imports.
 
-    It runs after so many new objects: ours brought a full run forward into the import of torch,
-    where it has ten times as much to look at (about 100 ms).
+    It runs after a number of new objects: ours moved a full collection into the import of torch,
+    where it has ten times as many objects to visit (about 100 ms).
     """
     collecting = gc.isenabled()
     gc.disable()
     try:
         act()
-    except ImportError:  # not installed for this interpreter, which is not ours to watch then
+    except ImportError:  # not installed for this interpreter, so it is not watched
         return
     finally:
         if collecting:
@@ -109,7 +109,6 @@ def _uncollected(act: "Callable[[], None]") -> None:
 
 
 def _record() -> None:
-    """Record this process from here on."""
     from lightning_hangcheck.hooks.zero_code.start import start
 
     os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
@@ -117,7 +116,7 @@ def _record() -> None:
 
 
 class _FirstImport:
-    """Waits for the first framework that is imported; a process that needs none pays nothing."""
+    """Waits for the first import of a framework; a process without frameworks pays nothing."""
 
     def __init__(self, role: str) -> None:
         self._role = role
@@ -142,7 +141,7 @@ class _FirstImport:
 
 
 def _run_next() -> None:
-    """Run the sitecustomize that this one hides, with this folder out of its way."""
+    """Run the sitecustomize that this file hides, with this folder removed from the path."""
     sys.path[:] = [entry for entry in sys.path if entry != _FOLDER]
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None or spec.origin == __file__:
@@ -157,8 +156,8 @@ def _run_next() -> None:
 _here = _role()
 if _here == "rank":
     _uncollected(_record)
-    # no object of the script's is there yet, and ours stay: while frameworks are imported, full
-    # collections would look at ours again and again
+    # the script has no objects yet, and ours stay: during imports of frameworks, full collections
+    # would visit ours again and again
     gc.freeze()
 if _here != "stranger":
     sys.meta_path.insert(0, _FirstImport(_here))
