@@ -154,15 +154,16 @@ def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # n
 def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -> None:  # noqa: ANN401
     """Replace a function by ours, with the same name and signature.
 
-    It pickles and copies as functions do.
+    It pickles and copies as functions do; an object's method is copied with the object.
     """
     of_class = isinstance(owner, type)
-    found = inspect.getattr_static(owner, name, None) if of_class else getattr(owner, name, None)
-    kind = type(found) if isinstance(found, (classmethod, staticmethod)) else None
-    plain: Any = found if kind is None else found.__func__  # type: ignore[union-attr] # it has one
+    found: Any = getattr(owner, name, None)
+    found = inspect.getattr_static(owner, name, None) if of_class else found
+    held = isinstance(found, (classmethod, staticmethod, MethodType))
+    plain: Any = found.__func__ if held else found
     if not callable(plain):
         return
-    takes_self = of_class and kind is not staticmethod
+    takes_self = isinstance(found, MethodType) or (of_class and not isinstance(found, staticmethod))
     instance = None if of_class or isinstance(owner, ModuleType) else owner
 
     def bind(given: tuple[Any, ...], named: dict[str, Any], result: Any = None) -> Call:  # noqa: ANN401
@@ -173,7 +174,10 @@ def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -
     ours = wraps(plain)(make(plain, bind))
     with suppress(TypeError, ValueError):  # a C function
         ours.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
-    setattr(owner, name, ours if kind is None else kind(ours))
+    if isinstance(found, MethodType):
+        setattr(owner, name, MethodType(ours, found.__self__))
+    else:
+        setattr(owner, name, type(found)(ours) if held else ours)
     # packages re-export functions of their modules, such as torch.save
     package = owner.__name__ if isinstance(owner, ModuleType) else ""
     while package := package.rpartition(".")[0]:

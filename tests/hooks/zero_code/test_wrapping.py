@@ -169,3 +169,10 @@ def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
         one.doubled = doubled  # type: ignore[attr-defined]
     wrap(module, "doubled", Seen())
     assert package.doubled is module.doubled is not doubled
+
+
+def test_a_method_of_an_object_is_copied_with_the_object() -> None:
+    user = Framework(1)
+    wrap(user, "method", Seen())
+    copied = copy.deepcopy(user)
+    assert copied.method.__self__ is copied
