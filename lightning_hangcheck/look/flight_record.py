@@ -1,9 +1,8 @@
 """Reads torch's flight record of a rank, from its worker server or from a dump.
 
-Our hooks start the worker server. Its C++ threads answer even while another thread holds the
-interpreter lock. Only the JSON form is requested: the pickled form, with call sites, needs that
-lock and took 3.4 s for 700 operations (torch 2.13). The dumps that torch pickles to files look
-alike.
+Our hooks start that server. Its C++ threads answer even while another thread holds the interpreter
+lock. Only the JSON form is requested: the pickled form has call sites, but needs that lock and took
+3.4 s for 700 operations (torch 2.13). Torch's dump files have the pickled form.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ if TYPE_CHECKING:
 ENTRIES_KEPT = 2_000
 """The newest of all groups together: as many as torch keeps (TORCH_FR_BUFFER_SIZE)."""
 LARGEST_ANSWER = 16 * 1024 * 1024
-"""Bytes; 2,000 operations (TORCH_FR_BUFFER_SIZE's default) take 1 MB, more with many tensors
-each."""
+"""Bytes; 2,000 operations (torch's default) take 1 MB, more with many tensors each."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
 """gloo's recorder, and NCCL's, which writes the same form and the members of each group."""
 NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
@@ -317,9 +315,9 @@ def _groups(
 def _statuses(trace: _Trace) -> dict[str, _Status]:
     """Return the numbers of groups by name; torch keys them by a number of its own.
 
-    torch's number counts the groups of the process, a name counts all groups of the job. An entry
+    torch's number counts the groups of the process, a name counts all groups of the job; an entry
     has both. Numeric names grow as groups are made, and so do torch's numbers. If all used groups
-    have numeric names, the two lists match in order. (torch 2.13, ``FlightRecorderDetail.hpp``,
+    have such names, the two lists match in order. (torch 2.13, ``FlightRecorderDetail.hpp``,
     ``getPgStatus``)
     """
     names = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
@@ -340,10 +338,9 @@ def _record(
     """Read one group, given its name and description.
 
     A message has the number of the collective that its rank entered before. Operations of a
-    coalesced block share a number: torch never marks them as ended, but adds an entry for the whole
-    block when it closes. If that end is not kept, the end of a later operation implies it. A group
-    that was destroyed and made again reuses its name and counts from 1: its earlier operations are
-    left out.
+    coalesced block share a number: torch never marks them as ended, but adds an entry for the block
+    when it closes. If that is not kept, the end of a later operation implies it. A group that was
+    destroyed and made again reuses its name and counts from 1: its earlier operations are left out.
     """
     numbers = [operation.collective_seq_id for operation in operations]
     begun = (at for at, (old, new) in enumerate(pairwise(numbers), 1) if new <= 1 and new < old)

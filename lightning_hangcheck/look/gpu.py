@@ -1,8 +1,7 @@
 """Reads the GPUs of this machine and who uses them, by NVIDIA's management library (NVML).
 
 A stuck driver blocks its caller. So this file is also a program: it runs as a child process, reads
-everything at once, and is killed if it is late. On a machine with 8 GPUs the first call may take 1
-s, while the driver wakes them.
+everything at once, and is killed if it is late. With 8 GPUs the first call may take a second.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Reads the kernel's view of a process: its threads, what each waits for, and its memory.
 
-Nothing is paused, and the files take no lock of the process. If an argument of a system call is an
-address, a few bytes of the process's memory are read there.
+Nothing is paused, and the files read here take no lock of the process. If an argument of a system
+call is an address, a few bytes of the process's memory are read there.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 MOST_THREADS = 256
 """A rank with CUDA, NCCL and data loading has 50 to 200 threads; more add no information."""
 POLLERS = frozenset({"TP_SHM_reactor", "TP_IBV_reactor"})
-"""Threads of torch's RPC (tensorpipe's reactor.cc) that always poll for messages and use all of any
-free core. They look the same whether the rank waits or works."""
+"""Threads of torch's RPC (tensorpipe's reactor.cc) that poll for messages without end. Each uses a
+whole core if one is free, whether the rank waits or works."""
 OF_ALARM = 1 << (signal.SIGALRM - 1)
 OF_TIMERS = sum(
     1 << (number - 1)
@@ -120,8 +120,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
 def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     """Add the Python threads that the limits on time and number left out.
 
-    They are few, and decide what the process waits for. Without them that would change from look to
-    look on a busy machine.
+    Without them, what a process waits for would change from look to look on a busy machine.
     """
     if not state.threads_left_out:
         return state
@@ -257,8 +256,8 @@ POLLING = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 
 LONGEST_PATH = 4096  # PATH_MAX of the kernel
 MOST_DESCRIPTORS = 8
-"""Of a call that waits for several. A program that waits for more is a server: for whom it waits is
-not reported."""
+"""Of a call that waits for several. A program that waits for more is a server: its wait has no
+target."""
 WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
@@ -344,8 +343,7 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     """Return the monotonic time, in ns, until which a thread sleeps.
 
     Python 3.11 and later sleep like this in ``time.sleep`` and in all waits of `threading` that
-    have a time limit. None for other calls, or if the thread has left the call and reused its
-    memory.
+    have a time limit. None for other calls, or if the thread has left the call meanwhile.
     """
     call = CALLS.get(number)
     name = "" if call is None else call.name

@@ -93,7 +93,6 @@ def open_of(pid: int) -> Iterator[Opened]:
 
 
 def _sockets(opened: Iterable[Opened]) -> list[int]:
-    """Return the inodes of sockets."""
     return [int(found[1]) for file in opened if (found := SOCKET.fullmatch(file.name))]
 
 
@@ -325,8 +324,7 @@ def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[Address
 STAT_LIMIT_S = 0.2
 INODE = re.compile(rb"^ino:\s*(\d+)$", re.MULTILINE)
 MOST_CONNECTIONS = 64
-"""Of one process to other machines: a ring or tree of ranks needs a few, all-to-all one for each
-rank."""
+"""Of one process to other machines: a ring or tree needs a few, all-to-all one for each rank."""
 
 
 class Holders:
@@ -445,9 +443,8 @@ class Holders:
 
         A process that has both ends waits for the others that have them, or for itself if nobody
         does. These are sought on the whole machine: a daemon that was started with an end keeps it,
-        but is no longer below any rank. A process without the other end needs no search: it gets
-        the end of data when the last holder is gone. If the search was cut short, nobody is
-        returned: a holder may be left.
+        but is no longer below any rank. A process with one end needs no search: data ends when the
+        last holder of the other is gone. If the search was cut short, nobody is returned.
         """
 
         def among(opened: dict[str, list[Opened]]) -> list[int]:
@@ -499,9 +496,8 @@ class Holders:
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
         """Return the file locked by another process for which a sleeping thread may poll.
 
-        SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep proves
-        nothing by itself: a process of the job must have the same file open, and locked
-        exclusively.
+        SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep alone
+        proves nothing: a process of the job must have the same file open, and locked exclusively.
         """
         call = CALLS.get(thread.syscall) if thread.syscall is not None else None
         name = call.name if call is not None and "nanosleep" in thread.wchan else ""

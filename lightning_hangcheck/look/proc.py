@@ -171,10 +171,9 @@ def descendants(*roots: int) -> tuple[ProcessRef, ...]:
 
 
 def born_ns(pid: int) -> int:
-    """Return when a process started, on the monotonic clock, to 0.01 s.
+    """Return when a process started, on the monotonic clock, to 0.01 s; now, if it is gone.
 
-    The kernel counts from boot and through suspensions (proc(5)). A process that is gone started
-    now.
+    The kernel counts from boot and through suspensions (proc(5)).
     """
     line, now_ns = read_process_stat(pid), time.monotonic_ns()
     if line is None:
@@ -499,8 +498,8 @@ class ExitWatcher:
     """Watches processes, which need not be our children, for their end.
 
     The exit code is read from the zombie before its parent reaps it; from Linux 6.15 on also
-    afterwards. If the kernel gives no pidfd (before 5.3, or a container's filter), processes are
-    polled 20 times a second.
+    afterwards. Without pidfds (before Linux 5.3, or by a container's filter), processes are polled
+    20 times a second.
     """
 
     def __init__(self, *, use_pidfd: bool = True) -> None:

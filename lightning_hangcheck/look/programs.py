@@ -78,11 +78,10 @@ def run_to_its_end(
     most: int = resource.RLIM_INFINITY,
     given_up: threading.Event | None = None,
 ) -> int:
-    """Run a program to its end; what it leaves in its process group is killed then.
+    """Run a program to its end and return its exit code; a signal's is negative.
 
-    Its output goes to one or two descriptors, at most ``most`` bytes to each file. Setting
-    ``given_up`` kills it, too. Raises as `answer_of`. Returns the exit code, that of a signal
-    negative.
+    What it leaves in its process group is killed. Its output goes to one or two descriptors, at
+    most ``most`` bytes to each file. Setting ``given_up`` kills it, too. Raises as `answer_of`.
     """
     deadline, given_up = time.monotonic() + time_limit_s, given_up or threading.Event()
     with _started(command, environment, output, complaint) as process:

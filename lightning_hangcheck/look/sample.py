@@ -105,8 +105,8 @@ class KeptStacks:
     """The newest stacks of processes: a process that has not run since still has the same stacks.
 
     The kernel counts how often and how long a thread was on a processor (schedstat). If neither
-    changed for any of its Python threads, py-spy need not run again: in a hung job, looks after the
-    first cost little.
+    changed for any of its Python threads, py-spy need not run again. So later looks at a hung job
+    cost little.
     """
 
     def __init__(self) -> None:
@@ -310,8 +310,7 @@ def _flights_of(
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
     """Ask all ranks at once for their flight records, and return these by rank.
 
-    If no rank has a server or a reason for having none, no gap is reported here: the judgement
-    does.
+    If no rank has a server or a reason for having none, the judgement reports the gap.
     """
     if servers is None:
         return {}, []
@@ -339,8 +338,8 @@ def _flights_of(
 class _Subject:
     """One process during a look.
 
-    ``is_first``: its stacks are read in any case. ``completed``: its kernel state, with what only
-    all processes together show.
+    ``is_first``: its stacks are always read. ``completed``: its kernel state with facts of
+    `Holders`.
     """
 
     def __init__(self, target: Target, is_first: bool) -> None:
@@ -373,7 +372,6 @@ class _Subject:
     def read_stacks(
         self, time_limit_s: float, stacks: KeptStacks, with_values: bool, closer: bool
     ) -> None:
-        """Read the stacks, and what only they show of the process."""
         deadline, pid, rank = time.monotonic() + time_limit_s, self.target.pid, self.target.rank
         stack, gaps = stacks.of(pid, rank, self.kernel, time_limit_s)
         if stack is None:

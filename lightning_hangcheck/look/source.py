@@ -1,9 +1,8 @@
 """Reads source code: each file once for all threads, and the code around the lines of ranks.
 
 A file is read as its process sees it, in its container, and only if it has not changed since that
-process began. What a thread runs from a line on is read from the source alone, with the functions
-of the same file that it calls. If anything unknown is called (a function passed in, or one of
-another user file), the answer is None.
+process began. What a thread runs from a line on is read from the source, with functions of the same
+file. If a call may do anything (a function passed in, or of another user file), the answer is None.
 """
 
 from __future__ import annotations
@@ -98,8 +97,7 @@ _keeping = threading.RLock()
 class Sources(NamedTuple):
     """The source files of a process, below its own ``root`` if it has one.
 
-    A file that changed after ``unchanged_since_s`` (clock time, seconds since 1970) is not what
-    runs.
+    A file that changed later (``unchanged_since_s``: seconds since 1970) is not what runs.
     """
 
     root: str
@@ -344,7 +342,6 @@ class Parsed:
 
 
 def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
-    """Return the blocks of a statement; an expression has none."""
     found = (getattr(node, name, None) for name in BLOCKS)
     return [field for field in found if isinstance(field, list)]
 

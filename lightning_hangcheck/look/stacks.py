@@ -75,8 +75,8 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``; raises `Unseen`.
 
     A killed py-spy leaves the process running: it attaches with PTRACE_SEIZE, which the kernel
-    undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the process,
-    ``--nonblocking`` does not.
+    undoes (153 kills at random moments, 0.4.3: never stopped). Only ``--native`` needs no
+    ``--nonblocking``.
     """
     program = find_py_spy()
     if program is None:
@@ -372,8 +372,8 @@ def signalled_stacks(
     """Have a process write its own stacks, if it offers that and py-spy was refused.
 
     The signal is sent only to the very process that offered, and only if it still has its handler.
-    System calls that a signal interrupts for good (poll, select) return early with EINTR; Python,
-    gloo and NCCL continue after that.
+    Calls that a signal interrupts for good (poll, select) return early with EINTR; Python, gloo and
+    NCCL retry.
     """
     offer = find_offer(pid)
     if offer is None:

@@ -1,11 +1,11 @@
 """Relations of threads: who trains, is joined, or has a lock; and lock files that they poll for.
 
 The kernel shows a futex for every thread that joins another or takes a lock. The variables of
-``Thread.join`` show which thread is joined. Neither kernel nor variables show who has a lock. The
-source shows which lock a line takes, and inside which ``with`` block, or ``try`` that releases a
-lock at its end, a call is. A name of the file's own is one object. A name that begins with a local
-variable, as ``self.lock``, is identified by that variable's address. A lock that is taken in any
-other way has no known holder.
+``Thread.join`` show which thread is joined; nothing shows who has a lock. The source shows which
+lock a line takes, and inside which ``with`` block, or ``try`` that releases a lock at its end, a
+call is. A name of the file's own is one object; one that begins with a local variable, as
+``self.lock``, is known by that variable's address. A lock taken in any other way has no known
+holder.
 """
 
 from __future__ import annotations
@@ -60,10 +60,9 @@ DEEPEST = 32  # Calls outwards that are searched for the holder of a lock
 def training_first(stack: ProcessStack) -> ProcessStack:
     """Put the thread that trains first, if that is not the main thread.
 
-    A process that serves others keeps its main thread for that, and trains in another thread: an
-    actor of Ray Train (ray 2.60, thread_runner.py), or a notebook that trains in a thread. Such a
-    main thread `only_serves`, and another thread runs the user's code. Of several, the oldest
-    trains: it started the others.
+    A process that serves others does so in its main thread and trains in another: an actor of Ray
+    Train (ray 2.60, thread_runner.py), or a notebook. Such a main thread `only_serves`, and another
+    thread runs the user's code. Of several, the oldest trains: it started the others.
     """
     main, *others = stack.threads
     users = [thread for thread in others if any(is_users(frame.file) for frame in thread.frames)]
@@ -242,8 +241,8 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     """Return the locks that a call's function takes in its line, holds there, and releases.
 
     It holds the lock of each ``with`` block around the line, and of each ``try`` with a ``release``
-    in its ``finally``. Empty if the line is in other code, too; ``taken`` also if the line takes
-    several.
+    in its ``finally``. A line of other code has no locks; a line that takes several has no taken
+    lock.
     """
     functions = [node for node in around(tree, frame.line) if isinstance(node, FUNCTIONS)]
     name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
@@ -390,8 +389,8 @@ WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\
 WORDS = re.compile(r"[A-Za-z][\w.-]*")
 NAMES = re.compile(r"[\w.-]+")
 OWN = ("tmpfs", "overlay")
-"""File systems of one container alone. Others that it sees may be mounted in more containers, whose
-processes it does not see."""
+"""File systems of one container alone. Others may be mounted in containers whose processes it does
+not see."""
 LOCAL = (*OWN, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
 """File systems of one machine alone: no process elsewhere made a file there. Any other may be
 shared with hosts whose processes are not seen here."""

@@ -96,8 +96,8 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 class FoundRank(Struct, frozen=True, kw_only=True):
     """A rank and its process; ``started_ticks`` is 0 if that was gone before.
 
-    ``guessed``: it is only the first Python process of a job without any rank. ``rivals``: other
-    processes that claim this rank, too.
+    ``guessed``: the first Python process of a job without ranks. ``rivals``: others that claim this
+    rank.
     """
 
     rank: int
@@ -144,8 +144,8 @@ def find_ranks(
 ) -> tuple[FoundRank, ...]:
     """Find the ranks among the processes of one node, without our own: ascending, each once.
 
-    Pages (by process id) of processes that are gone are ignored. If each rank got its number from
-    outside (``numbered``), none is guessed.
+    Pages (by process id) of ended processes are ignored. If all ranks are ``numbered``, none is
+    guessed.
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
@@ -240,7 +240,6 @@ def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozense
 
 
 def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
-    """Return a rank by its page, or else by its environment alone."""
     identity = process.identity
     who = identity if beat is None else beat
     # a SLURM task that is a rank knows how many are here; one that starts ranks does not
@@ -346,8 +345,8 @@ class ProcessTree:
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
         """Read the tree, and the facts of new processes.
 
-        Once the root was killed, only known processes and those with a page are left to go by. A
-        page may outlive its process.
+        Once the root was killed, only known processes and those with a page (which may be gone) are
+        left.
         """
         refs = filter(None, map(process_ref, self._root_pids))
         roots = [ref for ref in refs if (ref.pid, ref.started_ticks) in self._started]

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
-"""A training loop passes all of these in each step, mostly between two readings of the page. So
-steps that passed teach the pace of each phase."""
+"""A training loop passes all of these in each step, mostly between two readings of the page: a step
+teaches the pace of each phase."""
 Place = tuple["Phase | None", str]
 """A phase, and the innermost open section without its numbers: ``batch 7`` equals ``batch 8``."""
 NUMBER = re.compile(r"\d+")
@@ -35,7 +35,7 @@ WINDOW_S = 1.0
 """Time over which processor use is judged: the kernel counts it in ticks of 10 ms."""
 MAIN_SHARE = 0.05
 ALL_SHARE = 0.2
-"""Shares of one core above which a rank uses the processor: its main thread, or all its threads
+"""Shares of one core above which a rank uses the processor: its main thread, or all threads
 together. Helpers that wake now and then (pulse, metrics, a loader that checks its workers) stay
 below."""
 

@@ -90,8 +90,7 @@ class WatchedRank:
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record; a collective since the last one is progress, however short.
 
-        Otherwise a rank that only sleeps between its collectives would look as if it slept all
-        along.
+        Otherwise a rank that only sleeps between collectives would look as if it always slept.
         """
 
         def numbers(record: FlightRecord) -> dict[str, tuple[int, int, int]]:
@@ -166,8 +165,7 @@ class WatchedRank:
     def _with_own_word(self, sample: Sample, *, has_children: bool) -> Sample:
         """Add what only the rank knows: whose signal handlers it has, and where its coroutine is.
 
-        The kernel shows only that a signal is caught. No stack shows a coroutine while its event
-        loop waits.
+        The kernel shows only that a signal is caught; no stack shows a coroutine that is awaiting.
         """
         beat, stack = self.beat, sample.stack
         if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
@@ -296,9 +294,9 @@ class Faults:
 class WatchedRound:
     """The ranks of one round on this node, and the torchrun agents that started them.
 
-    ``guessed_words``: command line of a process that was only guessed to be a rank.
-    ``seen_alive_ticks``: when a rank was last seen alive, in ticks since boot. ``servers``: folder
-    of the ranks' worker servers and notes. ``faults``: collects failures in reading a rank.
+    ``guessed_words``: command line of a guessed rank. ``seen_alive_ticks``: when a rank was last
+    seen alive, in ticks since boot. ``servers``: folder of the ranks' worker servers and notes.
+    ``faults``: collects failures in reading a rank.
     """
 
     def __init__(
