@@ -315,10 +315,9 @@ def _groups(
 def _statuses(trace: _Trace) -> dict[str, _Status]:
     """Return the numbers of groups by name; torch keys them by a number of its own.
 
-    torch's number counts the groups of the process, a name counts all groups of the job; an entry
-    has both. Numeric names grow as groups are made, and so do torch's numbers. If all used groups
-    have such names, the two lists match in order. (torch 2.13, ``FlightRecorderDetail.hpp``,
-    ``getPgStatus``)
+    torch's number counts the groups of the process, a name all groups of the job; an entry has
+    both. Both grow as groups are made. So if all used groups have numeric names, the two lists
+    match in order. (torch 2.13, ``FlightRecorderDetail.hpp``, ``getPgStatus``)
     """
     names = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
     numbered = [*trace.pg_config, *trace.pg_status]
@@ -392,10 +391,7 @@ def _record(
 def _messages(
     posted: Sequence[_Operation], members: Sequence[int], of_dump: bool
 ) -> Iterator[Message]:
-    """Read sends and receives whose other end is known.
-
-    torch marks a whole batch (``coalesced``) as ended, never its messages.
-    """
+    """Read sends and receives with a known other end; torch marks only whole batches as ended."""
     often = Counter(operation.p2p_seq_id for operation in posted)
     named = [(operation, MESSAGE.search(operation.profiling_name)) for operation in posted]
     batches = {operation.p2p_seq_id: operation for operation, name in named if name is None}

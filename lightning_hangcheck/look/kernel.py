@@ -118,10 +118,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
 
 
 def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
-    """Add the Python threads that the limits on time and number left out.
-
-    Without them, what a process waits for would change from look to look on a busy machine.
-    """
+    """Add left-out Python threads: without them, waits would seem to change on a busy machine."""
     if not state.threads_left_out:
         return state
     read = {thread.tid for thread in state.threads}
@@ -256,8 +253,7 @@ POLLING = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 
 LONGEST_PATH = 4096  # PATH_MAX of the kernel
 MOST_DESCRIPTORS = 8
-"""Of a call that waits for several. A program that waits for more is a server: its wait has no
-target."""
+"""A program that waits for more descriptors at once is a server: its wait has no target."""
 WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
@@ -273,7 +269,7 @@ TIME_AT = {"ppoll": 2, "select": 4, "pselect6": 4, "rt_sigtimedwait": 2}
 """Position of the address of a time limit; 0 is no limit."""
 EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
 TERMINAL = re.compile(r"/dev/(console|tty\d*|pts/\d+)")
-"""Terminals of people; ``/dev/ttyUSB0`` and the like are devices."""
+"""Terminals that a person may use; ``/dev/ttyUSB0`` and the like are devices."""
 PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
 EVENT = "eventfd:"
 TIMERFD = "anon_inode:[timerfd]"
@@ -399,7 +395,7 @@ def descriptor_facts(pid: int, descriptor: int) -> bytes:
 
 
 def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:
-    """Return the descriptors that a call waits for; none if they are too many."""
+    """Return the descriptors that a call waits for; none if there are too many."""
     if call.shape == "poll":
         if arguments[1] > MOST_DESCRIPTORS:
             return ()

@@ -114,11 +114,11 @@ _LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 def slept_s(pid: int, tid: int | None = None) -> float | None:
     """Return for how many seconds a thread, by default the main one, was on no processor.
 
-    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
-    without a pause. Clocks of processors drift apart (1.5 s in 5,000 s on one machine). So our
-    thread moves for a moment to the processor that the other thread last ran on, and reads its own
-    time there. None if the kernel or a container hides /proc/PID/sched. The kernel shows 0 for a
-    thread that is woken on another processor until it runs there (kernel/sched/fair.c).
+    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it paused
+    nothing. Clocks of processors drift apart (1.5 s in 5,000 s on one machine). So our thread moves
+    for a moment to the processor that the other thread last ran on, and reads its own time there.
+    None if the kernel or a container hides /proc/PID/sched. The kernel shows 0 for a thread that is
+    woken on another processor until it runs there (kernel/sched/fair.c).
     """
 
     def last_ran_ms(task: str) -> float | None:
@@ -497,9 +497,8 @@ class _Watched(NamedTuple):
 class ExitWatcher:
     """Watches processes, which need not be our children, for their end.
 
-    The exit code is read from the zombie before its parent reaps it; from Linux 6.15 on also
-    afterwards. Without pidfds (before Linux 5.3, or by a container's filter), processes are polled
-    20 times a second.
+    The exit code is read from the zombie before its parent reaps it; from Linux 6.15 on also later.
+    Without pidfds (before Linux 5.3, or by a container's filter), processes are polled at 20 Hz.
     """
 
     def __init__(self, *, use_pidfd: bool = True) -> None:

@@ -104,9 +104,8 @@ class Look(Struct, frozen=True):
 class KeptStacks:
     """The newest stacks of processes: a process that has not run since still has the same stacks.
 
-    The kernel counts how often and how long a thread was on a processor (schedstat). If neither
-    changed for any of its Python threads, py-spy need not run again. So later looks at a hung job
-    cost little.
+    The kernel counts how often and how long threads ran (schedstat). If that is the same for all
+    Python threads, py-spy need not run again: later looks at a hung job cost little.
     """
 
     def __init__(self) -> None:

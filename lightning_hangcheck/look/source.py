@@ -70,7 +70,7 @@ class _File:
 
     def __init__(self, path: Path) -> None:
         self.text: bytes | None = None  # None if it cannot be read or is too large
-        self.changed_s = 0.0  # before it was read: clock time, seconds since 1970
+        self.changed_s = 0.0  # mtime before it was read, seconds since 1970
         self.notes: dict[int, CodeNote] = {}
         with suppress(OSError):
             facts = path.stat()
@@ -97,7 +97,7 @@ _keeping = threading.RLock()
 class Sources(NamedTuple):
     """The source files of a process, below its own ``root`` if it has one.
 
-    A file that changed later (``unchanged_since_s``: seconds since 1970) is not what runs.
+    A file changed after ``unchanged_since_s`` (seconds since 1970) is not what runs.
     """
 
     root: str
@@ -364,7 +364,7 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
 
 
 def _caught_in(loop: ast.AST, line: int) -> list[str]:
-    """Return what a loop catches, except around a line, and goes on after: it tries again."""
+    """Return exceptions that a loop catches to try again, by handlers that do not contain ``line``."""
     below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
     for handler in (node for node in below if isinstance(node, ast.ExceptHandler)):

@@ -75,8 +75,8 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``; raises `Unseen`.
 
     A killed py-spy leaves the process running: it attaches with PTRACE_SEIZE, which the kernel
-    undoes (153 kills at random moments, 0.4.3: never stopped). Only ``--native`` needs no
-    ``--nonblocking``.
+    undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the process
+    meanwhile.
     """
     program = find_py_spy()
     if program is None:
@@ -300,7 +300,7 @@ def local_values(
     """Return the local variables of a thread's calls that have any, outermost call first.
 
     No code of the process runs: an object that is no plain value shows only its type and address.
-    Values are hidden if their name tells a secret, or if they look like one.
+    Values are hidden if their name suggests a secret, or if they look like one.
     """
 
     def shown(frame: DumpedFrame) -> dict[str, str]:
@@ -356,8 +356,8 @@ def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
 # If py-spy may not read a process, a signal asks it to write its stacks by faulthandler. /proc
 # shows anybody whether the process handles the signal. This is read first: a signal without a
 # handler would end the process. faulthandler writes no class names and no kernel ids, and at most
-# 100 frames a thread and 100 threads, newest first. Three dots mark missing threads, such as the
-# main one of a process with more
+# 100 frames a thread and 100 threads, newest first. Three dots mark missing threads, maybe the main
+# one
 
 WITHOUT = "no class names, local variables or child processes"
 LIMIT_S = 2.0  # An answer takes 5 to 30 ms if the process runs at all
@@ -372,8 +372,7 @@ def signalled_stacks(
     """Have a process write its own stacks, if it offers that and py-spy was refused.
 
     The signal is sent only to the very process that offered, and only if it still has its handler.
-    Calls that a signal interrupts for good (poll, select) return early with EINTR; Python, gloo and
-    NCCL retry.
+    System calls that cannot resume (poll, select) return EINTR; Python, gloo and NCCL retry them.
     """
     offer = find_offer(pid)
     if offer is None:

@@ -20,7 +20,7 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def span(node: ast.AST) -> tuple[int, int]:
-    """Return first and last line, without decorators; (1, 0) if the node has no place."""
+    """Return first and last line, without decorators; (1, 0) if the node has no position."""
     return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
 
 

@@ -4,8 +4,7 @@ The kernel shows a futex for every thread that joins another or takes a lock. Th
 ``Thread.join`` show which thread is joined; nothing shows who has a lock. The source shows which
 lock a line takes, and inside which ``with`` block, or ``try`` that releases a lock at its end, a
 call is. A name of the file's own is one object; one that begins with a local variable, as
-``self.lock``, is known by that variable's address. A lock taken in any other way has no known
-holder.
+``self.lock``, is known by that variable's address. A lock taken otherwise has no known holder.
 """
 
 from __future__ import annotations
@@ -241,8 +240,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     """Return the locks that a call's function takes in its line, holds there, and releases.
 
     It holds the lock of each ``with`` block around the line, and of each ``try`` with a ``release``
-    in its ``finally``. A line of other code has no locks; a line that takes several has no taken
-    lock.
+    in its ``finally``. Empty for a line of other code; of several that a line takes, none counts.
     """
     functions = [node for node in around(tree, frame.line) if isinstance(node, FUNCTIONS)]
     name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
@@ -297,9 +295,8 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
 
 
 # Locks that libraries poll for: the kernel sees only sleep, a variable in the stack names the lock.
-# If the lock is the existence of a file, the process id that most makers write into it shows the
-# maker, or the open file of those that keep it open. A killed maker leaves a lock that nobody
-# removes
+# If the lock is the existence of a file, its maker is known by the process id that most write into
+# it, or by who has it open. Nobody removes the lock of a killed maker
 
 
 class Library(NamedTuple):
@@ -307,7 +304,7 @@ class Library(NamedTuple):
 
     name: str  # ``call`` of the target
     polls: str  # end of the path of the file in which it polls
-    caller: str  # the same of the file whose call has the lock's path in a variable
+    caller: str  # the same of the caller, which has the lock's path in a variable
     variable: str  # the name of that variable
     below: str = ""  # what is appended to its value
     limit: str = ""  # the time limit in ``polls``, alone or third in a tuple; negative: none

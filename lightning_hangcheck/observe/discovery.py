@@ -63,7 +63,7 @@ LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
 def is_launcher(words: Sequence[str]) -> bool:
     """Whether a command line is that of a launcher, which trains nothing itself.
 
-    As /proc has it: Python, its options, and a script or a module behind ``-m``.
+    As /proc has it: Python, its options, and a script or a module after ``-m``.
     """
     program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
@@ -96,8 +96,7 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 class FoundRank(Struct, frozen=True, kw_only=True):
     """A rank and its process; ``started_ticks`` is 0 if that was gone before.
 
-    ``guessed``: the first Python process of a job without ranks. ``rivals``: others that claim this
-    rank.
+    ``guessed``: the first Python process of a job without ranks. ``rivals`` claim the same rank.
     """
 
     rank: int
@@ -144,8 +143,7 @@ def find_ranks(
 ) -> tuple[FoundRank, ...]:
     """Find the ranks among the processes of one node, without our own: ascending, each once.
 
-    Pages (by process id) of ended processes are ignored. If all ranks are ``numbered``, none is
-    guessed.
+    Pages (by process id) of ended processes are ignored. ``numbered``: no rank is guessed.
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
@@ -227,10 +225,7 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
 
 
 def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozenset[int]:
-    """Return what only inherited the variables of ``pids``, and so is no rank by them.
-
-    Examples: a rank's workers, and Ray's daemons that a SLURM task has started.
-    """
+    """Return no ranks: they inherit variables, as a rank's workers or Ray's daemons in SLURM do."""
     inside = set(pids)
     for process in _topmost_first(tree):
         parent = tree.get(process.parent_pid)
@@ -273,10 +268,7 @@ class Pages:
         self._readers: dict[int, tuple[int, PageReader]] = {}  # with each page's inode
 
     def find_new(self) -> None:
-        """Open new pages, also if a process has the number of an earlier one.
-
-        A missing folder has no pages.
-        """
+        """Open new pages, also of a process that reuses a number; a missing folder has none."""
         with suppress(OSError):
             for entry in os.scandir(self._folder):
                 name, _, ending = entry.name.rpartition(".")
@@ -303,10 +295,7 @@ class Pages:
         return not all(has_ended(pid) for pid in self._readers)
 
     def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
-        """Remove the pages of processes that ended with a round: nobody needs them any more.
-
-        Pages of later rounds, by the launcher's count, stay.
-        """
+        """Remove pages of ended processes, except of rounds later than the launcher's count."""
         for pid, beat in beats.items():
             later = beat.round is not None and count is not None and beat.round > count
             if not later and has_ended(pid):

@@ -35,9 +35,8 @@ WINDOW_S = 1.0
 """Time over which processor use is judged: the kernel counts it in ticks of 10 ms."""
 MAIN_SHARE = 0.05
 ALL_SHARE = 0.2
-"""Shares of one core above which a rank uses the processor: its main thread, or all threads
-together. Helpers that wake now and then (pulse, metrics, a loader that checks its workers) stay
-below."""
+"""Shares of one core above which a rank uses the processor: main thread, or all threads together.
+Helpers that wake now and then (pulse, metrics, a loader that checks its workers) use less."""
 
 
 class ProcessorTime(NamedTuple):

@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 def rank_record(found: FoundRank, host: str) -> RankRecord:
-    """Describe one rank as it was started, its environment redacted.
-
-    A process that is gone has no environment.
-    """
+    """Describe one rank as it was started, its environment redacted, or empty if it is gone."""
     environment = read_environment(found.pid)
     seen = {} if isinstance(environment, Gap) else environment
     return RankRecord(

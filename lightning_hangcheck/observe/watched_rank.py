@@ -295,8 +295,8 @@ class WatchedRound:
     """The ranks of one round on this node, and the torchrun agents that started them.
 
     ``guessed_words``: command line of a guessed rank. ``seen_alive_ticks``: when a rank was last
-    seen alive, in ticks since boot. ``servers``: folder of the ranks' worker servers and notes.
-    ``faults``: collects failures in reading a rank.
+    seen, in ticks since boot. ``servers``: folder of worker servers and notes. ``faults``: failed
+    readings.
     """
 
     def __init__(
@@ -396,8 +396,7 @@ class WatchedRound:
             known.found = found
             return None
         self.started_at = self.started_at if self.ranks else utc_now()
-        # it counted as rank 0 until it knew its number, as Lightning's first process of a later
-        # node
+        # it counted as rank 0 until it knew its number: Lightning's first process of a later node
         for before in [
             number for number, rank in self.ranks.items() if rank.found.pid == found.pid
         ]:
