@@ -79,10 +79,7 @@ class Opened(NamedTuple):
 
 
 def open_of(pid: int) -> Iterator[Opened]:
-    """Yield what a process has open, 3 microseconds each; only links are read, no file is touched.
-
-    Yields nothing if the process is gone or may not be read.
-    """
+    """Yield what a process has open, 3 microseconds each, by its links; nothing if unreadable."""
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
         for number in os.listdir(folder):  # noqa: PTH208 - twice as fast, a hot path
@@ -218,10 +215,7 @@ UNIX_DIAG_PEER, SHOW_PEER = 2, 4
 
 
 def tcp_connections() -> dict[int, Socket] | None:
-    """Ask for all TCP sockets of our network namespace, by inode; 10 microseconds each.
-
-    None if the kernel does not answer.
-    """
+    """Return all TCP sockets of our network namespace by inode, 10 microseconds each, or None."""
     found: dict[int, Socket] = {}
     requests = [
         INET_REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
@@ -330,7 +324,7 @@ MOST_CONNECTIONS = 64
 class Holders:
     """Finds who could end each wait, and what was received; 30 ms for 8 ranks on 2 busy cores.
 
-    Each table is read at most once. Other ends of pipes and sockets are sought among the given
+    Each table is read at most once. Other ends of pipes and sockets are looked for among the given
     processes, sharers of memory also among their ancestors, locks everywhere. A search of the whole
     machine ends at the deadline, in monotonic seconds.
     """
@@ -439,12 +433,13 @@ class Holders:
         return list(dict.fromkeys(having))
 
     def _others(self, name: str, pid: int, reads: bool = True, writes: bool = True) -> list[int]:
-        """Return the processes at the other end from a reader or writer, of a pipe or the like.
+        """Return the processes at the other end of a pipe or socket that a process reads or writes.
 
         A process that has both ends waits for the others that have them, or for itself if nobody
-        does. These are sought on the whole machine: a daemon that was started with an end keeps it,
-        but is no longer below any rank. A process with one end needs no search: data ends when the
-        last holder of the other is gone. If the search was cut short, nobody is returned.
+        does. These are looked for on the whole machine: a daemon that was started with an end keeps
+        it, but no longer descends from a rank. A process with one end needs no search: data ends
+        when the last holder of the other end is gone. If the search was cut short, nobody is
+        returned.
         """
 
         def among(opened: dict[str, list[Opened]]) -> list[int]:
@@ -494,7 +489,7 @@ class Holders:
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
-        """Return the file locked by another process for which a sleeping thread may poll.
+        """Return the file that a sleeping thread may poll because another process keeps it locked.
 
         SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep alone
         proves nothing: a process of the job must have the same file open, and locked exclusively.
@@ -524,7 +519,7 @@ class Holders:
         A lock, semaphore, event or queue of multiprocessing is a word of a file that all its
         processes map (sem_overview(7)). Nothing records who took it. Only a process that maps the
         file can give it back, or one that opens the file, if its name is public. A join of a thread
-        uses the same call on private memory: then there is no target.
+        uses the same call on private memory: then None is returned.
         """
 
         def mapped(of: int) -> list[tuple[int, int, str]]:
@@ -546,14 +541,18 @@ class Holders:
             return any(name == file for _, _, name in mapped(of))
 
         family = {process: None for each in self._of_pid for process in (each, *ancestors(each))}
-        sharing = [one for one in family if maps(one)]
-        others = [one for one in sharing if one in self._of_pid or not self._only_joins(one)]
+        sharing = [process for process in family if maps(process)]
+        others = [
+            process
+            for process in sharing
+            if process in self._of_pid or not self._only_joins(process)
+        ]
         # a launcher that made the memory may have given it to other processes than ranks
-        for one in descendants(*(one for one in sharing if one not in self._of_pid)):
+        for child in descendants(*(process for process in sharing if process not in self._of_pid)):
             if time.monotonic() > self._deadline:
                 return replace(target, name="")
-            others += [one.pid] if one.pid not in family and maps(one.pid) else []
-        others = [one for one in others if one != pid]
+            others += [child.pid] if child.pid not in family and maps(child.pid) else []
+        others = [process for process in others if process != pid]
         name = _name_in_memory(pid, file) or f"memory:[{file}]"
         return replace(target, name=name, holders=_holders(others))
 
@@ -564,7 +563,7 @@ class Holders:
             return False
         threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
         waits = [target for thread in threads for target in thread.waits_for]
-        ends = [target for target in waits if target.call != "futex"]  # its own threads
+        ends = [target for target in waits if target.call != "futex"]  # futex: its own threads
         # a pipe whose other end a child has tells the parent when the child is gone
         return (
             all(thread.waits_for for thread in threads)
@@ -620,9 +619,9 @@ def _name_in_memory(pid: int, file: str) -> str:
         facts = os.stat(f"/proc/{pid}/root{SHARED_MEMORY}")  # noqa: PTH116 - as `open_of`
         if device == f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}":
             with os.scandir(f"/proc/{pid}/root{SHARED_MEMORY}") as entries:
-                for one in entries:
-                    if one.inode() == int(inode) and not one.name.startswith("sem.mp-"):
-                        return f"{SHARED_MEMORY}/{one.name}"
+                for entry in entries:
+                    if entry.inode() == int(inode) and not entry.name.startswith("sem.mp-"):
+                        return f"{SHARED_MEMORY}/{entry.name}"
     return ""
 
 

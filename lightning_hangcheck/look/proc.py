@@ -114,8 +114,8 @@ _LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 def slept_s(pid: int, tid: int | None = None) -> float | None:
     """Return for how many seconds a thread, by default the main one, was on no processor.
 
-    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it paused
-    nothing. Clocks of processors drift apart (1.5 s in 5,000 s on one machine). So our thread moves
+    Takes 0.5 ms and does not disturb the process. A dump counts as running if it pauses the
+    process. Clocks of processors drift apart (1.5 s in 5,000 s on one machine). So our thread moves
     for a moment to the processor that the other thread last ran on, and reads its own time there.
     None if the kernel or a container hides /proc/PID/sched. The kernel shows 0 for a thread that is
     woken on another processor until it runs there (kernel/sched/fair.c).

@@ -364,7 +364,7 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
 
 
 def _caught_in(loop: ast.AST, line: int) -> list[str]:
-    """Return exceptions that a loop catches to try again, by handlers that do not contain ``line``."""
+    """Return exceptions that a loop catches to try again, by handlers not around ``line``."""
     below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
     for handler in (node for node in below if isinstance(node, ast.ExceptHandler)):

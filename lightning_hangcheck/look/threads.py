@@ -197,7 +197,7 @@ def _lock_holder(
             if call.file != frame.file or lock not in locks_at(source.tree, call)[1]:
                 continue
             within = [inner for inner in other.frames[at:] if inner.file == frame.file]
-            released = any(lock in locks_at(source.tree, one)[2] for one in within)
+            released = any(lock in locks_at(source.tree, inside)[2] for inside in within)
             if released or _waits_for_news(other.frames[at:]):
                 continue
             here = lock.root and _address(variables.at(other.tid, at, call), lock.root)
@@ -251,7 +251,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     released: list[ast.expr] = []
     at_end: set[ast.AST] = set()
     within: list[ast.AST] = [*functions] or [tree]
-    scopes = [list(walk(*ast.iter_child_nodes(one), into=False)) for one in within]
+    scopes = [list(walk(*ast.iter_child_nodes(scope), into=False)) for scope in within]
     for node in scopes[-1]:
         if isinstance(node, ast.With):
             entered = [item.context_expr for item in node.items]
@@ -274,19 +274,19 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     # variables that each call, or a call around it, has for itself; a property may return anything
     own: set[str] = set()
     for nodes in scopes if functions else ():
-        own |= {one.arg for one in nodes if isinstance(one, ast.arg)}
-        stored = (one for one in nodes if isinstance(one, ast.Name))
-        own |= {one.id for one in stored if isinstance(one.ctx, ast.Store)}
-        own -= {each for one in nodes if isinstance(one, ast.Global) for each in one.names}
-    methods = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
-    owner = [one.name for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)][-1:]
+        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        stored = (node for node in nodes if isinstance(node, ast.Name))
+        own |= {name.id for name in stored if isinstance(name.ctx, ast.Store)}
+        own -= {each for node in nodes if isinstance(node, ast.Global) for each in node.names}
+    methods = {getattr(node, "name", "") for node in walk(tree) if isinstance(node, FUNCTIONS)}
+    owner = [cls.name for cls in around(tree, frame.line) if isinstance(cls, ast.ClassDef)][-1:]
 
     def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
         found = []
         for expression in expressions:
             root, *parts = names_of(expression) or [""]
             if root and len(parts) < 2 and methods.isdisjoint(parts):
-                private = any(one.startswith("__") and not one.endswith("__") for one in parts)
+                private = any(part.startswith("__") and not part.endswith("__") for part in parts)
                 text = f"{ast.unparse(expression)}{f' of {owner}' if private else ''}"
                 found.append(NamedLock(text, root if root in own else ""))
         return tuple(found)
