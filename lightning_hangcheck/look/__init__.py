@@ -1,5 +1,5 @@
-"""A look at one process from outside: its place in the kernel, its stacks, what it waits for, GPUs.
+"""Looks at processes from outside: kernel state, stacks, waits, GPUs.
 
-`sample` takes it all, of one process or of a whole job; each file beside it has one kind of
-evidence. Nothing here pauses a process but the native calls of one that is stuck anyway.
+`sample` reads everything, of one process or of a whole job; each other file reads one kind of
+evidence. Only reading native calls pauses a process, and only one that is stuck anyway.
 """

@@ -1,8 +1,8 @@
-"""torch's flight record of a rank: read from a dump, or asked of the rank's worker server.
+"""Reads torch's flight record of a rank, from its worker server or from a dump.
 
-Our hooks start that server. It answers from C++ threads, also while another thread keeps the
-interpreter lock. Only the JSON form is asked for: the other one, with call sites, needs that lock
-and took 3.4 s for 700 operations (torch 2.13). What torch pickles into a file is of the same form.
+Our hooks start that server. Its C++ threads answer even while another thread holds the interpreter
+lock. Only the JSON form is requested: the pickled form has call sites, but needs that lock and took
+3.4 s for 700 operations (torch 2.13). Torch's dump files have the pickled form.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.collective_notes import NotedCall
 
 ENTRIES_KEPT = 2_000
-"""Of all groups together, the newest: as many as torch itself keeps (TORCH_FR_BUFFER_SIZE)."""
+"""The newest of all groups together: as many as torch keeps (TORCH_FR_BUFFER_SIZE)."""
 LARGEST_ANSWER = 16 * 1024 * 1024
-"""2,000 operations, the default of TORCH_FR_BUFFER_SIZE, are 1 MB; with many tensors each, more."""
+"""Bytes; 2,000 operations (torch's default) take 1 MB, more with many tensors each."""
 HANDLERS = ("fr_trace_json", "dump_nccl_trace_json")
-"""gloo's recorder, and NCCL's, which writes the same form and names the members of each group."""
+"""gloo's recorder, and NCCL's, which writes the same form and the members of each group."""
 NCCL2_HANDLER = "fr_trace_json?backend=nccl2"
-"""From torch 2.15 on the name of NCCL's backend; without it gloo's recorder answers."""
+"""NCCL's recorder from torch 2.15 on; without ``backend`` gloo's answers."""
 PIECE, LONGEST_TOLD = 1 << 16, 80
 LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 NCCLS_BARRIER = "all_reduce_barrier", "barrier"
@@ -53,11 +53,11 @@ NCCL2_THREADS = "pt_nccl2"
 ON_CPU = ("gloo:", "mpi:")
 COUNTER_PREFIX = "pytorch.wait_counter."
 MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
-"""How NCCL's record names a message: ``nccl:send 0->3``, by ranks of the group."""
+"""A message's name in NCCL's record: ``nccl:send 0->3``, by ranks of the group."""
 
 
 class _CalledFrom(msgspec.Struct, frozen=True):
-    """A Python call on the way into an operation, innermost first; only dumps have them."""
+    """A Python call that led to an operation; only dumps have them, innermost first."""
 
     name: str
     filename: str
@@ -85,33 +85,33 @@ class _Operation(msgspec.Struct):
 
     @property
     def ended(self) -> bool:
-        """Its end may be seen before torch takes it off its list."""
+        """Whether it ended; torch may show this before it retires the entry."""
         return self.retired or self.state == "completed"
 
 
 class _Group(msgspec.Struct):
-    """NCCL names a group's members, as ``"[0, 1]"``; gloo none."""
+    """A group as recorded; NCCL names its members, as ``"[0, 1]"``, gloo does not."""
 
     desc: str = ""
     ranks: str = ""
 
 
 class _Status(msgspec.Struct):
-    """Numbers of a group, which torch writes as text in JSON."""
+    """Numbers of a group; in JSON torch writes them as text."""
 
     last_enqueued_collective: int = -1
     last_completed_collective: int = -1
 
 
 class _Trace(msgspec.Struct):
-    """What one recorder holds: of gloo's groups, or of NCCL's."""
+    """What one recorder holds: gloo's groups or NCCL's."""
 
     entries: tuple[_Operation, ...] = ()
     pg_config: dict[str, _Group] = {}
     pg_status: dict[str, _Status] = {}
 
     def members(self, group: str) -> tuple[int, ...]:
-        """Ranks of a group, none where they are not told."""
+        """Return a group's ranks; empty if the record does not name them."""
         ranks = self.pg_config[group].ranks if group in self.pg_config else ""
         return json_decoder(tuple[int, ...]).decode(ranks) if ranks else ()
 
@@ -121,20 +121,20 @@ class _Counter(msgspec.Struct):
 
 
 class _NoSuchHandler(http.client.HTTPException):
-    """The server knows no handler of that name."""
+    """The server has no handler of that name."""
 
 
 def flight_record(
     path: Path, rank: int | None, time_limit_s: float, *, nccl2: bool = False
 ) -> Looked[FlightRecord]:
-    """Ask a rank's worker server what its flight recorder holds; 10 ms for 700 operations.
+    """Ask a rank's worker server for its flight record; 10 ms for 700 operations.
 
-    The limit is for all requests together. ``nccl2``: torch's newer NCCL backend is asked too.
+    The time limit covers all requests. ``nccl2``: ask torch's newer NCCL backend, too.
     """
     deadline = time.monotonic() + time_limit_s
 
     def trace(handler: str) -> _Trace:
-        """Ask one of torch's recorders; a torch without CUDA has the first alone."""
+        """Ask one of torch's recorders; torch without CUDA has only the first."""
         try:
             return json_decoder(_Trace, strict=False).decode(ask_server(path, handler, deadline))
         except _NoSuchHandler:
@@ -183,12 +183,12 @@ def flight_record(
 
 
 def ask_server(path: Path, handler: str, deadline: float) -> bytes:
-    """Have a rank's worker server run one of its handlers, named with its options.
+    """Call a handler of a rank's worker server, named with its options.
 
-    The whole answer must be there by the deadline, in monotonic seconds. OSError where there is
-    none in time, HTTPException where it is another one than the handler's.
+    The whole answer must arrive by the deadline, in monotonic seconds. Raises OSError if it does
+    not, HTTPException if the answer is not the handler's.
     """
-    # without "close" the server keeps a thread of the rank waiting for a second request
+    # without "close" a thread of the rank would wait for a second request
     request = f"POST /handler/{handler} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as server:
 
@@ -217,11 +217,10 @@ def ask_server(path: Path, handler: str, deadline: float) -> bytes:
 
 
 COUNTS_ONLY = "includecollectives=false&includestacktraces=false"
-"""NCCL's recorder obeys it; gloo's of torch 2.13 gives its whole record all the same."""
+"""NCCL's recorder obeys these options; gloo's (torch 2.13) sends its whole record anyway."""
 Numbers = dict[str, tuple[int, int]]
-"""By group, the numbers of the operation that the rank entered last and of the one that ended
-last; under ``messages`` how many it has posted to send and to receive, which gloo's record leaves
-out where they block."""
+"""By group: the number of the operation entered last, and of the one that ended last. Key
+``messages``: messages posted to send and to receive; gloo's record lacks those that block."""
 
 
 class _Counts(msgspec.Struct):
@@ -229,9 +228,9 @@ class _Counts(msgspec.Struct):
 
 
 def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
-    """Ask a rank's worker server how far its collectives have come, and read its own notes.
+    """Return how far a rank's collectives have come, by its worker server and its own notes.
 
-    torch's counts go on where the record drops what has ended. What does not count adds nothing.
+    torch still counts operations that its record has dropped. A source without counts is left out.
     """
     deadline = time.monotonic() + time_limit_s
     found: Numbers = {}
@@ -250,11 +249,11 @@ def collective_numbers(path: Path, time_limit_s: float) -> Numbers:
     return found
 
 
-# What a record says, wherever it came from. Pure
+# Reading a record, from whichever source. Pure
 
 
 def record_of_dump(dump: object, taken_ns: int) -> FlightRecord:
-    """Read what torch wrote into a file then; msgspec.ValidationError where it is none."""
+    """Read a dump that torch wrote at that time; msgspec.ValidationError if it is none."""
     trace = msgspec.convert(dump, _Trace, strict=False)
     sites: dict[tuple[_CalledFrom, ...], int] = {}
     groups = _groups([trace], {}, sites)
@@ -270,10 +269,10 @@ def _groups(
     noted: dict[str, tuple[int, ...]],
     sites: dict[tuple[_CalledFrom, ...], int] | None = None,
 ) -> tuple[CollectiveRecord, ...]:
-    """Sort operations by group; in a dump no clock counts, and the places it names go into sites.
+    """Sort operations by group. In a dump no clock counts, and call sites are added to ``sites``.
 
-    A group that a rank noted and has not used is one, too, as far as that is known: gloo's record
-    must reach back to its beginning, and NCCL's, which names its groups, drops what has ended.
+    A group that the rank noted but has not used is included, if gloo's record reaches back to its
+    beginning. A group in NCCL's record may have been used: that record drops ended operations.
     """
     of_dump = sites is not None
     members_of = {name: trace.members(name) for trace in traces for name in trace.pg_config}
@@ -292,7 +291,7 @@ def _groups(
         for group, operations in together.items()
     ]
     busy = {name for name, _ in together}
-    for trace in traces:  # on GPUs the record keeps the numbers where nothing is open
+    for trace in traces:  # on GPUs the record keeps the numbers when nothing is open
         for name, status in _statuses(trace).items():
             enqueued = max(0, status.last_enqueued_collective)
             if name in busy or not trace.members(name) or not (of_dump or enqueued):
@@ -314,12 +313,11 @@ def _groups(
 
 
 def _statuses(trace: _Trace) -> dict[str, _Status]:
-    """Return the numbers of groups by their names; torch keys them by a number of its own.
+    """Return the numbers of groups by name; torch keys them by a number of its own.
 
-    It counts the groups that a process is in, and a name all groups of the job; an entry tells
-    both. Names that are numbers grow as groups are made, as torch's own numbers do: where all used
-    groups have such a name, those of both kinds belong together in their order. (torch 2.13,
-    ``FlightRecorderDetail.hpp``, ``getPgStatus``)
+    torch's number counts the groups of the process, a name all groups of the job; an entry has
+    both. Both grow as groups are made. So if all used groups have numeric names, the two lists
+    match in order. (torch 2.13, ``FlightRecorderDetail.hpp``, ``getPgStatus``)
     """
     names = {str(operation.pg_id): operation.process_group[0] for operation in trace.entries}
     numbered = [*trace.pg_config, *trace.pg_status]
@@ -336,12 +334,12 @@ def _record(
     members: tuple[int, ...],
     sites: dict[tuple[_CalledFrom, ...], int] | None,
 ) -> CollectiveRecord:
-    """Read one group, by its name and description.
+    """Read one group, given its name and description.
 
-    A message tells which collective its rank had entered before. Operations of a coalesced block
-    share a number: torch never marks its parts as ended, and adds an entry for the whole once the
-    block is closed. Where that is not kept, an end of a later one tells. A group that was destroyed
-    and made again has its name anew, and counts from 1: what the one before did is left out.
+    A message has the number of the collective that its rank entered before. Operations of a
+    coalesced block share a number: torch never marks them as ended, but adds an entry for the block
+    when it closes. If that is not kept, the end of a later operation implies it. A group that was
+    destroyed and made again reuses its name and counts from 1: its earlier operations are left out.
     """
     numbers = [operation.collective_seq_id for operation in operations]
     begun = (at for at, (old, new) in enumerate(pairwise(numbers), 1) if new <= 1 and new < old)
@@ -393,10 +391,7 @@ def _record(
 def _messages(
     posted: Sequence[_Operation], members: Sequence[int], of_dump: bool
 ) -> Iterator[Message]:
-    """Read sends and receives whose other end is known.
-
-    Of a batch torch marks the whole as ended, ``coalesced``, and never its messages.
-    """
+    """Read sends and receives with a known other end; torch marks only whole batches as ended."""
     often = Counter(operation.p2p_seq_id for operation in posted)
     named = [(operation, MESSAGE.search(operation.profiling_name)) for operation in posted]
     batches = {operation.p2p_seq_id: operation for operation, name in named if name is None}
@@ -420,10 +415,10 @@ def _messages(
 def with_sites(
     flight: FlightRecord, calls: Sequence[NotedCall], sites: Mapping[int, CallSite]
 ) -> FlightRecord:
-    """Add to each operation of a rank the place, by number, that it was called from.
+    """Add to each operation of a rank the number of its call site.
 
-    A call is noted just before it enters its operation, in the same thread: the first that follows
-    is it. What C++ enters (DDP's reducer) has no call.
+    A call is noted just before its operation starts, in the same thread, so the next operation of
+    that thread belongs to it. Operations that C++ starts (DDP's reducer) have no call.
     """
     entered = sorted(
         (entry.created_ns, entry.thread, group.group, entry.seq)

@@ -1,8 +1,7 @@
-"""The GPUs of this machine and who uses them, as NVIDIA's management library tells.
+"""Reads the GPUs of this machine and who uses them, by NVIDIA's management library (NVML).
 
-A driver that is stuck blocks whoever asks it, so this file is also a program of its own, which is
-started, asked for everything at once and killed when it is late. On a machine with 8 GPUs the first
-call may take a second, while the driver wakes them.
+A stuck driver blocks its caller. So this file is also a program: it runs as a child process, reads
+everything at once, and is killed if it is late. With 8 GPUs the first call may take a second.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
 DRIVER = Path("/proc/driver/nvidia")
-"""Folder of the driver's kernel module; without it there is nothing to see."""
+"""Folder of the driver's kernel module; without it there are no GPUs to read."""
 HIDDEN = (
     "GPUs are busy, but the driver names no process that uses them: a container hides process ids "
     "(docker run --pid=host shows them)"
@@ -36,14 +35,14 @@ HIDDEN = (
 LOST = "the driver can no longer reach it: it fell off the bus, or needs a reset"
 SEE_KERNEL_LOG = "dmesg -T | grep -i xid tells why"
 SEE = "ask the driver itself: nvidia-smi"
-TIME_LIMIT_S = 5.0  # A driver that lost a GPU can take this long, or for ever
+TIME_LIMIT_S = 5.0  # A driver that lost a GPU can take this long, or block forever
 Gpus = dict[int, tuple[GpuState, ...]]
 
 
 class Device(Struct, frozen=True):
-    """A GPU and the processes that compute on it: bytes and busy percent, by the driver's ids.
+    """A GPU and its compute processes: bytes and busy percent, by the driver's process ids.
 
-    ``unseen``: why nothing is known of it, and what tells more.
+    ``unseen``: why the GPU could not be read, and how to find out more.
     """
 
     state: GpuState
@@ -52,29 +51,29 @@ class Device(Struct, frozen=True):
 
 
 def gpus_of(pids: Collection[int], time_limit_s: float) -> Looked[Gpus]:
-    """Read the GPUs that processes use, by process id, in a child process that a driver may block.
+    """Read the GPUs of processes, by process id, in a child process: the driver may block.
 
-    About 0.1 s, once a look for all ranks of this node; the child is killed when it is late. Where
-    there is no driver, nothing is started and nothing is missed.
+    Takes about 0.1 s, once a look for all ranks of this node; a late child is killed. Without a
+    driver no child is started, and there is no gap.
     """
     devices, gaps = _devices(time_limit_s) if pids else ((), ())
     return ({}, gaps) if devices is None else shared_out(devices, pids)
 
 
 def gpus_here(time_limit_s: float) -> Looked[tuple[GpuState, ...]]:
-    """Read all GPUs of this machine, as `gpus_of` does; none where there is no driver."""
+    """Read all GPUs of this machine, as `gpus_of` does; empty if there is no driver."""
     devices, gaps = _devices(time_limit_s)
     return tuple(device.state for device in devices or ()), gaps
 
 
 def gpu_names(time_limit_s: float) -> tuple[str, ...]:
-    """Return the models of this machine's GPUs; empty where the driver tells none in time."""
+    """Return the models of this machine's GPUs; empty if the driver does not answer in time."""
     states, _ = gpus_here(time_limit_s)
     return tuple(state.name for state in states or () if state.name)
 
 
 def gpu_memory() -> tuple[int, ...] | Gap:
-    """Return the bytes of each GPU, without starting CUDA on any of them; a gap without driver."""
+    """Return the bytes of each GPU without starting CUDA; a gap if they cannot be read."""
     if not DRIVER.exists():
         return Gap("memory of the GPUs", None, "there is no NVIDIA driver here", "gpu")
     states, gaps = gpus_here(TIME_LIMIT_S)
@@ -105,10 +104,10 @@ def _devices(time_limit_s: float) -> Looked[tuple[Device, ...]]:
 
 
 def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]:
-    """Tell whose GPU is whose. Pure.
+    """Assign GPUs to the processes that use them. Pure.
 
-    The driver names processes by the ids of its own namespace: in a container they may not match.
-    Where it names nobody at all, a machine's only GPU counts as everybody's.
+    The driver names processes by the ids of its own namespace, which may not match in a container.
+    If it names no process at all, a machine's only GPU counts as used by all.
     """
     gaps = tuple(
         Gap(f"GPU {device.state.index}", None, device.unseen[0], "gpu", device.unseen[1])
@@ -133,13 +132,13 @@ def shared_out(devices: Sequence[Device], pids: Collection[int]) -> Looked[Gpus]
 # The program that asks the driver
 
 SLOWDOWNS = {0x4: "power", 0x8: "hardware", 0x20: "thermal", 0x40: "thermal", 0x80: "power"}
-"""nvml.h, nvmlClocksEventReasons: software power cap, hardware slowdown, software thermal, hardware
-thermal, power brake."""
-LATELY_S = 2.0  # Age of what a process used that still counts: the driver keeps some seconds
+"""nvmlClocksEventReasons in nvml.h: software power cap, hardware slowdown, software thermal,
+hardware thermal, power brake."""
+LATELY_S = 2.0  # Use of a GPU that is this recent counts: the driver remembers some seconds
 
 
 def read_all() -> tuple[Device, ...]:
-    """Read all GPUs of this machine; what one of them does not tell costs no other's answer."""
+    """Read all GPUs of this machine; one that cannot be read does not hide the others."""
     import pynvml
 
     try:
@@ -154,16 +153,16 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
     lost = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        # an old card that tells no utilisation may tell other things
+        # an old card without utilisation may tell other things
         with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             nvml.nvmlDeviceGetUtilizationRates(handle)
-    except lost:  # off the bus is Xid 79
+    except lost:  # a GPU off the bus is Xid 79
         return Device(GpuState(index=index), unseen=(LOST, SEE_KERNEL_LOG))
     except nvml.NVMLError as error:
         return Device(GpuState(index=index), unseen=(f"NVML: {error}", SEE))
 
     def ask(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - as above
-        """Not every card, driver and library tells everything."""
+        """Return None for what this card, driver or library does not tell."""
         try:
             return getattr(nvml, f"nvmlDevice{name}")(handle, *arguments)
         except (nvml.NVMLError, AttributeError):

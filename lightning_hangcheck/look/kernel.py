@@ -1,7 +1,7 @@
-"""The kernel's view of a process: its threads, what each waits for, and the memory left to it.
+"""Reads the kernel's view of a process: its threads, what each waits for, and its memory.
 
-Nothing is stopped for it, and no file that is read takes a lock of the process. Where the argument
-of a system call is an address, a few bytes of the process's memory say what it points to.
+Nothing is paused, and the files read here take no lock of the process. If an argument of a system
+call is an address, a few bytes of the process's memory are read there.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import ProcessStack, TargetKind
 
 MOST_THREADS = 256
-"""A rank with CUDA, NCCL and data loading has 50 to 200 threads; more say nothing new."""
+"""A rank with CUDA, NCCL and data loading has 50 to 200 threads; more add no information."""
 POLLERS = frozenset({"TP_SHM_reactor", "TP_IBV_reactor"})
-"""Threads of torch's RPC (tensorpipe's reactor.cc) that look for messages without end, by a core
-each where cores are free: whether the rank waits or works, they are the same."""
+"""Threads of torch's RPC (tensorpipe's reactor.cc) that poll for messages without end. Each uses a
+whole core if one is free, whether the rank waits or works."""
 OF_ALARM = 1 << (signal.SIGALRM - 1)
 OF_TIMERS = sum(
     1 << (number - 1)
@@ -68,7 +68,7 @@ OF_TIMERS = sum(
 def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessState]:
     """Read the state of a process and of up to 256 of its threads, the main thread first.
 
-    About 30 microseconds a thread. Threads that are not read in time are counted as left out.
+    Takes about 30 microseconds a thread. Threads that are not read in time are counted as left out.
     """
     deadline = time.monotonic() + time_limit_s
     unseen: dict[str, Unseen] = {}
@@ -118,11 +118,7 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
 
 
 def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
-    """Add the threads that run Python where time, or their number, did not let them be read.
-
-    They are few, and what a process waits for is told by them: without one, what it waits for
-    would change from look to look on a busy machine.
-    """
+    """Add left-out Python threads: without them, waits would seem to change on a busy machine."""
     if not state.threads_left_out:
         return state
     read = {thread.tid for thread in state.threads}
@@ -136,7 +132,7 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
 
 
 def led_by(state: ProcessState, tid: int | None) -> ProcessState:
-    """Put the thread that trains first, and add what is only read of the first."""
+    """Put the thread that trains first, and add what is read only for the first thread."""
     first = next((thread for thread in state.threads if thread.tid == tid), None)
     if first is None or first is state.threads[0]:
         return state
@@ -148,13 +144,13 @@ def led_by(state: ProcessState, tid: int | None) -> ProcessState:
 def _threads(
     pid: int, tids: Sequence[int], deadline: float, *, calls: bool, bytes_: bool
 ) -> tuple[list[ThreadState], list[float]]:
-    """Look at threads; of each that polls by design, return its processor time alone."""
+    """Read threads; of those that poll by design, return only the processor time."""
     threads: list[ThreadState] = []
     polled_s: list[float] = []
     for tid in tids:
         if threads and time.monotonic() > deadline:
             break
-        with suppress(OSError):  # this thread ended since it was listed
+        with suppress(OSError):  # the thread ended after it was listed
             line = read_stat(pid, tid)
             if line.name in POLLERS:
                 polled_s.append(line.cpu_s)
@@ -178,7 +174,7 @@ def _thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> Th
         number, arguments = int(fields[0]), tuple(int(field, 16) for field in fields[1:7])
         targets = waits_for(pid, number, arguments, wchan)
         wakes_ns = wakes_at(pid, number, arguments)
-    elif line.state == "D" and wchan:  # in no call, it waits for a page from disk
+    elif line.state == "D" and wchan:  # in no call: it waits for a page from disk
         targets = (WaitTarget(call=PAGE_FAULT, kind="file"),)
     queued_s, turns = _schedule(folder) if tid == pid else (None, None)
     counted = io_bytes(pid, tid) if bytes_ else None
@@ -199,7 +195,7 @@ def _thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> Th
 
 
 def _schedule(folder: str) -> tuple[float | None, int | None]:
-    """Read the second and third field of schedstat; all are 0 where the kernel does not count."""
+    """Read fields 2 and 3 of schedstat; they are 0 if the kernel does not count."""
     try:
         queued_ns, turns = map(int, read_proc(f"{folder}/schedstat").split()[1:3])
     except (OSError, ValueError):
@@ -211,7 +207,7 @@ def _schedule(folder: str) -> tuple[float | None, int | None]:
 
 
 class Call(NamedTuple):
-    """A system call: what tells what it waits for, and the position of that argument."""
+    """A system call, how to find what it waits for, and which argument shows that."""
 
     name: str
     shape: str
@@ -219,7 +215,7 @@ class Call(NamedTuple):
 
 
 RESTART = "restart_syscall"
-"""What a call with a time limit becomes once a tracer has stopped the thread; arguments stay."""
+"""The rest of a call with a time limit, after a tracer stopped the thread; the arguments stay."""
 _CALLS = {
     "descriptor 0": """read 0 63, write 1 64, pread64 17 67, pwrite64 18 68, readv 19 65,
         writev 20 66, preadv 295 69, pwritev 296 70, sendfile 40 71, fsync 74 82, fdatasync 75 83,
@@ -235,12 +231,12 @@ _CALLS = {
     "signal 0": "pause 34 -, rt_sigsuspend 130 133, rt_sigtimedwait 128 137",
     "time 0": "nanosleep 35 101, clock_nanosleep 230 115, restart_syscall 219 128",
 }
-"""By shape and position: names, and numbers on x86_64 and aarch64 (Linux 6.x, syscall_64.tbl and
+"""By shape and argument: names, and numbers on x86_64 and aarch64 (Linux 6.x, syscall_64.tbl and
 include/uapi/asm-generic/unistd.h)."""
 
 
 def calls_of(machine: str) -> dict[int, Call]:
-    """Return the calls of an architecture (``uname -m``) by number, none of one unknown here."""
+    """Return an architecture's calls (``uname -m``) by number; empty if it is unknown here."""
     found = {}
     for what, calls in _CALLS.items():
         shape, position = what.split()
@@ -257,29 +253,28 @@ POLLING = ("poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait")
 
 LONGEST_PATH = 4096  # PATH_MAX of the kernel
 MOST_DESCRIPTORS = 8
-"""Of a call that waits for several: a program that waits for more serves others, so it is not said
-for whom it waits."""
+"""A program that waits for more descriptors at once is a server: its wait has no target."""
 WAITING_FCNTL = frozenset({7, 38})  # F_SETLKW, F_OFD_SETLKW: include/uapi/asm-generic/fcntl.h
 POLLED = struct.Struct("=ihh")  # struct pollfd
 FUTEX_WAITS = frozenset({0, 9})  # FUTEX_WAIT, FUTEX_WAIT_BITSET: include/uapi/linux/futex.h
 FUTEX_PRIVATE, FUTEX_COMMAND = 128, 127
-FUTEX_WAIT_BITSET = 9  # until a monotonic time, unless FUTEX_CLOCK_REALTIME is among the flags
-LATEST_NS = (1 << 63) - 1  # the kernel's own clock goes no further (ktime_t)
+FUTEX_WAIT_BITSET = 9  # until a monotonic time, unless the FUTEX_CLOCK_REALTIME flag is set
+LATEST_NS = (1 << 63) - 1  # the latest time of the kernel's own clock (ktime_t)
 MONOTONIC, ABSOLUTE = 1, 1  # CLOCK_MONOTONIC, TIMER_ABSTIME: include/uapi/linux/time.h
 TIMESPEC = struct.Struct("=qq")  # struct __kernel_timespec
 WAIT_FOR_PID = 1  # P_PID: include/uapi/linux/wait.h
 MILLISECONDS_AT = {"poll": 2, "epoll_wait": 3, "epoll_pwait": 3}
-"""Position of a time limit in milliseconds, none if negative."""
+"""Position of a time limit in milliseconds; a negative one is no limit."""
 TIME_AT = {"ppoll": 2, "select": 4, "pselect6": 4, "rt_sigtimedwait": 2}
-"""Position of the address of a time limit, none if 0."""
+"""Position of the address of a time limit; 0 is no limit."""
 EPOLL_TARGET = re.compile(rb"^tfd:\s*(\d+)", re.MULTILINE)
 TERMINAL = re.compile(r"/dev/(console|tty\d*|pts/\d+)")
-"""Where a person may be; behind ``/dev/ttyUSB0`` and the like there is a device."""
+"""Terminals that a person may use; ``/dev/ttyUSB0`` and the like are devices."""
 PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
 EVENT = "eventfd:"
 TIMERFD = "anon_inode:[timerfd]"
 RUNNING_OUT = re.compile(rb"^it_value: \((?!0, 0\)).*\nit_interval: \(0, 0\)", re.MULTILINE)
-"""Of a timer that is set, and ends a wait but once: others tick all their lives."""
+"""A timer that is set and fires once, which ends a wait; periodic timers do not match."""
 OF_PROCESS = re.compile(rb"^Pid:\s*([1-9]\d*)$", re.MULTILINE)
 OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.2
 
@@ -287,18 +282,18 @@ OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.
 def waits_for(
     pid: int, number: int, arguments: tuple[int, ...], wchan: str = ""
 ) -> tuple[WaitTarget, ...]:
-    """Tell what a call in progress, by its six arguments, waits for, as its process shows it.
+    """Return what a system call in progress waits for, given its six arguments.
 
-    About 10 microseconds for a descriptor, 100 where memory must be read. The kernel function that
-    the thread sleeps in tells a FIFO from a file without asking its file system, which may be what
-    does not answer. ``time`` is among what is returned where the call has a time limit.
+    Takes about 10 microseconds for a descriptor, 100 if memory must be read. ``wchan``, the kernel
+    function in which the thread sleeps, tells a FIFO from a file without asking the file system,
+    which may be what does not answer. If the call has a time limit, the result includes ``time``.
     """
     call = CALLS.get(number)
     if call is not None and call.name == RESTART and "poll" in wchan:
         call = Call("poll", "poll")
     if call is None:
         return ()
-    # ``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) and, in open, ``wait_for_partner``
+    # ``pipe_read``, ``pipe_write`` (``anon_`` since 6.14) or, in open, ``wait_for_partner``
     fifo = "pipe" in wchan or wchan == "wait_for_partner"
     found: list[tuple[TargetKind, str]] = []
     if call.shape == "descriptor":
@@ -313,7 +308,7 @@ def waits_for(
         folder = read_link(f"/proc/{pid}/cwd") if path and not path.startswith("/") else ""
         path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
         found.append(("fifo" if fifo else "file", path))
-    elif call.shape == "child":  # one child, or any of them, of a group of them too
+    elif call.shape == "child":  # one child, any child, or any of a process group
         by_id = call.name == "waitid"
         named = c_int(arguments[1] if by_id else arguments[0]).value
         if named > 0 and (not by_id or arguments[0] == WAIT_FOR_PID):
@@ -322,7 +317,7 @@ def waits_for(
             children = [ref.pid for ref in descendants(pid) if ref.parent_pid == pid]
         if len(children) <= MOST_DESCRIPTORS:
             found += [("process", str(child)) for child in children if child]
-    elif call.shape == "futex":  # a word of memory, which others may share, or until a time
+    elif call.shape == "futex":  # a word of memory, private or shared, or until a time
         if arguments[1] & FUTEX_COMMAND in FUTEX_WAITS:
             of_word: TargetKind = "futex" if arguments[1] & FUTEX_PRIVATE else "shared"
             found.append(("time", "") if arguments[3] else (of_word, f"{arguments[0]:#x}"))
@@ -341,10 +336,10 @@ def waits_for(
 
 
 def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
-    """Read until when a thread sleeps, as Python 3.11 and later do: until a monotonic time, in ns.
+    """Return the monotonic time, in ns, until which a thread sleeps.
 
-    So do ``time.sleep`` and all waits of `threading` that have a time limit. None for all other
-    calls, and where the thread has left it meanwhile and other things are in its memory.
+    Python 3.11 and later sleep like this in ``time.sleep`` and in all waits of `threading` that
+    have a time limit. None for other calls, or if the thread has left the call meanwhile.
     """
     call = CALLS.get(number)
     name = "" if call is None else call.name
@@ -364,10 +359,9 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
-    """Tell what a descriptor of a process is, and its name; asks no file system, so never blocks.
+    """Return what a process's descriptor is, and its name; asks no file system, so never blocks.
 
-    A socket's name is ``socket:[INODE]`` here. One that stands for a process becomes readable when
-    that ends.
+    A socket's name is ``socket:[INODE]``. A pidfd becomes readable when its process ends.
     """
     name = read_link(f"/proc/{pid}/fd/{descriptor}")
     if name.startswith("pipe:["):
@@ -387,13 +381,13 @@ def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:
 
 
 def event_behind(pid: int, descriptor: int) -> str:
-    """Name an eventfd, as one and the same in all processes that have it; empty if unknown."""
+    """Return an eventfd's name, equal in all processes that share it; empty if unknown."""
     found = OF_EVENT.search(descriptor_facts(pid, descriptor))
     return f"{EVENT}[{found[1].decode()}]" if found is not None else ""
 
 
 def descriptor_facts(pid: int, descriptor: int) -> bytes:
-    """Read what the kernel tells of a descriptor (proc_pid_fdinfo(5)); none if it is gone."""
+    """Read the kernel's facts on a descriptor (proc_pid_fdinfo(5)); empty if it is gone."""
     try:
         return read_proc(f"/proc/{pid}/fdinfo/{descriptor}")
     except OSError:
@@ -401,7 +395,7 @@ def descriptor_facts(pid: int, descriptor: int) -> bytes:
 
 
 def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:
-    """Those that a call waits for; none where they are many."""
+    """Return the descriptors that a call waits for; none if there are too many."""
     if call.shape == "poll":
         if arguments[1] > MOST_DESCRIPTORS:
             return ()
@@ -411,7 +405,7 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
     if call.shape == "epoll":
         watched = EPOLL_TARGET.findall(descriptor_facts(pid, arguments[0]))
         numbers = [int(name) for name in watched]
-    else:  # three sets of bits; 1,024 descriptors are all that each can have
+    else:  # select: three bit sets of at most 1,024 descriptors
         size = (min(arguments[0], 1024) + 7) // 8
         sets = [read_memory(pid, address, size) for address in arguments[1:4] if address]
         bits = [int.from_bytes(bitmap, "little") for bitmap in sets]
@@ -419,9 +413,9 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
     return numbers if len(numbers) <= MOST_DESCRIPTORS else ()
 
 
-# Memory, and whether the kernel ended processes for want of it, which it counts without names
+# Memory, and how many processes the kernel killed for lack of it; it counts without names
 
-# Names of files in the two versions of control groups: in use, limit, cached, kills
+# Names of files in control groups v2 and v1: in use, limit, unused cache, kills
 UNIFIED = ("memory.current", "memory.max", "inactive_file", "memory.events")
 SEPARATE = (
     *("memory.usage_in_bytes", "memory.limit_in_bytes"),
@@ -431,9 +425,9 @@ MACHINE = "/proc/vmstat"
 
 
 def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
-    """Read memory in use and the tightest limit that holds for a process; about 100 microseconds.
+    """Read memory in use and the tightest limit on a process; about 100 microseconds.
 
-    Cached files that nobody used lately count as free: the kernel drops them first.
+    Cached files that were not used lately count as free: the kernel drops them first.
     """
     found = []
     with suppress(OSError, KeyError, ValueError):
@@ -441,7 +435,7 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
         found.append(MemoryUse(memory.total - memory.available, memory.total, "machine"))
     for folder, unified in groups_of(pid, "memory", groups):
         in_use, most, unused, _ = UNIFIED if unified else SEPARATE
-        # ``max``, which is no limit, is a ValueError
+        # ``max``, which is no limit, raises ValueError
         with suppress(OSError, IndexError, ValueError):
             used, limit = (int(read_proc(str(folder / name))) for name in (in_use, most))
             rows = {row[0]: int(row[1]) for row in read_table(str(folder / "memory.stat"))}
@@ -450,19 +444,19 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
 
 
 class KillCounter(Struct, frozen=True):
-    """A counter of the kernel's out-of-memory killer, and what it showed when it was first read."""
+    """A counter of the kernel's out-of-memory killer, and its value when it was first read."""
 
     scope: str
     file: str
     kills: int
 
     def since(self) -> int:
-        """Return how many processes were ended since; 0 too where it can no longer be read."""
+        """Return how many processes were killed since; 0 also if the file is unreadable now."""
         return max(0, (_kills(self.file) or 0) - self.kills)
 
 
 def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
-    """Read the counter nearest to a process, as long as it lives; None before Linux 4.13."""
+    """Read the counter nearest to a process while it lives; None before Linux 4.13."""
     of_pid = groups_of(pid, "memory", groups)
     files = [str(folder / (UNIFIED if unified else SEPARATE)[-1]) for folder, unified in of_pid]
     for file in (*files, MACHINE):

@@ -1,9 +1,9 @@
-"""What processes have open, by the kernel's tables, and so who could end the waits of others.
+"""Reads what processes have open, by the kernel's tables, to find who could end others' waits.
 
-Files, locks on them, pipes, connections: they tell who is at the other end of each. TCP is told
-over netlink (sock_diag(7)), to everybody: /proc shows neither bytes nor when the other end was
-heard, and ``recv`` does not count in /proc/PID/io. Nothing is sent, no other machine is asked; a
-file system is asked for one file only, within a limit, whose lock is waited for.
+Files, locks, pipes and connections show who is at the other end. TCP facts come from netlink
+(sock_diag(7)), which anybody may ask: /proc shows neither bytes nor when the other end last sent
+anything, and ``recv`` does not count in /proc/PID/io. Nothing is sent, and no other machine is
+asked. A file system is asked only for a file whose lock is waited for, within a time limit.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ if TYPE_CHECKING:
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
 WORKER_SERVER = "pt_workerserver"
-"""Threads of torch's worker server, which a launcher has, too."""
+"""Threads of torch's worker server; a launcher has them, too."""
 MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
-"""Names of the end of a pseudo-terminal that a program has (pts(4))."""
+"""Names of a pseudo-terminal's master end, which a program holds (pts(4))."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where glibc keeps semaphores and shared memory
 
 
 class Opened(NamedTuple):
-    """What a process has open, by the kernel's name, and for what (proc(5): the link's mode)."""
+    """What a process has open, by the kernel's name, and for what: the link's mode (proc(5))."""
 
     name: str
     pid: int
@@ -79,10 +79,7 @@ class Opened(NamedTuple):
 
 
 def open_of(pid: int) -> Iterator[Opened]:
-    """Name what a process has open, 3 microseconds each; only links are read, no file is touched.
-
-    One that may not be read, or is gone, has nothing open.
-    """
+    """Yield what a process has open, 3 microseconds each, by its links; nothing if unreadable."""
     folder = f"/proc/{pid}/fd"
     with suppress(OSError):
         for number in os.listdir(folder):  # noqa: PTH208 - twice as fast, a hot path
@@ -93,14 +90,13 @@ def open_of(pid: int) -> Iterator[Opened]:
 
 
 def _sockets(opened: Iterable[Opened]) -> list[int]:
-    """Inodes of sockets."""
     return [int(found[1]) for file in opened if (found := SOCKET.fullmatch(file.name))]
 
 
 class FileLock(NamedTuple):
     """A line of /proc/locks (proc(5)); a waiter has the number of the lock that it waits for.
 
-    ``pid`` is -1 for a lock of an open file description, 0 in another pid namespace.
+    ``pid`` is -1 for a lock of an open file description, 0 for one of another pid namespace.
     """
 
     number: str
@@ -112,7 +108,7 @@ class FileLock(NamedTuple):
 
 
 def file_locks(table: str = "/proc/locks") -> tuple[FileLock, ...]:
-    """Read the table; lines of another shape are left out, and an unreadable table is empty.
+    """Read the table of locks; empty if it is unreadable. Lines of another shape are left out.
 
     A line is ``1: -> FLOCK  ADVISORY  WRITE 8815 fe:00:2146453 0 EOF``.
     """
@@ -138,14 +134,15 @@ def holders_of(file: os.stat_result, locks: tuple[FileLock, ...]) -> tuple[int, 
 # Sockets of a network namespace
 
 LISTENING = "0A"
-NOT_ACCEPTED = "0"  # the inode of a connection that no process has accepted, or has closed
+NOT_ACCEPTED = "0"  # inode of a connection that no process has accepted yet, or that was closed
 
 
 class Socket(NamedTuple):
-    """Where a socket's ends are: ``ADDR:PORT``; of a unix socket its path, if it has one.
+    """The ends of a socket, ``ADDR:PORT``; of a unix socket its path, if it has one.
 
-    What TCP received, and what it sent and has acknowledged, is carried; None where that is not
-    told. ``repeats``: sent data is being repeated, as no acknowledgement comes.
+    ``carried_bytes``: what TCP received, plus what it sent and has acknowledged; None if unknown.
+    ``heard_s``: seconds since the other end sent anything. ``repeats``: sent data is being
+    repeated, as no acknowledgement comes.
     """
 
     local: str
@@ -164,7 +161,7 @@ def sockets_seen_by(pid: int) -> dict[int, Socket]:
                 yield from read_table(f"/proc/{pid}/net/{name}")[1:]
 
     def end(field: str) -> str:
-        """Write ``0100007F:1F90``: words of 32 bits in the machine's order, then the port."""
+        """Show ``0100007F:1F90``: words of 32 bits in the machine's byte order, then the port."""
         address, _, port = field.partition(":")
         words = [int(address[at : at + 8], 16) for at in range(0, len(address), 8)]
         return shown_end(struct.pack(f"={len(words)}I", *words), int(port, 16))
@@ -181,9 +178,9 @@ def sockets_seen_by(pid: int) -> dict[int, Socket]:
 
 
 def shown_end(address: bytes, port: int) -> str:
-    """Write the end of a connection as ``ADDR:PORT``, an IPv6 address in brackets.
+    """Return the end of a connection as ``ADDR:PORT``, with an IPv6 address in brackets.
 
-    An address has 4 or 16 bytes; one of IPv4 that is written as IPv6 is shown as what it is.
+    An address has 4 or 16 bytes; an IPv4 address mapped into IPv6 is shown as IPv4.
     """
     where = ipaddress.ip_address(address)
     if isinstance(where, ipaddress.IPv6Address) and where.ipv4_mapped is not None:
@@ -195,7 +192,7 @@ def _address(end: str) -> str:
     return end.rpartition(":")[0]
 
 
-# What the kernel tells of connections of our own network namespace (linux/sock_diag.h and others)
+# Connections of our own network namespace, by the kernel (linux/sock_diag.h and others)
 
 NETLINK_LIMIT_S = 0.2
 NETLINK_SOCK_DIAG, SOCK_DIAG_BY_FAMILY = 4, 20
@@ -204,7 +201,7 @@ ERROR, DONE = 2, 3
 ALL_STATES = 0xFFFFFFFF
 HEADER = struct.Struct("=IHHII")  # struct nlmsghdr
 ATTRIBUTE = struct.Struct("=HH")
-INET_REQUEST = struct.Struct("=BBBxI48x")  # struct inet_diag_req_v2, its socket id left empty
+INET_REQUEST = struct.Struct("=BBBxI48x")  # struct inet_diag_req_v2; its socket id is empty
 INET_MESSAGE = struct.Struct("=B3x4s16s16s28xI")  # inet_diag_msg: family, ports, ends, inode
 INET_DIAG_INFO = 2
 PORTS = struct.Struct("!HH")
@@ -218,10 +215,7 @@ UNIX_DIAG_PEER, SHOW_PEER = 2, 4
 
 
 def tcp_connections() -> dict[int, Socket] | None:
-    """Ask for all TCP sockets of our network namespace, by inode; 10 microseconds each.
-
-    None where the kernel does not answer.
-    """
+    """Return all TCP sockets of our network namespace by inode, 10 microseconds each, or None."""
     found: dict[int, Socket] = {}
     requests = [
         INET_REQUEST.pack(family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), ALL_STATES)
@@ -247,10 +241,10 @@ def tcp_connections() -> dict[int, Socket] | None:
 
 
 def unix_peers() -> dict[int, int]:
-    """Return the inodes of both ends of each connected unix socket, each by the other one.
+    """Return the inode of each connected unix socket's peer, by the socket's own inode.
 
-    A `multiprocessing.Pipe` is one, and so is a connection to a manager or a local service. Empty
-    where the kernel does not tell.
+    A `multiprocessing.Pipe` is such a socket, and so is a connection to a manager or a local
+    service. Empty if the kernel does not answer.
     """
     request = UNIX_REQUEST.pack(socket.AF_UNIX, 0, 0, ALL_STATES, 0, SHOW_PEER, 0)
     found = {}
@@ -264,7 +258,7 @@ def unix_peers() -> dict[int, int]:
 
 
 def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
-    """Ask the kernel for lists of sockets (sock_diag(7)); what it tells of each, without header."""
+    """Ask the kernel for lists of sockets (sock_diag(7)); yield each entry without its header."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(NETLINK_LIMIT_S)
         for request in requests:
@@ -284,7 +278,7 @@ def _attribute(data: bytes, wanted: int) -> bytes:
 
 
 def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...], bytes]]:
-    """Take messages, or attributes, apart: each begins with its length and is padded to 4 bytes."""
+    """Split messages or attributes: each begins with its length and is padded to 4 bytes."""
     while len(data) >= header.size:
         fields = header.unpack_from(data)
         if fields[0] < header.size:
@@ -293,14 +287,14 @@ def _pieces(header: struct.Struct, data: bytes) -> Iterator[tuple[tuple[int, ...
         data = data[(fields[0] + 3) & ~3 :]
 
 
-MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may talk over
+MOST_ADDRESSES = 8  # Of one machine: one for each network that its ranks may use
 
 
 def own_addresses() -> tuple[str, ...]:
-    """Return the addresses by which other machines may know this one, as `shown_end` has them."""
+    """Return the addresses by which other machines may know this one, as in `shown_end`."""
     found = []
     for addr in (address for every in psutil.net_if_addrs().values() for address in every):
-        with suppress(ValueError):  # of the hardware
+        with suppress(ValueError):  # a hardware address
             address = ipaddress.ip_address(addr.address.partition("%")[0])
             if not (address.is_loopback or address.is_link_local):
                 found.append(f"[{address}]" if address.version == 6 else str(address))
@@ -308,7 +302,7 @@ def own_addresses() -> tuple[str, ...]:
 
 
 def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[AddressReach, ...]:
-    """Tell what connections of processes show of other machines, by their `own_addresses`."""
+    """Return what connections of processes show of other machines, by their `own_addresses`."""
     every = tcp_connections() or {}
     by_address: dict[str, list[Socket]] = {}
     for inode in {inode for pid in pids for inode in _sockets(open_of(pid))} & every.keys():
@@ -324,16 +318,15 @@ def reach_of(addresses: Collection[str], pids: Collection[int]) -> tuple[Address
 STAT_LIMIT_S = 0.2
 INODE = re.compile(rb"^ino:\s*(\d+)$", re.MULTILINE)
 MOST_CONNECTIONS = 64
-"""Of one process to other machines: a ring or tree of ranks needs a few, all to all has as many as
-there are ranks."""
+"""Of one process to other machines: a ring or tree needs a few, all-to-all one for each rank."""
 
 
 class Holders:
-    """Says who could end each wait, and what was received; about 30 ms for 8 ranks on 2 busy cores.
+    """Finds who could end each wait, and what was received; 30 ms for 8 ranks on 2 busy cores.
 
-    Each table is read at most once. Other ends of pipes and sockets are looked for among the
-    processes that are looked at, sharers of memory also among their ancestors, locks everywhere;
-    until a deadline for what is looked for on the whole machine, in monotonic seconds.
+    Each table is read at most once. Other ends of pipes and sockets are looked for among the given
+    processes, sharers of memory also among their ancestors, locks everywhere. A search of the whole
+    machine ends at the deadline, in monotonic seconds.
     """
 
     def __init__(self, pids: Sequence[int], deadline: float = math.inf) -> None:
@@ -353,7 +346,7 @@ class Holders:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be looked for in time."""
+        """A gap if the search of the whole machine was cut short."""
         why = "there are too many to look through in time: the other ends of pipes may be there"
         gap = Gap("what other processes have open", None, why, "kernel_state")
         return (gap,) if self._cut_short else ()
@@ -365,7 +358,7 @@ class Holders:
         network_bytes = None
         if self._tcp is not None and shares_namespace(state.pid, "net"):
             network_bytes = sum(endpoint.carried_bytes or 0 for endpoint in tcp)
-        # a machine talks with itself by one and the same address
+        # a connection within one machine has the same address at both ends
         out = [
             endpoint
             for endpoint in tcp
@@ -404,7 +397,7 @@ class Holders:
                 any(descriptor.writes for descriptor in own),
             )
             if target.kind == "fifo" and reads and writes:
-                return target  # kept open for whoever writes to its path; children have a copy
+                return target  # open for whoever writes to its path; children have copies
             return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
@@ -413,13 +406,13 @@ class Holders:
         if target.kind == "socket":
             return self._with_remote_end(target, pid)
         if target.kind == "terminal":
-            # one that a process of the job made (a pseudo-terminal) is a pipe to that process
+            # a pseudo-terminal that a process of the job made is a pipe to that process
             number = f"tty-index:\t{target.name.rpartition('/')[2]}\n".encode()
             owners = [owner for name in MASTERS for owner in self._owners(name, number)]
             if target.name.startswith("/dev/pts/") and owners:
                 return replace(target, kind="pipe", holders=_holders(owners))
         if target.name.startswith(EVENT):
-            # one that other processes have, too, is one end of a pipe to them; all have both
+            # an eventfd that several processes have is a pipe between them; each has both ends
             events = self._by_name.get(EVENTFD, ())
             owners = [
                 event.pid
@@ -431,7 +424,7 @@ class Holders:
         return target
 
     def _owners(self, name: str, fact: bytes = b"") -> list[int]:
-        """Processes that have this open, by a descriptor of which the kernel tells such a fact."""
+        """Return processes that have this open, by a descriptor with this fact."""
         having = (
             descriptor.pid
             for descriptor in self._by_name.get(name, ())
@@ -440,13 +433,13 @@ class Holders:
         return list(dict.fromkeys(having))
 
     def _others(self, name: str, pid: int, reads: bool = True, writes: bool = True) -> list[int]:
-        """Processes at the other end from one that reads, or writes: of a pipe, or of any else.
+        """Return the processes at the other end of a pipe or socket that a process reads or writes.
 
-        One that has both ends waits for the others that have them, and for itself where there is
-        none. They are looked for on the whole machine: a daemon that was started with an end keeps
-        it, and is below no rank any more. A process that does not have it learns by the end of data
-        when the last of those is gone. Nobody is told where not all were looked through: whoever
-        has it, too, may be among the others.
+        A process that has both ends waits for the others that have them, or for itself if nobody
+        does. These are looked for on the whole machine: a daemon that was started with an end keeps
+        it, but no longer descends from a rank. A process with one end needs no search: data ends
+        when the last holder of the other end is gone. If the search was cut short, nobody is
+        returned.
         """
 
         def among(opened: dict[str, list[Opened]]) -> list[int]:
@@ -474,37 +467,36 @@ class Holders:
         return [owner for owner in dict.fromkeys(found) if owner != pid] or found[:1]
 
     def _of_lock(self, target: WaitTarget, pid: int) -> Sequence[int]:
-        """The kernel knows who blocks a waiter; one that polls is told by the file alone.
+        """Return who holds a lock: by the kernel for a blocked waiter, by the file for a poller.
 
-        Its table names who asked first, also once that one has closed the file, and a child that
-        inherited the descriptor keeps the lock.
+        The kernel's table names who asked first, even after that process closed the file. A child
+        that inherited the descriptor keeps the lock.
         """
         numbers = {lock.number for lock in self._locks if lock.waiting and lock.pid == pid}
         held = (lock for lock in self._locks if lock.number in numbers and not lock.waiting)
         blocking = tuple(lock.pid for lock in held if lock.pid > 0)
         path = target.name
         if not blocking and path:
-            if path not in self._lock_holders:  # its file system is asked once a look
+            if path not in self._lock_holders:  # the file system is asked once a look
                 self._lock_holders[path] = ()
                 with suppress(NoAnswer, OSError):
                     file = within(STAT_LIMIT_S, Path(f"/proc/{pid}/root{path}").stat, of=pid)
                     self._lock_holders[path] = holders_of(file, self._locks)
             blocking = self._lock_holders[path]
         alive = tuple(waiter for waiter in blocking if vitals(waiter) is not None)
-        # by descriptors, inherited ones too
+        # by descriptors, including inherited ones
         keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
-        """Tell which file a sleeping thread's process has open that another keeps locked.
+        """Return the file that a sleeping thread may poll because another process keeps it locked.
 
-        SQLite tries a lock, sleeps a moment and tries again, with the file open. No proof that it
-        sleeps for that: only a process of the job that has the same file open, and locked for
-        itself alone, counts.
+        SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep alone
+        proves nothing: a process of the job must have the same file open, and locked exclusively.
         """
         call = CALLS.get(thread.syscall) if thread.syscall is not None else None
         name = call.name if call is not None and "nanosleep" in thread.wchan else ""
-        # native code sleeps for a time, Python (3.11 and later) until a time
+        # native code sleeps for a duration, Python 3.11 and later until a time
         until = name == "clock_nanosleep" and thread.arguments[1] == ABSOLUTE
         if until or name not in ("nanosleep", "clock_nanosleep", RESTART):
             return ()
@@ -522,16 +514,16 @@ class Holders:
         return ()
 
     def _with_who_shares(self, target: WaitTarget, pid: int) -> WaitTarget | None:
-        """Say which processes could change the word of memory that one of them waits on.
+        """Add the processes that could change the word of shared memory that a thread waits on.
 
         A lock, semaphore, event or queue of multiprocessing is a word of a file that all its
-        processes map (sem_overview(7)). Who took it nobody notes, but only who maps it can give it
-        back, and where the file has a name that others know, whoever opens it. Who joins a thread
-        waits in its own memory, but by the same call: that is none.
+        processes map (sem_overview(7)). Nothing records who took it. Only a process that maps the
+        file can give it back, or one that opens the file, if its name is public. A join of a thread
+        uses the same call on private memory: then None is returned.
         """
 
         def mapped(of: int) -> list[tuple[int, int, str]]:
-            """Pieces of an address space (proc_pid_maps(5)), with the file that others map, too."""
+            """Return a process's mappings (proc_pid_maps(5)), with the file of shared ones."""
             if of not in self._maps:
                 self._maps[of] = []
                 for where, mode, _, device, inode, *_ in memory_map(of):
@@ -549,14 +541,18 @@ class Holders:
             return any(name == file for _, _, name in mapped(of))
 
         family = {process: None for each in self._of_pid for process in (each, *ancestors(each))}
-        sharing = [one for one in family if maps(one)]
-        others = [one for one in sharing if one in self._of_pid or not self._only_joins(one)]
-        # a launcher that made it may have given it to processes beside the ranks, too
-        for one in descendants(*(one for one in sharing if one not in self._of_pid)):
+        sharing = [process for process in family if maps(process)]
+        others = [
+            process
+            for process in sharing
+            if process in self._of_pid or not self._only_joins(process)
+        ]
+        # a launcher that made the memory may have given it to other processes than ranks
+        for child in descendants(*(process for process in sharing if process not in self._of_pid)):
             if time.monotonic() > self._deadline:
                 return replace(target, name="")
-            others += [one.pid] if one.pid not in family and maps(one.pid) else []
-        others = [one for one in others if one != pid]
+            others += [child.pid] if child.pid not in family and maps(child.pid) else []
+        others = [process for process in others if process != pid]
         name = _name_in_memory(pid, file) or f"memory:[{file}]"
         return replace(target, name=name, holders=_holders(others))
 
@@ -567,8 +563,8 @@ class Holders:
             return False
         threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
         waits = [target for thread in threads for target in thread.waits_for]
-        ends = [target for target in waits if target.call != "futex"]  # one of its own threads
-        # a pipe of which a child has the other end tells its parent when that is gone
+        ends = [target for target in waits if target.call != "futex"]  # futex: its own threads
+        # a pipe whose other end a child has tells the parent when the child is gone
         return (
             all(thread.waits_for for thread in threads)
             and bool(ends)
@@ -579,7 +575,7 @@ class Holders:
         )
 
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
-        """Name both ends, and who has the other one, also where it has not accepted it yet."""
+        """Name both ends of a connection, and who has the other one, even if not accepted yet."""
         if self._table is None:  # all processes of a job share one network namespace
             own_space = (self._tcp or {}) if shares_namespace(pid, "net") else {}
             self._table, self._peers = sockets_seen_by(pid) | own_space, unix_peers()
@@ -594,7 +590,7 @@ class Holders:
         peer = self._peers.get(inode)
         both_ways = self._others(f"socket:[{peer}]", pid) if peer is not None else []
         if peer is not None and both_ways and (target.call not in POLLING or pid not in both_ways):
-            # a pipe in both directions; a loop that waits for several has both ends of its waker
+            # a pipe in both directions; an event loop has both ends of its own wake-up pipe
             name = f"socket:{sorted((inode, peer))}"
             return replace(target, kind="pipe", name=name, holders=_holders(both_ways))
         if not own.remote:
@@ -614,18 +610,18 @@ class Holders:
 
 
 def _name_in_memory(pid: int, file: str) -> str:
-    """Return the name by which any program may open a mapped file; none of multiprocessing's own.
+    """Return a mapped file's public name; empty for files of multiprocessing.
 
-    What maps a semaphore first shows another name, which is gone (glibc, sem_open.c).
+    The first process to map a semaphore shows another name, which is gone (glibc, sem_open.c).
     """
     device, _, inode = file.rpartition(":")
     with suppress(OSError):
         facts = os.stat(f"/proc/{pid}/root{SHARED_MEMORY}")  # noqa: PTH116 - as `open_of`
         if device == f"{os.major(facts.st_dev):02x}:{os.minor(facts.st_dev):02x}":
             with os.scandir(f"/proc/{pid}/root{SHARED_MEMORY}") as entries:
-                for one in entries:
-                    if one.inode() == int(inode) and not one.name.startswith("sem.mp-"):
-                        return f"{SHARED_MEMORY}/{one.name}"
+                for entry in entries:
+                    if entry.inode() == int(inode) and not entry.name.startswith("sem.mp-"):
+                        return f"{SHARED_MEMORY}/{entry.name}"
     return ""
 
 

@@ -1,11 +1,10 @@
-"""What /proc tells of a process: its life, descent, environment and memory, and may we ask it.
+"""Reads what /proc tells of a process: state, ancestry, environment, memory, and our access.
 
-Nothing here needs another program, and nothing pauses the process. Which files can block (read in
-the sources of Linux 6.x, fs/proc): ``stat``, ``status`` and ``wchan`` take no lock that a stuck
-process can hold; ``syscall`` and ``io`` wait only while the process is inside execve. ``cmdline``,
-``environ``, ``maps`` and ``mem`` take the process's mmap lock: they can block for as long as one of
-its threads is stuck in the kernel inside mmap or a page fault (a dead network file system), so they
-are read with `time_limit.within`.
+Needs no other program and pauses nothing. Which files can block (by the sources of Linux 6.x,
+fs/proc): ``stat``, ``status`` and ``wchan`` take no lock that a stuck process can hold; ``syscall``
+and ``io`` wait only while the process is inside execve. ``cmdline``, ``environ``, ``maps`` and
+``mem`` take the process's mmap lock: they block while one of its threads is stuck in the kernel
+inside mmap or a page fault (a dead network file system). So `time_limit.within` reads them.
 """
 
 from __future__ import annotations
@@ -41,31 +40,31 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 GONE = (FileNotFoundError, ProcessLookupError)
-"""ENOENT when it is opened, ESRCH when it ends between open and read."""
+"""ENOENT on open, ESRCH if the process ends between open and read."""
 ENDED = "the process has ended"
 MEMORY_LIMIT_S = 0.2
 MAPS_LIMIT_S = 1.0
-"""Reading one takes about 1 ms, but more than 0.2 s on a crowded machine (load 12 on two cores)."""
+"""Takes about 1 ms, but more than 0.2 s on a crowded machine (load 12 on 2 cores)."""
 PRESENT_LIMIT_S = 1.0
 PAGE = 4096
-ATTEMPTS = 3  # A variable that is set meanwhile may move all of them
+ATTEMPTS = 3  # Setting a variable meanwhile may move all of them
 MOST_VARIABLES = LONGEST_VARIABLE = 4096
-"""What is longer is cut: no number of a rank is, nor an address."""
+"""Longer values are cut: no rank number or address is so long."""
 
 
 def read_table(path: str) -> list[list[str]]:
-    """Read a table of /proc, a line a row, by its words."""
+    """Read a table of /proc: the words of each line."""
     return [line.split() for line in read_proc(path).decode(errors="replace").splitlines()]
 
 
 def thread_ids(pid: int) -> list[int]:
-    """List a process's threads, the main one first."""
+    """List a process's threads, the main thread first."""
     tids = sorted(map(int, os.listdir(f"/proc/{pid}/task")))  # noqa: PTH208 - a hot path
     return sorted(tids, key=lambda tid: tid != pid)
 
 
 def has_thread(pid: int, *beginnings: str) -> bool:
-    """Whether the name of a process's thread begins so; 10 microseconds a thread."""
+    """Whether a thread's name starts with one of these; 10 microseconds a thread."""
     with suppress(OSError):
         lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
         return any(line is not None and line.name.startswith(beginnings) for line in lines)
@@ -73,10 +72,10 @@ def has_thread(pid: int, *beginnings: str) -> bool:
 
 
 def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
-    """Bytes that passed through read-like and write-like calls so far (rchar, wchar).
+    """Return bytes that passed through read-like and write-like calls so far (rchar, wchar).
 
-    Those of a process hold those of its children that have ended, too; those of a thread do not.
-    None where it is gone, belongs to another user, or the kernel does not count.
+    Bytes of a process include those of its ended children; bytes of a thread do not. None if it is
+    gone, belongs to another user, or the kernel does not count.
     """
     try:
         text = read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
@@ -90,9 +89,9 @@ UNREADABLE = StatLine("", "?", 0, 0, 0.0, 0, 0, 0, 0, 0)
 
 
 def vitals(pid: int) -> StatLine | None:
-    """Read a process's signs of life, about 20 microseconds; None where it is gone.
+    """Read a process's state and use of resources, about 20 microseconds; None if it is gone.
 
-    Its state is ``?`` where it may be alive and cannot be read (hidepid=1, no descriptor left).
+    The state is ``?`` if it may be alive but cannot be read (hidepid=1, no descriptor left).
     """
     try:
         return read_stat(pid)
@@ -103,7 +102,7 @@ def vitals(pid: int) -> StatLine | None:
 
 
 def has_ended(pid: int) -> bool:
-    """Whether a process is gone, or only waits for its parent to notice; unreadable is not gone."""
+    """Whether a process is gone or a zombie; a process that cannot be read is not gone."""
     signs = vitals(pid)
     return signs is None or signs.has_ended
 
@@ -113,13 +112,13 @@ _LAST_RAN = re.compile(rb"^se\.exec_start\s*:\s*(\d+\.\d+)$", re.MULTILINE)
 
 
 def slept_s(pid: int, tid: int | None = None) -> float | None:
-    """Return how long a thread, or the main one, has not been on any processor, seconds.
+    """Return for how many seconds a thread, by default the main one, was on no processor.
 
-    Takes 0.5 ms and does not disturb the process. A dump counts as running, unless it was read
-    without being paused. Clocks of processors drift apart (1.5 s in 5,000 s on one machine), so
-    this thread moves for a moment to the processor that the other one last ran on and reads its own
-    time there. None where the kernel or a container does not show it (/proc/PID/sched). The kernel
-    shows 0 for one that is woken on another processor until it runs there (kernel/sched/fair.c).
+    Takes 0.5 ms and does not disturb the process. A dump counts as running if it pauses the
+    process. Clocks of processors drift apart (1.5 s in 5,000 s on one machine). So our thread moves
+    for a moment to the processor that the other thread last ran on, and reads its own time there.
+    None if the kernel or a container hides /proc/PID/sched. The kernel shows 0 for a thread that is
+    woken on another processor until it runs there (kernel/sched/fair.c).
     """
 
     def last_ran_ms(task: str) -> float | None:
@@ -143,7 +142,7 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
 
 
 class ProcessRef(Struct, frozen=True):
-    """A process, for ever: a pid alone may be given to another one later."""
+    """A process for good: its pid alone may be reused later."""
 
     pid: int
     parent_pid: int
@@ -151,16 +150,16 @@ class ProcessRef(Struct, frozen=True):
 
 
 def process_ref(pid: int) -> ProcessRef | None:
-    """Name one process, None where it is gone or hidden."""
+    """Return the reference of one process; None if it is gone or hidden."""
     line = read_process_stat(pid)
     return None if line is None else ProcessRef(pid, line.parent_pid, line.started_ticks)
 
 
 def descendants(*roots: int) -> tuple[ProcessRef, ...]:
-    """Find all processes below some, without these, parents before their children.
+    """Return all processes below the roots, without the roots, parents before their children.
 
-    Some 15 microseconds for each process of the machine: their threads, which know their children,
-    are many more. One whose parent ends meanwhile may be missed. Zombies are included.
+    About 15 microseconds for each process of the machine; threads know their children, but are many
+    more. A process whose parent ends meanwhile may be missed. Zombies are included.
     """
     children: dict[int, list[ProcessRef]] = {}
     for ref in filter(None, map(process_ref, process_ids())):
@@ -172,9 +171,9 @@ def descendants(*roots: int) -> tuple[ProcessRef, ...]:
 
 
 def born_ns(pid: int) -> int:
-    """Return when a process started, on the monotonic clock, to a hundredth of a second.
+    """Return when a process started, on the monotonic clock, to 0.01 s; now, if it is gone.
 
-    The kernel counts from the boot and through suspensions (proc(5)). One that is gone started now.
+    The kernel counts from boot and through suspensions (proc(5)).
     """
     line, now_ns = read_process_stat(pid), time.monotonic_ns()
     if line is None:
@@ -185,7 +184,7 @@ def born_ns(pid: int) -> int:
 
 
 def began_s(pid: int) -> float:
-    """Return when a process started, by the wall clock as it is now; seconds since 1970."""
+    """Return when a process started, by the wall clock as it is now, in seconds since 1970."""
     return time.time() - (time.monotonic_ns() - born_ns(pid)) / NANOSECONDS
 
 
@@ -193,18 +192,18 @@ def began_s(pid: int) -> float:
 
 
 def shares_namespace(pid: int, kind: str) -> bool:
-    """Whether a process has our namespace of a kind (``mnt``, ``net``, ``pid``); yes if hidden."""
+    """Whether a process is in our namespace (``mnt``, ``net``, ``pid``); yes if hidden."""
     theirs = read_link(f"/proc/{pid}/ns/{kind}")
     return not theirs or theirs == read_link(f"/proc/self/ns/{kind}")
 
 
 def root_of(pid: int) -> str:
-    """Return what to put before a path as a process knows it; empty where we know it alike."""
+    """Return the prefix for paths of a process; empty if it sees the same files as we do."""
     return "" if shares_namespace(pid, "mnt") else f"/proc/{pid}/root"
 
 
 def numbers_of(pid: int, tid: int | None = None) -> list[int]:
-    """The ids of a process or thread in all pid namespaces from ours to its own; none if gone."""
+    """Return the ids of a process or thread in all pid namespaces, ours first; empty if gone."""
     try:
         return [int(word) for word in read_status(pid, tid).get("NSpid", "").split()]
     except OSError:
@@ -212,9 +211,9 @@ def numbers_of(pid: int, tid: int | None = None) -> list[int]:
 
 
 def inner_thread_ids(pid: int) -> dict[int, int]:
-    """Return our ids of a process's threads by those that they have in its own pid namespace.
+    """Map a process's thread ids in its own pid namespace to ours.
 
-    What is read from the memory of a process tells the latter. Empty where both are the same.
+    A process's memory holds the ids of its own namespace. Empty if both are the same.
     """
     if len(numbers_of(pid)) < 2:
         return {}
@@ -226,7 +225,7 @@ def inner_thread_ids(pid: int) -> dict[int, int]:
 
 
 def our_id_of_child(pid: int, child: int) -> int | None:
-    """Return our id of a child that a process names by its own numbers; None where not found."""
+    """Return our id of a child that a process knows by its own id; None if not found."""
     if len(numbers_of(pid)) < 2:
         return child
     below = (ref.pid for ref in descendants(pid) if ref.parent_pid == pid)
@@ -237,7 +236,7 @@ def our_id_of_child(pid: int, child: int) -> int | None:
 
 
 def read_memory(pid: int, address: int, length: int) -> bytes:
-    """Read memory of a process without stopping it: as much as is mapped, and read in 0.2 s."""
+    """Read memory of a process without stopping it: what is mapped and can be read in 0.2 s."""
     try:
         return within(MEMORY_LIMIT_S, lambda: _by_page(pid, address, length), of=pid)
     except (NoAnswer, OSError, OverflowError):
@@ -245,7 +244,7 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
 
 
 def _by_page(pid: int, address: int, length: int) -> bytes:
-    """One read over the end of a mapping would fail as a whole."""
+    """Read page by page: a read over the end of a mapping would fail as a whole."""
     descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     data = b""
     try:
@@ -264,7 +263,7 @@ def _by_page(pid: int, address: int, length: int) -> bytes:
 
 
 def memory_map(pid: int) -> list[list[str]]:
-    """Read the table of what a process maps; none where it cannot be read, or not in time."""
+    """Read the table of what a process maps; empty if it cannot be read in time."""
     try:
         return within(MAPS_LIMIT_S, lambda: read_table(f"/proc/{pid}/maps"), of=pid)
     except (NoAnswer, OSError):
@@ -272,7 +271,7 @@ def memory_map(pid: int) -> list[list[str]]:
 
 
 def has_loaded(pid: int, library: str) -> bool:
-    """Whether a library's file whose name begins so is mapped; 2 ms where torch is loaded."""
+    """Whether a library whose file name begins so is mapped; 2 ms if torch is loaded."""
     rows = memory_map(pid)
     return any(row[-1].rpartition("/")[2].startswith(library) for row in rows if len(row) > 5)
 
@@ -283,17 +282,17 @@ def command_line(pid: int) -> list[str] | Gap:
 
 
 def command_lines(pids: Iterable[int]) -> dict[int, list[str] | Gap]:
-    """Read the command lines of many processes, in a fraction of the time."""
+    """Read the command lines of many processes, much faster than one by one."""
     return _texts_of(pids, "cmdline", "command line")
 
 
 def read_environment(pid: int) -> dict[str, str] | Gap:
-    """Read the environment that a process was started with; later changes do not show."""
+    """Read the environment with which a process was started; later changes do not show."""
     return environments([pid])[pid]
 
 
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
-    """Read the environments of many processes, in a fraction of the time."""
+    """Read the environments of many processes, much faster than one by one."""
     found = _texts_of(pids, "environ", "environment")
     return {
         pid: content if isinstance(content, Gap) else _by_name(content)
@@ -302,7 +301,7 @@ def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
 
 
 def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
-    """Read lists of NUL-terminated texts; a zombie and a kernel thread have none."""
+    """Read lists of NUL-terminated texts; zombies and kernel threads have none."""
     return {
         pid: _texts(data, f"/proc/{pid}/{name}", f"{what} of pid {pid}")
         for pid, data in each_within(
@@ -336,12 +335,12 @@ def _by_name(text: Iterable[str]) -> dict[str, str]:
 
 
 def present_environment(pid: int) -> dict[str, str] | Gap:
-    """Read the variables of a process as they are now, from its memory; about 2 ms.
+    """Read a process's environment variables as they are now, from its memory; about 2 ms.
 
-    Some launchers number their ranks after the start: an actor of Ray Train sets its variables
-    (ray 2.60, train/v2/_internal/execution/worker_group/worker_group.py), and so does a function
-    that a script spawns. Python hands each change on to the C library, whose ``environ`` leads to
-    all of them: where that stands in the library, our own one tells, if both have the same.
+    Some launchers number ranks after the start: an actor of Ray Train sets its variables (ray 2.60,
+    train/v2/_internal/execution/worker_group/worker_group.py), and so does a function that a script
+    spawns. Python passes each change to the C library, whose ``environ`` points to all variables.
+    Our own C library shows where ``environ`` is in the process's, if both are the same.
     """
     what, why, remedy = f"present environment of pid {pid}", "", ""
     try:
@@ -357,16 +356,16 @@ def present_environment(pid: int) -> dict[str, str] | Gap:
 
 
 def _variables_now(pid: int) -> dict[str, str]:
-    """Follow ``environ``, again where it led elsewhere meanwhile."""
+    """Follow ``environ``, and again if it changed meanwhile."""
 
     def files_mapped(of: int) -> dict[str, int]:
-        """Where each file begins in the memory of a process, by device and inode."""
+        """Return the first address of each mapped file, by device and inode."""
         rows = reversed(read_table(f"/proc/{of}/maps"))
         begins = (row for row in rows if row[4] != "0" and int(row[2], 16) == 0)
         return {f"{row[3]} {row[4]}": int(row[0].partition("-")[0], 16) for row in begins}
 
     def addresses(at: int, most: int) -> list[int]:
-        """Read addresses up to the one that is 0."""
+        """Read addresses up to the first 0."""
         data = _by_page(pid, at, 8 * most)
         found = struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
         return list(takewhile(bool, found))
@@ -389,8 +388,8 @@ def _variables_now(pid: int) -> dict[str, str]:
     raise LookupError("it changes again and again")
 
 
-# May we read it, and if not, what would allow it? Decided by the kernel's own answer and by facts
-# of the machine, never by the text of an error.
+# May we read a process, and if not, what would allow it? Decided by the kernel's answer and by
+# facts of the machine, never by the text of an error.
 
 CAP_SYS_PTRACE = 19  # include/uapi/linux/capability.h
 CONTAINER = (
@@ -401,9 +400,9 @@ CONTAINER = (
 
 
 def why_refused(pid: int) -> Unseen | None:
-    """Ask the kernel whether we may read a process: None where we may, or where it is gone.
+    """Return why the kernel does not let us read a process; None if it does, or if that is gone.
 
-    /proc/PID/syscall is behind the same check as ptrace (PTRACE_MODE_ATTACH, Yama included).
+    /proc/PID/syscall has the same check as ptrace (PTRACE_MODE_ATTACH, Yama included).
     """
     try:
         read_proc(f"/proc/{pid}/syscall")
@@ -415,9 +414,9 @@ def why_refused(pid: int) -> Unseen | None:
 
 
 def why_filtered() -> Unseen | None:
-    """Ask whether a seccomp filter keeps us from reading any memory, even our own.
+    """Return a reason if a seccomp filter keeps us from reading any memory, even our own.
 
-    Docker's default filter did before version 19.03, and on kernels before 4.8.
+    Docker's default filter did so before version 19.03, and on kernels before 4.8.
     """
     library = ctypes.CDLL(None)
     refused: int = library.process_vm_readv(os.getpid(), None, 0, None, 0, 0)
@@ -425,7 +424,7 @@ def why_filtered() -> Unseen | None:
 
 
 def why_unreadable(pid: int) -> Unseen:
-    """Say why a process may not be read; facts that cannot be read themselves count as absent."""
+    """Say why a process may not be read; facts that cannot be read count as absent."""
 
     def field(whose: int | str, name: str, absent: str) -> str:
         try:
@@ -446,7 +445,7 @@ def why_unreadable(pid: int) -> Unseen:
 
 
 def explain(*, own_user: int, their_user: int, capable: bool, yama_scope: int) -> Unseen:
-    """Say why reading is refused, and what would allow it: users, capability, Yama's scope."""
+    """Say why reading is refused and what would allow it: users, capability, Yama's scope."""
     scope = f"kernel.yama.ptrace_scope is {yama_scope}"
     if own_user not in (0, their_user):
         why = f"it belongs to user id {their_user}, we are user id {own_user}"
@@ -465,7 +464,7 @@ def explain(*, own_user: int, their_user: int, capable: bool, yama_scope: int) -
     return Unseen("it is protected: it changed its user, or is not dumpable", "run as root")
 
 
-# How processes of others end: the kernel tells the parent; what it tells others is read here
+# How processes end that are not our children, as far as the kernel tells others than the parent
 
 # include/uapi/linux/pidfd.h: ioctl PIDFD_GET_INFO (0xFF, 11) of struct pidfd_info, first 64 bytes;
 # the mask asks for PIDFD_INFO_EXIT, which Linux 6.15 and later answer once the process is reaped.
@@ -477,9 +476,9 @@ POLL_S = 0.05
 
 
 class Exited(Struct, frozen=True, kw_only=True):
-    """A watched process has ended, as was noticed at that monotonic time.
+    """A watched process has ended; ``seen_ns`` is when that was noticed, in monotonic time.
 
-    ``exit_code`` as Python's subprocess gives it; None where it was reaped before, or is not shown.
+    ``exit_code`` is as in Python's subprocess; None if it was reaped before, or is not shown.
     """
 
     pid: int
@@ -488,7 +487,7 @@ class Exited(Struct, frozen=True, kw_only=True):
 
 
 class _Watched(NamedTuple):
-    """A process that has not ended, with its pidfd if it has one; is its code shown to us?"""
+    """A process that has not ended, its pidfd if any, and whether its exit code is shown to us."""
 
     started_ticks: int
     descriptor: int | None
@@ -496,11 +495,10 @@ class _Watched(NamedTuple):
 
 
 class ExitWatcher:
-    """Watches processes that need not be our children.
+    """Watches processes, which need not be our children, for their end.
 
-    The exit code is read from the zombie before its parent reaps it; on Linux 6.15 and later also
-    afterwards. Where the kernel gives no pidfd (before 5.3, or a container's filter), processes are
-    looked at twenty times a second.
+    The exit code is read from the zombie before its parent reaps it; from Linux 6.15 on also later.
+    Without pidfds (before Linux 5.3, or by a container's filter), processes are polled at 20 Hz.
     """
 
     def __init__(self, *, use_pidfd: bool = True) -> None:
@@ -510,7 +508,7 @@ class ExitWatcher:
         self._missed: list[Exited] = []
 
     def watch(self, pid: int) -> None:
-        """Watch a process; one that is gone already is reported by the next `wait`."""
+        """Watch a process; one that is already gone is reported by the next `wait`."""
         if pid in self._watched:
             return
         seen = vitals(pid)
@@ -526,7 +524,7 @@ class ExitWatcher:
         self._watched[pid] = _Watched(seen.started_ticks, descriptor, io_bytes(pid) is not None)
 
     def wait(self, timeout: float) -> list[Exited]:
-        """Wait so many seconds until a watched process has ended, and forget those that have."""
+        """Wait up to ``timeout`` seconds for watched processes to end; return and forget those."""
         deadline = time.monotonic() + timeout
         while True:
             remaining = max(0.0, deadline - time.monotonic())
@@ -557,7 +555,7 @@ class ExitWatcher:
     def _forget(self, pid: int) -> Exited:
         watched, line = self._watched.pop(pid), vitals(pid)
         seen_ns, code = time.monotonic_ns(), None
-        # another process may have its pid by now, and the kernel may hide the code as 0
+        # its pid may be reused by now, and the kernel may hide the code as 0
         if line is not None and line.has_ended and line.started_ticks == watched.started_ticks:
             shown = line.exit_status or watched.code_shown
             code = os.waitstatus_to_exitcode(line.exit_status) if shown else None
@@ -569,7 +567,7 @@ class ExitWatcher:
 
 
 def _code_of_reaped(pidfd: int) -> int | None:
-    """The exit code of a process that its parent has reaped; None on older kernels."""
+    """Return the exit code of a process that its parent has reaped; None on older kernels."""
     info = bytearray(INFO_BYTES)
     struct.pack_into("=Q", info, 0, PIDFD_INFO_EXIT)
     with suppress(OSError):
@@ -580,7 +578,7 @@ def _code_of_reaped(pidfd: int) -> int | None:
 
 
 def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
-    """Return which of these processes still run after so many seconds, or as soon as none does."""
+    """Return which processes still run after the time limit, or earlier if none does."""
     deadline = time.monotonic() + time_limit_s
     while left := tuple(pid for pid in pids if not has_ended(pid)):
         if time.monotonic() >= deadline:

@@ -1,6 +1,6 @@
-"""Other programs' answers within a time limit: what they started ends with them.
+"""Runs other programs within a time limit; whatever they started ends with them.
 
-SLURM is one that is asked: it knows which processes of this machine belong to a job of its own.
+One of them is SLURM's scontrol, which lists the processes of a job on this machine.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ POLL_S = 0.02
 
 
 class ChildLate(Exception):
-    """The program gave no answer in time and was killed."""
+    """The program did not end in time, or was interrupted, and was killed."""
 
 
 @contextmanager
 def _started(
     command: Sequence[str], environment: Mapping[str, str], output: int, complaint: int | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program in a group of its own; what is left of that is killed in the end."""
+    """Start a program in its own process group; what is left of the group is killed at the end."""
     process = subprocess.Popen(
         list(command),
         stdin=subprocess.DEVNULL,
@@ -45,7 +45,7 @@ def _started(
     try:
         yield process
     finally:
-        if process.returncode is None:  # not collected, so its group's number is nobody else's
+        if process.returncode is None:  # not reaped, so its group's number is not reused
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
@@ -55,10 +55,10 @@ def _started(
 def answer_of(
     command: Sequence[str], time_limit_s: float, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[bytes]:
-    """Run a program to its end, with this as all of its environment.
+    """Run a program to its end in exactly this environment.
 
-    OSError where it cannot be started, ChildLate where it took longer and was killed with whatever
-    it started; one that is stuck in the kernel is left behind.
+    Raises OSError if it cannot be started, ChildLate if it took too long and was killed with all
+    that it started. A process that is stuck in the kernel is left behind.
     """
     with _started(command, environment, subprocess.PIPE, None) as process:
         try:
@@ -78,17 +78,17 @@ def run_to_its_end(
     most: int = resource.RLIM_INFINITY,
     given_up: threading.Event | None = None,
 ) -> int:
-    """Run a program to its end; what it leaves in its process group ends then, too.
+    """Run a program to its end and return its exit code; a signal's is negative.
 
-    Its texts go to one descriptor, or two, with at most so many bytes in each file. Once it is
-    ``given_up`` it is killed as well. Raises as `answer_of`. The code of a signal is below 0.
+    What it leaves in its process group is killed. Its output goes to one or two descriptors, at
+    most ``most`` bytes to each file. Setting ``given_up`` kills it, too. Raises as `answer_of`.
     """
     deadline, given_up = time.monotonic() + time_limit_s, given_up or threading.Event()
     with _started(command, environment, output, complaint) as process:
         if most != resource.RLIM_INFINITY:
-            with suppress(OSError, ValueError):  # it has ended, or has a lower limit
+            with suppress(OSError, ValueError):  # it ended, or has a lower limit
                 resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most, most))
-        # its end is waited for and not collected, so that its group is still known by its number
+        # its end is awaited without reaping it, so that its number still names its group
         while os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
             if time.monotonic() >= deadline:
                 raise ChildLate(f"no answer within {time_limit_s:.3g} s")
@@ -98,13 +98,13 @@ def run_to_its_end(
 
 
 SLURM_LIMIT_S = 5.0
-COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for what a task started
+COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for a task's children
 
 
 def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
-    """Ask SLURM for the processes of the job in which we are a step, without that step's own.
+    """Ask SLURM for the processes of the job in which we are a step, without our own step's.
 
-    The environment of a step names job, step and node. A gap where SLURM does not tell.
+    A step's environment names job, step and node. Returns a gap if SLURM does not answer.
     """
     job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
     node = environment.get("SLURMD_NODENAME", "")

@@ -1,4 +1,4 @@
-"""One look at a process, or at all of a job at once: one deadline, handed down to all it reads."""
+"""Takes a look at one process or a whole job; one deadline is handed down to all that it reads."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ FLIGHT_LIMIT_S = 2.0
 """An answer takes 10 to 25 ms; a look must not wait long for a server that gives none."""
 NATIVE_LIMIT_S = 3.0
 HOLDERS = "who holds what"
-KERNEL_SHARE = 0.2  # of the time; about 6 ms are enough for 200 threads
+KERNEL_SHARE = 0.2  # of the time limit; about 6 ms are enough for 200 threads
 WHERE_RANKS_MEET = ("/torch/distributed/distributed_c10d.py", "/torch/autograd/graph.py")
-"""The innermost calls in which a rank waits for other ranks: in a collective, or in a backward."""
+"""Files of the innermost call in which a rank waits for other ranks: a collective, or backward."""
 
 
 class Target(Struct, frozen=True, kw_only=True):
@@ -84,29 +84,28 @@ class Target(Struct, frozen=True, kw_only=True):
 
 
 Found = tuple[Sequence[Target], tuple[Gap, ...]]
-"""Processes to look at, and why others are left out."""
+"""Processes to look at, and gaps for those that are left out."""
 
 
 class Look(Struct, frozen=True):
-    """What one look brought."""
+    """What one look found."""
 
     samples: tuple[tuple[Target, Sample], ...]
     gaps: tuple[Gap, ...]
-    flights: dict[int, FlightRecord] = {}  # by rank, of those that have one
-    code: tuple[CodeNote, ...] = ()  # what is around the lines on which the ranks stand
+    flights: dict[int, FlightRecord] = {}  # by rank, if it has one
+    code: tuple[CodeNote, ...] = ()  # the code around the lines where the ranks are
 
     @property
     def closer(self) -> bool:
-        """Whether it brought native calls of any process."""
+        """Whether it read native calls of any process."""
         return any(sample.native_calls for _, sample in self.samples)
 
 
 class KeptStacks:
-    """The newest stacks of processes: of one that has not run since they are what it has now.
+    """The newest stacks of processes: a process that has not run since still has the same stacks.
 
-    The kernel counts how often a thread was put on a processor, and for how long (schedstat). Where
-    neither has changed for any of its Python threads, py-spy need not be started again: of a job
-    that stands still, looks after the first one cost little.
+    The kernel counts how often and how long threads ran (schedstat). If that is the same for all
+    Python threads, py-spy need not run again: later looks at a hung job cost little.
     """
 
     def __init__(self) -> None:
@@ -115,7 +114,7 @@ class KeptStacks:
     def of(
         self, pid: int, rank: int | None, kernel: ProcessState | None, time_limit_s: float
     ) -> Looked[ProcessStack]:
-        """Return the stacks of a process, whose state was just read."""
+        """Return the stacks of a process whose state was just read."""
         threads = () if kernel is None else kernel.threads
         asleep = [thread.tid for thread in threads if thread.state in "SDTt"]
         kept = self._kept.pop(pid, None)
@@ -131,12 +130,12 @@ class KeptStacks:
         return stack, gaps
 
     def forget_others(self, pids: Collection[int]) -> None:
-        """Keep those of these processes alone."""
+        """Drop the stacks of all other processes."""
         self._kept = {pid: kept for pid, kept in self._kept.items() if pid in pids}
 
 
 def _runs(pid: int, tids: Iterable[int]) -> dict[int, bytes]:
-    """How long and how often threads ran so far; of none where the kernel does not count."""
+    """Return how long and how often threads ran so far; empty if the kernel does not count."""
     found = {}
     for tid in tids:
         with suppress(OSError):
@@ -149,8 +148,7 @@ def _runs(pid: int, tids: Iterable[int]) -> dict[int, bytes]:
 class Looker:
     """Takes one look at a time in a thread of its own; arguments as of `look_at`.
 
-    ``cost_s``: processor time of this process and of those it started, while the last look was
-    under way.
+    ``cost_s``: processor time of this process and of those it started, during the last look.
     """
 
     def __init__(self, time_limit_s: float, torch_servers: Path) -> None:
@@ -163,7 +161,7 @@ class Looker:
 
     @property
     def looking(self) -> bool:
-        """Whether a look is under way."""
+        """Whether a look is running."""
         return self._pending is not None
 
     def begin(
@@ -172,7 +170,7 @@ class Looker:
         with_values: Collection[int] = (),
         closer: Collection[int] = (),
     ) -> None:
-        """Begin a look at what is found; its result comes from `finished`."""
+        """Start a look at the processes that ``find`` returns; `finished` has its result."""
 
         def look() -> Look:
             targets, gaps = find()
@@ -192,7 +190,7 @@ class Looker:
         self._pending = self._thread.submit(look)
 
     def finished(self) -> Look | None:
-        """Return the look that was under way once it is done, else None."""
+        """Return the running look once it is done, else None."""
         if self._pending is None or not self._pending.done():
             return None
         pending, self._pending = self._pending, None
@@ -200,7 +198,7 @@ class Looker:
         return pending.result()
 
     def close(self) -> None:
-        """Give up the look under way: what has begun ends by its own limits, the rest is left."""
+        """Give up the running look: probes that run end by their own limits, others are skipped."""
         self._given_up.set()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -218,19 +216,19 @@ def look_at(
 ) -> Look:
     """Look once at all processes of a job: samples, flight records, and the code around them.
 
-    About 40 ms for 8 small processes on 2 cores. Stacks are taken of the ranks, and of those of
-    their helpers to which a wait leads; of all, where none is known to be a rank.
+    About 40 ms for 8 small processes on 2 cores. Stacks are read of the ranks, and of those of
+    their helpers to which a wait leads; of all processes, if none is known to be a rank.
 
     Args:
         targets: The ranks, each with its children; samples are in their order.
         time_limit_s: Seconds for one probe of one process.
-        servers: Folder of the sockets on which ranks answer for torch's flight recorder.
+        servers: Folder of the worker servers' sockets, which serve torch's flight records.
         unchanged_since_s: As in `Sources`.
-        with_values: Ranks of which local variables are read too.
-        closer: Ranks of which native calls are read too, where the kernel does not tell what they
-            wait for. That alone pauses a process.
-        given_up: What has not begun once it says so is left out.
-        kept: Of earlier looks at the same job.
+        with_values: Ranks whose local variables are read too.
+        closer: Ranks whose native calls are read too, if the kernel does not show what they wait
+            for. Only this pauses a process.
+        given_up: Once it returns True, probes that have not begun are skipped.
+        kept: Stacks of earlier looks at the same job.
     """
     of_ranks = any(target.role == "rank" for target in targets)
     subjects = [_Subject(target, not of_ranks or target.role == "rank") for target in targets]
@@ -249,7 +247,7 @@ def look_at(
             take_stacks(subject)
 
     def take_stacks(subject: _Subject) -> None:
-        """What goes wrong here costs this process its stacks, and no other anything."""
+        """Read stacks; an error costs only this process its stacks."""
         pid, rank = subject.target.pid, subject.target.rank
 
         def read() -> None:
@@ -309,9 +307,9 @@ def look_at(
 def _flights_of(
     targets: Sequence[Target], servers: Path | None, time_limit_s: float
 ) -> tuple[dict[int, FlightRecord], list[Gap]]:
-    """Ask all ranks at once for their flight records, which are returned by rank.
+    """Ask all ranks at once for their flight records, and return these by rank.
 
-    Where none has a server or says why not, nothing is missed here: the judgement misses it.
+    If no rank has a server or a reason for having none, the judgement reports the gap.
     """
     if servers is None:
         return {}, []
@@ -337,10 +335,10 @@ def _flights_of(
 
 
 class _Subject:
-    """One process while it is looked at.
+    """One process during a look.
 
-    ``is_first``: its stacks are read in any case. ``completed``: its kernel state with what only
-    all processes together show.
+    ``is_first``: its stacks are always read. ``completed``: its kernel state with facts of
+    `Holders`.
     """
 
     def __init__(self, target: Target, is_first: bool) -> None:
@@ -373,7 +371,6 @@ class _Subject:
     def read_stacks(
         self, time_limit_s: float, stacks: KeptStacks, with_values: bool, closer: bool
     ) -> None:
-        """Read them, and what only they show of the process."""
         deadline, pid, rank = time.monotonic() + time_limit_s, self.target.pid, self.target.rank
         stack, gaps = stacks.of(pid, rank, self.kernel, time_limit_s)
         if stack is None:
@@ -387,7 +384,7 @@ class _Subject:
             kernel = led_by(kernel, stack.threads[0].tid)
         sources, variables = Sources.of(pid), Variables(pid, deadline)
         stack = at_locks(stack, sources)
-        # a thread that polls for a lock sleeps, as the kernel sees it: its stack knows better
+        # to the kernel, a thread that polls for a lock sleeps: its stack knows better
         locks = polled_locks(stack, variables)
         threads = []
         for thread in kernel.threads:
@@ -395,7 +392,7 @@ class _Subject:
             lock = locks.get(thread.tid)
             threads.append(replace(thread, waits_for=(lock, *timed)) if lock else thread)
         self.kernel = kernel = replace(kernel, threads=tuple(threads))
-        if stack.source != PY_SPY:  # its own gap says enough
+        if stack.source != PY_SPY:  # the gap for that says enough
             self.stack = with_bystanders(stack, sources)
             return
         self.stack = with_bystanders(with_relations(stack, kernel, sources, variables), sources)
@@ -405,7 +402,7 @@ class _Subject:
             self.local_values, self.gaps = values or (), self.gaps + gaps
         waits = kernel.threads[0].waits_for if kernel.threads else ()
         known = any(target.kind != "time" for target in waits)
-        # stopped threads fail py-spy's pause, and one in state D would keep all others paused
+        # py-spy cannot pause stopped threads, and one in state D would keep all others paused
         pausable = not {kernel.state, *(thread.state for thread in kernel.threads)} & set("TtD")
         if closer and self.is_first and not known and pausable:
             calls, gaps = native_calls(pid, rank, NATIVE_LIMIT_S, tid)
@@ -413,10 +410,10 @@ class _Subject:
 
 
 def _awaited(subjects: Sequence[_Subject]) -> set[int]:
-    """Find the processes to which waits of the ranks lead, and from these on.
+    """Return the processes to which waits of the ranks lead, directly or through others.
 
-    All of a rank's helpers are such where it waits for any child, or for somebody who is not seen;
-    but not of one that stands where ranks wait for each other.
+    If a process waits for any child, or for an unknown one, all its children count, unless it is in
+    a call where ranks wait for each other.
     """
     by_pid = {subject.target.pid: subject for subject in subjects}
     states = {
@@ -440,7 +437,7 @@ def _awaited(subjects: Sequence[_Subject]) -> set[int]:
 
 
 def _waits_for_somebody_unseen(thread: ThreadState) -> bool:
-    """Whether it waits for any child, for many at once, or at a socket whose end nobody tells.
+    """Whether a thread waits for any child, for many at once, or at a socket with an unknown end.
 
     Or at a word of shared memory that no other process maps yet: a child that is being started may.
     """

@@ -1,9 +1,8 @@
-"""Reads source code: each file once for all threads, and what stands around the lines of ranks.
+"""Reads source code: each file once for all threads, and the code around the lines of ranks.
 
-A file is read as the process that runs it knows it, in its container, and only where it has not
-changed since that process began. What a thread runs from a line on is read from the source alone,
-with the functions of the same file that it calls. Where anything is called that may do as it likes,
-a function that was handed in or one of another file of the user's, nothing is known.
+A file is read as its process sees it, in its container, and only if it has not changed since that
+process began. What a thread runs from a line on is read from the source, with functions of the same
+file. If a call may do anything (a function passed in, or of another user file), the answer is None.
 """
 
 from __future__ import annotations
@@ -57,21 +56,21 @@ if TYPE_CHECKING:
     Answer: TypeAlias = "bool | None"
 
 READ_LIMIT_S = 0.2
-RETRY_AFTER_S = 30.0  # A folder whose storage did not answer is left alone for so long
+RETRY_AFTER_S = 30.0  # A folder whose storage did not answer is not asked for so long
 LARGEST_FILE = 512 * 1024
 TEXT_KEPT = 4 * 1024 * 1024  # Bytes of all files together
 TREES_KEPT = 256 * 1024
-"""The same of those that are kept parsed, which takes some 60 times as much: 15 MB."""
+"""The same for files that are kept parsed, which takes about 60 times as much: 15 MB."""
 TAKES_LOCK = re.compile(rb"^\s*with\s[^()#]*:[^()#]*(#.*)?$|\.acquire\(")
 UNREADABLE = (OSError, SyntaxError, ValueError, RecursionError)
 
 
 class _File:
-    """What was read of a file, once; its notes are by line."""
+    """What was read of a file, once; notes are by line."""
 
     def __init__(self, path: Path) -> None:
-        self.text: bytes | None = None  # where it cannot be read, or is too large
-        self.changed_s = 0.0  # before it was read: clock time, seconds since 1970
+        self.text: bytes | None = None  # None if it cannot be read or is too large
+        self.changed_s = 0.0  # mtime before it was read, seconds since 1970
         self.notes: dict[int, CodeNote] = {}
         with suppress(OSError):
             facts = path.stat()
@@ -92,13 +91,13 @@ _files: OrderedDict[str, _File] = OrderedDict()
 _trees: OrderedDict[str, tuple[_File, Parsed]] = OrderedDict()
 _silent_folders: dict[str, float] = {}
 _keeping = threading.RLock()
-"""Held while a file is parsed, and never while one is read."""
+"""Held while a file is parsed, never while one is read."""
 
 
 class Sources(NamedTuple):
     """The source files of a process, below its own ``root`` if it has one.
 
-    A file that is newer (clock time, seconds since 1970) is not what runs.
+    A file changed after ``unchanged_since_s`` (seconds since 1970) is not what runs.
     """
 
     root: str
@@ -106,23 +105,23 @@ class Sources(NamedTuple):
 
     @classmethod
     def of(cls, pid: int) -> Sources:
-        """Return those of a process, as long as it lives."""
+        """Return the sources of a process, as long as it lives."""
         return cls(root_of(pid), began_s(pid))
 
     def takes_lock(self, file: str, line: int) -> bool:
         """Whether the line is a ``with`` statement that calls nothing, or calls ``acquire``.
 
-        A thread whose innermost Python frame stands there, and which the kernel shows in a futex
-        without a time limit, waits for a lock: whatever else such a line may call has a frame.
+        A thread whose innermost Python frame is there, and which the kernel shows in a futex
+        without a time limit, waits for a lock: anything else that such a line calls has a frame.
         """
         found = self._file(file)
         lines = found.lines if found is not None else []
         return 0 < line <= len(lines) and TAKES_LOCK.search(lines[line - 1]) is not None
 
     def parsed(self, file: str) -> Parsed | None:
-        """Parse a file, or find it parsed: sixteen threads that ask at once make one tree.
+        """Parse a file or return the kept tree: 16 threads that ask at once make one tree.
 
-        None where it cannot be read, is no Python, or not what runs.
+        None if the file cannot be read, is no Python, or is not what runs.
         """
         read = self._file(file)
         if read is None:
@@ -142,7 +141,7 @@ class Sources(NamedTuple):
         return found
 
     def note(self, file: str, line: int) -> CodeNote | None:
-        """Tell what stands around a line."""
+        """Describe the code around a line."""
         found = self._file(file)
         if found is not None and line not in found.notes:
             parsed = self.parsed(file)
@@ -151,9 +150,9 @@ class Sources(NamedTuple):
         return None if found is None else found.notes.get(line)
 
     def _file(self, file: str) -> _File | None:
-        """Read a file, or what was kept of it: whoever began before that runs what was read.
+        """Read a file, or return what was kept if that was read after the process began.
 
-        None where it is not to be had, also because its storage does not answer.
+        None if the file is not available, also because its storage does not answer.
         """
         if not file.startswith("/"):
             return None
@@ -184,7 +183,7 @@ MOST_LINES = 256
 def code_notes(
     frames: Sequence[Frame], unchanged_since_s: float, time_limit_s: float, root: str = ""
 ) -> tuple[CodeNote, ...]:
-    """Read what stands around lines of code, torch's and Python's own left out, in so many seconds.
+    """Read the code around lines within a time limit, except torch's and Python's own files.
 
     A file that cannot be read, is no Python, or was changed after the job began gives no note. The
     user's own files are read first. ``root`` and ``unchanged_since_s`` as in `Sources`.
@@ -192,7 +191,7 @@ def code_notes(
     deadline = time.monotonic() + time_limit_s
     sources = Sources(root, unchanged_since_s)
     owners = {file: owner_of(file) for file in {frame.file for frame in frames}}
-    # a framework tests the rank, too
+    # frameworks test the rank, too
     read = {
         file
         for file, owner in owners.items()
@@ -215,20 +214,20 @@ LONGEST_TEST = 120
 ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "completed", "test"})
 """Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
-"""Calls that wait for the end of what was started before."""
+"""Calls that wait for the end of something that was started before."""
 BACKWARD = frozenset({"backward"})
 PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
     *("modules", "named_modules", "children", "named_children", "param_groups"),
 }
-"""Of which all ranks have as many, so that none leaves a loop over them before the others."""
+"""All ranks have equally many of these, so none leaves a loop over them before the others."""
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
 ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
-LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)  # Within a loop over epochs the one over batches has some
+LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)  # In a loop over epochs, the one over batches has items
 BLOCKS = ("body", "orelse", "finalbody")
 
 
 class Parsed:
-    """A file's tree, what it calls the rank, what it calls at all, and who makes a step."""
+    """A file's tree: its names for the rank, its calls, and which functions run backward."""
 
     def __init__(self, tree: ast.Module) -> None:
         self.tree = tree
@@ -242,7 +241,7 @@ class Parsed:
         }
 
     def note(self, file: str, line: int) -> CodeNote:
-        """Describe one line by what stands around it in its innermost function, or class."""
+        """Describe a line by the code around it in its innermost function or class."""
         path = [self.tree, *around(self.tree, line, last=True)]
         scopes = (*FUNCTIONS, ast.ClassDef)
         start = max((at for at, node in enumerate(path) if isinstance(node, scopes)), default=0)
@@ -321,9 +320,9 @@ class Parsed:
     def _after_backward(
         self, body: list[ast.stmt] | ast.expr, line: int, always: tuple[type[ast.stmt], ...]
     ) -> bool:
-        """Whether a line of a block, in each pass of a loop, is only reached after a backward.
+        """Whether a line of a block, in each pass of a loop, is reached only after a backward.
 
-        Statements of the kinds ``always`` run what is in them, whatever is the case.
+        Statements of the kinds in ``always`` run their content unconditionally.
         """
         block = body if isinstance(body, list) else []
         while block:
@@ -343,15 +342,14 @@ class Parsed:
 
 
 def _blocks(node: ast.AST | None) -> list[list[ast.stmt]]:
-    """The blocks of a statement; an expression has none."""
     found = (getattr(node, name, None) for name in BLOCKS)
     return [field for field in found if isinstance(field, list)]
 
 
 def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
-    """Whether a line is in what runs where a test holds, and that; or else in what runs else.
+    """Return whether a line runs if a test is true, and the branch that the line is in.
 
-    Nothing where it is in neither: at the test, or at the brackets around it.
+    No branch if the line is in neither: at the test, or at the brackets around it.
     """
     body = inner.body if isinstance(inner.body, list) else [inner.body]
     otherwise = inner.orelse if isinstance(inner.orelse, list) else [inner.orelse]
@@ -360,13 +358,13 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
         return False, []
     if isinstance(inner, ast.IfExp):
         if not _called(inner.body, inner.orelse):
-            return False, []  # who stands at this line stands in a call beside it
+            return False, []  # the call that runs at this line is outside the expression
         inside = inside and bool(_called(inner.body))
     return inside, body if inside else otherwise
 
 
 def _caught_in(loop: ast.AST, line: int) -> list[str]:
-    """What a loop catches, elsewhere than around a line, and goes on after it: it tries again."""
+    """Return exceptions that a loop catches to try again, by handlers not around ``line``."""
     below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
     for handler in (node for node in below if isinstance(node, ast.ExceptHandler)):
@@ -378,13 +376,13 @@ def _caught_in(loop: ast.AST, line: int) -> list[str]:
 
 
 def _called(*nodes: ast.AST) -> set[str]:
-    """Names of what is called in pieces of code, without underscores before them."""
+    """Return the names that pieces of code call, without leading underscores."""
     below = (node for part in nodes for node in ast.walk(part))
     return {called_name(node).lstrip("_") for node in below if isinstance(node, ast.Call)}
 
 
 def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
-    """Whether a rank may run out of what a loop goes over; one that only waits is none such."""
+    """Whether a rank may run out of a loop's items; a loop that only waits does not count."""
     called = _called(*loop.body)
     only_waits = bool(called) and called <= AWAITS | {"sleep"}
     over = () if isinstance(loop, ast.While) else ast.walk(loop.iter)
@@ -411,20 +409,20 @@ OF_TORCH = frozenset(
         *("save", "async_save", "load"),
     }
 )
-"""Of torch.distributed and torch.distributed.checkpoint; elsewhere such names mean anything."""
+"""In torch.distributed and torch.distributed.checkpoint; elsewhere such names mean anything."""
 MEETS = re.compile(
     r"_?(all_(reduce|gather|to_all)|reduce_scatter|broadcast|(monitored_)?barrier|gather_object"
     r"|scatter_object|reduce_boolean|wait_for_everyone|backward|save_checkpoint|rank_zero_first"
     r"|main_process_first|guarded_wandb_logger)(_\w+)?"
 )
-"""Functions in which ranks meet, whoever has them: torch, Lightning, accelerate, transformers."""
+"""Functions in which ranks meet, in any package: torch, Lightning, accelerate, transformers."""
 HARMLESS_PACKAGES = frozenset(
     {
         *("numpy", "psutil", "pynvml", "requests", "httpx", "tqdm", "rich", "loguru", "wandb"),
         *("prometheus_client", "tensorboard", "tensorboardX", "yaml", "PIL", "lightning_hangcheck"),
     }
 )
-"""Installed packages whose calls make no collective; of all others nothing is known."""
+"""Installed packages whose calls make no collective; nothing is known of all others."""
 KINDS = (
     *(str, bytes, bytearray, int, float, list, tuple, dict, set, collections.deque),
     *(threading.Thread, threading.Event, threading.Condition, threading.Barrier, threading.Timer),
@@ -437,7 +435,7 @@ HARMLESS_METHODS = frozenset(
     | {"acquire", "release", "recv_bytes", "send_bytes", "poll", "get_nowait", "put_nowait"}
     | {"cpu_percent", "memory_info", "add_scalar", "inc", "observe", "set_description"}
 )
-"""What methods of everyday objects are called: whatever has them is taken for such an object."""
+"""Methods of everyday objects: whatever has a method of that name is taken for such an object."""
 WAKES = frozenset(
     {
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
@@ -447,21 +445,21 @@ WAKES = frozenset(
         *("get", "get_nowait", "start"),
     }
 )
-"""What gives back a lock, or brings what another thread waits for: room in a queue, too."""
+"""Calls that give back a lock, or bring what another thread waits for, such as room in a queue."""
 CALLS_THAT_WAKE = frozenset(
     {"os.write", "os.writev", "os.eventfd_write", "os.kill", "os.killpg"}
     | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
 )
-"""The same by descriptors, and by a handler of a signal."""
+"""The same through descriptors and signal handlers."""
 PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
-"""Decorators of what runs where no call is seen."""
+"""Decorators of code that runs without a visible call."""
 BARRIER = "barrier"
-"""Who comes to one ends the wait of all others there, by a call that only waits elsewhere."""
-MOST_FUNCTIONS = 64  # Followed from one line: more is a program, and no loop of a helper's
+"""Its ``wait`` may end the wait of all others at the barrier; elsewhere ``wait`` only waits."""
+MOST_FUNCTIONS = 64  # Followed from one line: more are a program, not a helper's loop
 
 
 class CallsAhead:
-    """Answers for one file: yes, no, or None where something is called that may do as it likes."""
+    """Answers for one file: yes, no, or None if something unknown is called."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -486,9 +484,9 @@ class CallsAhead:
                     self._imported[alias.asname or alias.name] = f"{module}.{alias.name}"
 
     def collectives(self, line: int) -> Answer:
-        """Tell whether the function around a line calls a collective from there on.
+        """Return whether the function around a line calls a collective from that line on.
 
-        A loop begins anew, so all of one that the line is in lies ahead.
+        A loop begins again, so all of a loop around the line lies ahead.
         """
 
         def meets(path: str) -> bool:
@@ -499,9 +497,9 @@ class CallsAhead:
         return self._ahead(line, meets, HARMLESS_METHODS)
 
     def waking(self, line: int) -> Answer:
-        """Tell whether anything from a line on may end what another thread waits for in memory.
+        """Return whether code from a line on may end what another thread waits for in memory.
 
-        That is a lock given back, also by leaving a ``with``, or news of any kind.
+        It may give back a lock, also by leaving a ``with``, or send any kind of notification.
         """
 
         def wakes(path: str) -> bool:
@@ -517,12 +515,12 @@ class CallsAhead:
         return self._ahead(line, wakes, HARMLESS_METHODS - WAKES)
 
     def _function(self, line: int) -> ast.AST:
-        """The innermost function around a line; the whole file where there is none."""
+        """Return the innermost function around a line; the whole file if there is none."""
         functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
         return [self._tree, *functions][-1]
 
     def _ahead(self, line: int, is_it: Callable[[str], bool], harmless: frozenset[str]) -> Answer:
-        """Ask of each call, by its path as imported; methods by these names are harmless."""
+        """Ask ``is_it`` of each call, by its imported path; ``harmless`` methods do not count."""
         met: set[int] = set()
 
         def of_calls(nodes: Iterable[ast.AST]) -> Iterator[Answer]:
@@ -546,12 +544,12 @@ class CallsAhead:
                     yield False
                 else:
                     yield None
-                # functions of this file that are handed on
+                # functions of this file that are passed on
                 for given in (*call.args, *(keyword.value for keyword in call.keywords)):
                     yield from of_own(last_name(given))
 
         def of_own(name: str) -> Iterator[Answer]:
-            """For all functions of this file that have a name; a class makes what it can."""
+            """Follow all functions of this file with a name; a class may run all its methods."""
             for function in self._functions.get(name, ()):
                 if id(function) not in met:
                     met.add(id(function))
@@ -568,7 +566,7 @@ class CallsAhead:
 
 
 def _chain(node: ast.expr) -> list[str]:
-    """The names of ``a.b.c``; an empty first one where that is no name but a call or the like."""
+    """Return the names of ``a.b.c``; the first is empty if it is no name but a call or the like."""
     if isinstance(node, ast.Attribute):
         return [*_chain(node.value), node.attr]
     return [last_name(node)]

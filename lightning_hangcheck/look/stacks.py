@@ -1,10 +1,10 @@
-"""Python stacks of a process: taken by py-spy from outside, or else written by the process itself.
+"""Reads the Python stacks of a process: by py-spy from outside, or written by the process itself.
 
-py-spy is found here, run within a time limit, and heard when it complains. Nothing is paused, so a
-thread that calls or returns during the few milliseconds of the reading can leave a chain of calls
-without its outer end, memory that is no name any more, or an error: one to two dumps in a hundred
-of a thread that does nothing but call (py-spy 0.4.3, Python 3.11). What came out torn is read
-again. A thread that waits cannot be torn. Only a dump of native calls pauses the process.
+py-spy is found, run within a time limit, and its complaints are reported. It pauses nothing. A
+thread that calls or returns during the few milliseconds of a dump can show a stack without its
+outer end, garbage instead of a name, or an error: 1 to 2 dumps in 100 of a thread that does nothing
+but call (py-spy 0.4.3, Python 3.11). Torn dumps are read again; a waiting thread cannot be torn.
+Only a dump of native calls pauses the process.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Gap
 
 PY_SPY = "py-spy"
-# Rust programs print a backtrace below each error where the user asked for one.
+# Rust programs print a backtrace below each error if the user asked for that.
 QUIET = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
 WITH_VALUES = "-lllll"
 """Option for local variables, cut at `LONGEST_READ`: 128 characters for each l (0.4.3)."""
 LONGEST_READ = 640
-MOST_DUMPS = 3  # Three torn ones in a row come once in a hundred thousand reads on an idle machine
+MOST_DUMPS = 3  # Three torn dumps in a row: one read in 100,000 on an idle machine
 BEGINNINGS = ("<module>", "_bootstrap", "Thread._bootstrap", "_run_module_as_main")
-"""Functions that Python itself begins a thread with."""
+"""Functions with which Python itself begins a thread."""
 LARGEST_STRUCTURE = 1024
-"""Bytes of a thread's own structure in which its id is looked for: glibc has it at 720 (x86-64)."""
+"""Bytes of a thread's structure that are searched for its id: glibc has it at 720 (x86-64)."""
 WORD = 4
 
 
@@ -65,7 +65,7 @@ class PySpyFailed(Unseen):
 
 
 def find_py_spy() -> Path | None:
-    """Find the program beside this Python, where pip puts it, or on PATH."""
+    """Find py-spy next to this Python, where pip puts it, or on PATH."""
     folders = os.pathsep.join((str(Path(interpreter()).parent), searched_folders("PATH")))
     found = shutil.which(PY_SPY, path=folders)
     return Path(found) if found else None
@@ -74,9 +74,9 @@ def find_py_spy() -> Path | None:
 def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
     """Run ``py-spy dump --json``; raises `Unseen`.
 
-    A py-spy that is killed leaves its target running: it attaches with PTRACE_SEIZE, which the
-    kernel undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the
-    process, ``--nonblocking`` does not.
+    A killed py-spy leaves the process running: it attaches with PTRACE_SEIZE, which the kernel
+    undoes (153 kills at random moments, 0.4.3: never stopped). ``--native`` pauses the process
+    meanwhile.
     """
     program = find_py_spy()
     if program is None:
@@ -91,7 +91,7 @@ def dump(pid: int, time_limit_s: float, *options: str) -> bytes:
         raise Unseen(f"py-spy gave {error}") from error
     if answer.returncode == 0:
         return answer.stdout
-    # the headline and the innermost cause, which py-spy lists below ``Caused by:``
+    # the headline, and the innermost cause, which py-spy lists below ``Caused by:``
     complaint = answer.stderr.decode(errors="replace").strip().removeprefix("Error: ")
     lines = [line.strip() for line in complaint.splitlines() if line.strip()]
     headline = lines[0] if lines else f"it ended with {answer.returncode}"
@@ -108,9 +108,9 @@ class DumpedLocal(msgspec.Struct):
 
 
 class DumpedFrame(msgspec.Struct):
-    """A frame in py-spy's JSON (0.4); a native one has a ``module``, its library.
+    """A frame in py-spy's JSON (0.4); a native frame has a ``module``, its library.
 
-    ``is_shim_entry``: native code called it: so it is with the outermost of every thread.
+    ``is_shim_entry``: native code called it, as the outermost frame of every thread.
     """
 
     name: str
@@ -122,11 +122,11 @@ class DumpedFrame(msgspec.Struct):
 
     @property
     def place(self) -> Frame:
-        """Where it stands."""
+        """Its function, file and line."""
         return Frame(self.name, self.filename, self.line)
 
     def shown(self, name: str) -> str:
-        """What is shown of a variable; empty where there is none, or nothing."""
+        """Return a variable's value as text; empty if there is none."""
         return next((local.repr or "" for local in self.locals or () if local.name == name), "")
 
 
@@ -141,7 +141,7 @@ class DumpedThread(msgspec.Struct):
     owns_gil: bool = False
 
     def stack(self, most: int | None = None) -> ThreadStack:
-        """Return it as evidence, with at most so many of its innermost frames."""
+        """Return it as evidence, with at most ``most`` of its innermost frames."""
         return ThreadStack(
             tid=self.os_thread_id,
             ident=self.thread_id,
@@ -153,17 +153,16 @@ class DumpedThread(msgspec.Struct):
 
     @property
     def is_torn(self) -> bool:
-        """Whether no thread can stand like this: its outer end is missing, or a name is no text."""
+        """Whether no thread can look like this: its outer end is missing, or a name is no text."""
         texts = [text for frame in self.frames for text in (frame.name, frame.filename)]
         broken = any("\0" in text for text in texts) or not all(frame.name for frame in self.frames)
         return bool(self.frames) and (broken or not self.frames[-1].is_shim_entry)
 
 
 def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list[DumpedThread]:
-    """Read all Python threads of a process without pausing it, again where they came out torn.
+    """Read all Python threads of a process without pausing it, again if the dump was torn.
 
-    The time limit is for all attempts together. ``values``: local variables too, as text. Raises
-    `Unseen`.
+    The time limit covers all attempts. ``values``: local variables too, as text. Raises `Unseen`.
     """
     deadline = time.monotonic() + time_limit_s
     seen: set[tuple[int | None, str]] = set()
@@ -180,8 +179,8 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
             if failure is error:
                 continue
             raise failure from error
-        # from Python 3.12 on a chain that ends too early may look whole; but native code may call
-        # Python in a thread of its own: a beginning that no thread of Python's has must come twice
+        # from Python 3.12 on a cut stack may look whole. But native code may call Python in its own
+        # thread: an outermost function with which Python begins no thread must be seen twice
         begun = {
             (thread.os_thread_id, thread.frames[-1].name if thread.frames else "")
             for thread in threads
@@ -205,11 +204,11 @@ def _decoded(data: bytes) -> list[DumpedThread]:
 
 
 def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
-    """Name threads as the kernel names them to us: py-spy reads their ids in the process.
+    """Replace thread ids by those of our pid namespace: py-spy reads them in the process.
 
-    Python 3.10 keeps none. There they are read from the C library's structures of threads, whose
-    addresses are what ``threading.get_ident`` tells. Where in its structure a thread has its id,
-    the main one's tells: that alone is the process's own.
+    Python 3.10 keeps no ids. There they are read from the C library's thread structures, whose
+    addresses ``threading.get_ident`` returns. The main thread shows where in its structure a thread
+    has its id: the main thread's is the pid.
     """
     ours = inner_thread_ids(pid)
     main = next((inner for inner, outer in ours.items() if outer == pid), pid)
@@ -234,7 +233,7 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
 
 
 class Variables:
-    """What the local variables of a process's calls show; py-spy is asked at most once, if at all.
+    """The local variables of a process's calls; py-spy is run at most once, and only if needed.
 
     Until a monotonic deadline, in seconds. ``why_not``: why they cannot be read.
     """
@@ -245,7 +244,7 @@ class Variables:
         self.why_not: Unseen | None = None
 
     def of(self, tid: int | None) -> list[DumpedFrame]:
-        """Return the calls of a thread, innermost first; none where they cannot be read."""
+        """Return the calls of a thread, innermost first; empty if they cannot be read."""
         if self._threads is None:
             self._threads = {}
             try:
@@ -256,17 +255,17 @@ class Variables:
         return self._threads.get(tid, [])
 
     def at(self, tid: int | None, depth: int, frame: Frame) -> DumpedFrame | None:
-        """Return a call that still stands where it stood, by how many are outside of it."""
+        """Return a call that is still at its place, by the number of calls outside of it."""
         frames = self.of(tid)[::-1]
         found = frames[depth] if depth < len(frames) else None
         return found if found is not None and found.place == frame else None
 
 
 def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[ProcessStack]:
-    """Take the stacks of all Python threads of a process, which runs on meanwhile, main one first.
+    """Read the stacks of all Python threads of a running process, the main thread first.
 
-    About 10 ms (55 ms with 200 threads). One that sleeps is not woken: the kernel goes on counting.
-    Without any, a gap tells the way out.
+    About 10 ms (55 ms with 200 threads). A sleeping thread is not woken: the kernel still counts
+    its sleep. Without any stack, a gap names the remedy.
     """
 
     def look() -> ProcessStack:
@@ -277,7 +276,7 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
             raise Unseen("it runs no Python thread")
 
         def order(thread: DumpedThread) -> tuple[bool, int]:
-            """The main one first: py-spy orders by an address."""
+            """Sort the main thread first: py-spy orders by an address."""
             tid = thread.os_thread_id
             is_main = thread.thread_name == "MainThread" if tid is None else tid == pid
             return not is_main, tid or 0
@@ -288,24 +287,24 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
     return guarded("stack", f"stack of pid {pid}", rank, look)
 
 
-# What is taken only when somebody asked for it
+# What is read only on request
 
 LONGEST_VALUE = 80
 _CUT_WORD = re.compile(r"[^\s\"',;:=]*\.\.\.([\"'\])}]*)\Z")
-MOST_VALUES = 16  # Of one call: a function with more says nothing that anybody reads
+MOST_VALUES = 16  # Of one call: nobody reads more
 
 
 def local_values(
     variables: Variables, pid: int, rank: int | None, tid: int | None
 ) -> Looked[tuple[LocalValues, ...]]:
-    """Return the local variables of a thread's calls, of those that have any, outermost first.
+    """Return the local variables of a thread's calls that have any, outermost call first.
 
-    No code of the process runs: of an object without a plain value only its type and address are
-    shown. Values behind a name that tells a secret are hidden, and what looks like one anywhere.
+    No code of the process runs: an object that is no plain value shows only its type and address.
+    Values are hidden if their name suggests a secret, or if they look like one.
     """
 
     def shown(frame: DumpedFrame) -> dict[str, str]:
-        """Hide secrets in whole values, then cut these: half a secret has no shape any more.
+        """Hide secrets in whole values, then cut these: half a secret has no known shape.
 
         The word in which py-spy cut a text is dropped: it may be the beginning of a secret.
         """
@@ -328,16 +327,16 @@ def local_values(
     return guarded("local_values", f"local variables of pid {pid}", rank, look)
 
 
-MOST_CALLS = 12  # The innermost: what a thread waits in is among them, what led there Python shows
+MOST_CALLS = 12  # The innermost, in which the thread waits; Python's stack shows what led there
 
 
 def native_calls(
     pid: int, rank: int | None, time_limit_s: float, tid: int
 ) -> Looked[tuple[str, ...]]:
-    """Read the native calls inside the innermost Python frame of a thread.
+    """Read the native calls inside a thread's innermost Python frame, outermost first.
 
-    Takes 0.1 to 0.8 s and pauses the process meanwhile: for one that is stuck anyway, and of which
-    no thread is stopped or in state D. Outermost first; calls without a symbol are left out.
+    Takes 0.1 to 0.8 s and pauses the process: only for a process that is stuck anyway, with no
+    thread stopped or in state D. Calls without a symbol are left out.
     """
 
     def look() -> tuple[str, ...]:
@@ -347,21 +346,21 @@ def native_calls(
 
 
 def innermost_calls(data: bytes, tid: int) -> tuple[str, ...]:
-    """Read them from py-spy's JSON; `Unseen` where it is of another form."""
+    """Read the native calls from py-spy's JSON; `Unseen` if it has another form."""
     frames = next((thread.frames for thread in _decoded(data) if thread.os_thread_id == tid), [])
     native = takewhile(lambda frame: frame.module is not None, frames)
     calls = [frame.name for frame in native if not frame.name.startswith("0x")]
     return tuple(reversed(calls[:MOST_CALLS]))
 
 
-# Where py-spy may not read it, a process is asked by a signal. What it does with that signal /proc
-# tells everybody, without any permission; it is read first, because a signal without a handler
-# would end the process. The answer is faulthandler's. It names no classes and no kernel's ids; of
-# 100 frames a thread and 100 threads, the newest first, a line of three dots says that some are
-# missing: of a process with more threads the main one is
+# If py-spy may not read a process, a signal asks it to write its stacks by faulthandler. /proc
+# shows anybody whether the process handles the signal. This is read first: a signal without a
+# handler would end the process. faulthandler writes no class names and no kernel ids, and at most
+# 100 frames a thread and 100 threads, newest first. Three dots mark missing threads, maybe the main
+# one
 
 WITHOUT = "no class names, local variables or child processes"
-LIMIT_S = 2.0  # An answer takes 5 to 30 ms where the process runs at all
+LIMIT_S = 2.0  # An answer takes 5 to 30 ms if the process runs at all
 POLL_S = 0.004
 LARGEST_ANSWER = 4 * 1024 * 1024  # 100 threads of 100 frames, 400 bytes each
 MOST_THREADS = 100  # MAX_NTHREADS of Python/traceback.c, in all versions so far
@@ -370,11 +369,10 @@ MOST_THREADS = 100  # MAX_NTHREADS of Python/traceback.c, in all versions so far
 def signalled_stacks(
     pid: int, rank: int | None, time_limit_s: float, refused: tuple[Gap, ...] = ()
 ) -> Looked[ProcessStack]:
-    """Have a process write its stacks, if it offers to, where py-spy was refused them.
+    """Have a process write its own stacks, if it offers that and py-spy was refused.
 
-    It is sent a signal only where it is the very process that offered and still has its handler.
-    System calls that a signal interrupts for good (poll, select) come back early with EINTR, from
-    which Python, gloo and NCCL go on.
+    The signal is sent only to the very process that offered, and only if it still has its handler.
+    System calls that cannot resume (poll, select) return EINTR; Python, gloo and NCCL retry them.
     """
     offer = find_offer(pid)
     if offer is None:
@@ -397,20 +395,20 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     pid = offer.pid
 
     def has(field: str, tid: int | None = None) -> bool:
-        """Whether a set of signals in a status file has this one."""
+        """Whether a set of signals in a status file contains this signal."""
         return bool(int(read_status(pid, tid).get(field, "0"), 16) >> (offer.signal - 1) & 1)
 
     def blocking() -> set[int]:
-        """The threads that block it; while a handler runs, its thread does."""
+        """Return the threads that block it; a thread does while it runs the handler."""
         found = set()
         for tid in thread_ids(pid):
-            with suppress(OSError):  # this thread ended since it was listed
+            with suppress(OSError):  # the thread ended after it was listed
                 found |= {tid} if has("SigBlk", tid) else set()
         return found
 
     process = os.pidfd_open(pid)
     try:
-        # a signal without a handler would end the process; an exec takes handlers away
+        # a signal without a handler would end the process; exec removes handlers
         seen = vitals(pid)
         if seen is None or seen.started_ticks != offer.started_ticks or seen.has_ended:
             raise Unseen(ENDED)
@@ -425,7 +423,7 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
         signal.pidfd_send_signal(process, offer.signal)
     finally:
         os.close(process)
-    # whoever takes the signal blocks it until all is written; only then the answer is whole
+    # the thread that takes the signal blocks it until all is written: only then the answer is whole
     answers = Path(offer.answers)
     while has("ShdPnd") or answers.stat().st_size == 0 or blocking() - before:
         if time.monotonic() > deadline:
@@ -444,7 +442,7 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     raise Unseen("its main thread is not among those that it wrote")
 
 
-# What faulthandler writes. Pure
+# Reading what faulthandler writes. Pure
 
 THREAD = re.compile(
     r"^(?:Current thread|Thread) 0x(?P<ident>[0-9a-f]+)"
@@ -455,10 +453,10 @@ ESCAPE = re.compile(r"\\(?:x([0-9a-f]{2})|u([0-9a-f]{4})|U([0-9a-f]{8}))")
 
 
 def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...]:
-    """Read one answer of a process: its threads, the main one first.
+    """Read one answer of a process: its threads, the main thread first; empty without that.
 
-    The main thread is named by Python's identifier, and the kernel's id of it is the pid; those of
-    the others are not told. None where the main one is not among them.
+    ``main_thread`` is Python's identifier; the kernel's id of the main thread is the pid. The
+    kernel's ids of other threads are unknown.
     """
     threads: dict[int, tuple[str, list[Frame]]] = {}
     frames: list[Frame] = []
@@ -485,5 +483,5 @@ def read_stacks(text: str, pid: int, main_thread: int) -> tuple[ThreadStack, ...
 
 
 def unescaped(text: str) -> str:
-    """Read text beyond ASCII, which faulthandler writes as escapes."""
+    """Return text beyond ASCII, which faulthandler writes as escapes."""
     return ESCAPE.sub(lambda found: chr(int(found[1] or found[2] or found[3], 16)), text)

@@ -1,8 +1,8 @@
-"""Source code as a tree: what a line is in, what a call calls, and what asks for the rank.
+"""Reads source code as a tree: what is around a line, what a call calls, what asks for the rank.
 
-A name asks for the rank if it is one that only ranks have (whole words: ``lora_rank`` is none), or
-if what the file assigns to it, returns from it or passes for it leads there: an alias of
-``get_rank``, a variable of the environment, ``self.is_boss = rank == 0``.
+A name asks for the rank if only ranks have such a name (whole words: not ``lora_rank``), or if what
+the file assigns to it, returns from it or passes for it leads there: an alias of ``get_rank``, an
+environment variable, ``self.is_boss = rank == 0``.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 
 def span(node: ast.AST) -> tuple[int, int]:
-    """Return first and last line; none of what has no place. Decorators belong to what follows."""
+    """Return first and last line, without decorators; (1, 0) if the node has no position."""
     return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
 
 
 def spans(node: ast.AST, line: int) -> bool:
-    """Whether a line is in it."""
+    """Whether a line is in a node."""
     first, last = span(node)
     return first <= line <= last
 
 
 def around(scope: ast.AST | None, line: int, *, last: bool = False) -> Iterator[ast.AST]:
-    """Yield all that a line is in below a node, from the outside in; of several the first."""
+    """Yield the nodes around a line, from the outside in; of several the first, or the ``last``."""
     while scope is not None:
         below = [node for node in ast.iter_child_nodes(scope) if spans(node, line)]
         scope = below[-1 if last else 0] if below else None
@@ -40,19 +40,19 @@ def around(scope: ast.AST | None, line: int, *, last: bool = False) -> Iterator[
 
 
 def last_name(node: ast.AST) -> str:
-    """Return a name, or an attribute's without its owner; empty of all else."""
+    """Return a name, or an attribute's without its owner; empty for other nodes."""
     if isinstance(node, ast.Name):
         return node.id
     return node.attr if isinstance(node, ast.Attribute) else ""
 
 
 def called_name(node: ast.AST) -> str:
-    """Return the name of what a call calls, without its owner; empty of all else."""
+    """Return the name of what a call calls, without its owner; empty for other nodes."""
     return last_name(node.func) if isinstance(node, ast.Call) else ""
 
 
 def names_of(node: ast.AST | None) -> list[str]:
-    """Return the names of ``a.b.c``; nothing where any part is no name."""
+    """Return the names of ``a.b.c``; empty if any part is no name."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -61,11 +61,11 @@ def names_of(node: ast.AST | None) -> list[str]:
 
 
 def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
-    """Yield nodes and all below them, in the order of the source: a third of `ast.walk`'s time.
+    """Yield nodes and all below them in source order, in a third of `ast.walk`'s time.
 
     Args:
         nodes: Where to begin.
-        into: Whether to go on into functions and classes, which are yielded in any case.
+        into: Whether to go into functions and classes; these themselves are yielded in any case.
     """
     pending = list(nodes[::-1])
     while pending:
@@ -90,15 +90,15 @@ _WITHOUT_NODES = frozenset(
     {"ctx", "op", "id", "attr", "arg", "kind", "level", "module", "asname", "simple", "conversion"}
     | {"is_async", "type_comment", "rest", "tag", "lineno"}
 )
-"""Fields of text and numbers, and those whose nodes have nothing below: Load, Store, operators."""
+"""Fields of text and numbers, and fields whose nodes have none below: Load, Store, operators."""
 _MIXED = frozenset({"keys", "kw_defaults", "names", "kwd_attrs", "type_ignores"})
-"""Lists in which text or None may stand, too."""
+"""Lists that may contain text or None, too."""
 _FIELDS_BACKWARDS = {
     kind: tuple(name for name in reversed(kind._fields) if name not in _WITHOUT_NODES)
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST)
 }
-"""Of each kind of node the fields below which there may be others, the last first."""
+"""Of each kind of node the fields that may contain nodes, last first."""
 
 
 # Tests of the rank
@@ -118,7 +118,7 @@ ONE_RANK = re.compile(
 """Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
 (accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
 ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
-"""In decorators whose function runs on one rank: Lightning's and accelerate's, and their like."""
+"""In decorators of functions that run on one rank: Lightning's, accelerate's and the like."""
 VARIABLES = frozenset(
     {
         *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "PMI_RANK"),
@@ -126,14 +126,14 @@ VARIABLES = frozenset(
         *("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_LOCAL_RANK"),
     }
 )
-"""Of the environment, by which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
-DEEPEST = 8  # Steps from a name to what it was assigned: beyond that nobody follows either
+"""Environment variables in which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
+DEEPEST = 8  # Steps from a name to what it was assigned: nobody follows more
 LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
 CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
 
 
 class RankTests:
-    """Answers for one file; its nodes may be handed in where they were gathered before."""
+    """Answers for one file; ``nodes``: its nodes, if they were gathered before."""
 
     def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
@@ -179,7 +179,7 @@ class RankTests:
             self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
 
     def asks(self, test: ast.expr) -> bool:
-        """Whether an expression asks for the rank anywhere."""
+        """Whether any part of an expression asks for the rank."""
         nodes = [*walk(test)]
         if whether := [node for node in nodes if _asks_whether_any(node)]:
             apart = {node for compare in whether for node in walk(compare)}
@@ -188,7 +188,7 @@ class RankTests:
         return any(found or any(map(self._leads_to_rank, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:
-        """Whether a test holds for one rank (True), for all but one (False); None if unknown."""
+        """Whether a test holds for one rank (True) or for all but one (False); None if unknown."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             found = self.of_one(test.operand)
             return None if found is None else not found
@@ -200,7 +200,7 @@ class RankTests:
             return {ast.Eq: True, ast.Is: True, ast.NotEq: False, ast.Gt: False}.get(kind)
         name = called_name(test) or last_name(test)
         if name and name not in self._of_one_rank:
-            self._of_one_rank[name] = None  # a name that leads back to itself tells nothing
+            self._of_one_rank[name] = None  # a name that leads back to itself is unknown
             if ONE_RANK.fullmatch(name) or self._is_number(name):
                 self._of_one_rank[name] = ONE_RANK.fullmatch(name) is not None
             else:
@@ -213,7 +213,7 @@ class RankTests:
         return list(self._values.get(name, ()))
 
     def _leads_to_rank(self, name: str) -> bool:
-        """Whether a name leads to a rank; each name on the way is looked at once."""
+        """Whether a name leads to a rank; each name on the way is visited once."""
         if name in self._known:
             return self._known[name]
         seen, level, leads = {name}, {name}, False
@@ -229,7 +229,7 @@ class RankTests:
         return leads
 
     def _is_number(self, name: str) -> bool:
-        """Whether a name is a rank's number; one that only ever is a constant is something else."""
+        """Whether a name is a rank's number; a name that is only ever a constant is not."""
         values = self.values_of(name)
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
@@ -242,11 +242,11 @@ NO_RANK = {
     "0": (ast.GtE, ast.Lt),
     "None": (ast.Is, ast.IsNot, ast.Eq, ast.NotEq),
 }
-"""What a process without a rank has for one, and how that is asked for."""
+"""Values of the rank in a process without one, and the comparisons that test for them."""
 
 
 def _asks_whether_any(node: ast.AST) -> bool:
-    """Whether it only asks if there are ranks at all: ``int(os.environ.get("RANK", -1)) != -1``."""
+    """Whether a test only asks if there are ranks: ``int(os.environ.get("RANK", -1)) != -1``."""
     if not isinstance(node, ast.Compare) or len(node.ops) > 1:
         return False
     none = node.comparators[0]
@@ -255,7 +255,7 @@ def _asks_whether_any(node: ast.AST) -> bool:
 
 
 def _terms(node: ast.AST) -> tuple[bool, set[str]]:
-    """Return whether an expression reads a rank's variable, and the names that its value is of."""
+    """Return whether an expression reads a rank's variable, and the names that its value uses."""
     if isinstance(node, ast.Constant):
         return isinstance(node.value, str) and node.value in VARIABLES, set()
     if _asks_whether_any(node):

@@ -1,11 +1,10 @@
-"""What threads are to each other: who trains, is joined, has a lock; and files that they poll for.
+"""Relations of threads: who trains, is joined, or has a lock; and lock files that they poll for.
 
-The kernel shows a futex for every thread that joins another or takes a lock. Which thread is joined
-stands in the variables of ``Thread.join``. Who has a lock no kernel and no variable tells: the
-source shows which lock a line takes, and of which ``with`` block a call is inside, or of which
-``try`` that gives a lock back in the end. A name of the file's own is one object; what begins with
-a variable of a call's own, as ``self.lock`` does, is known by that variable's address. A lock that
-is taken in any other way has no known holder.
+The kernel shows a futex for every thread that joins another or takes a lock. The variables of
+``Thread.join`` show which thread is joined; nothing shows who has a lock. The source shows which
+lock a line takes, and inside which ``with`` block, or ``try`` that releases a lock at its end, a
+call is. A name of the file's own is one object; one that begins with a local variable, as
+``self.lock``, is known by that variable's address. A lock taken otherwise has no known holder.
 """
 
 from __future__ import annotations
@@ -53,17 +52,16 @@ if TYPE_CHECKING:
 
 THREADING = "/threading.py"
 OF_ADDRESS = " at 0x"
-"""In what py-spy shows of an object that is no plain value: its class and where it lives."""
-DEEPEST = 32  # Calls outwards in which the holder of a lock is looked for
+"""py-spy's text for an object that is no plain value: its class and its address."""
+DEEPEST = 32  # Calls outwards that are searched for the holder of a lock
 
 
 def training_first(stack: ProcessStack) -> ProcessStack:
-    """Put the thread that trains first, where that is not the main one.
+    """Put the thread that trains first, if that is not the main thread.
 
-    A process that serves others keeps its main thread for them, and trains in a thread beside it:
-    so does an actor of Ray Train (ray 2.60, thread_runner.py), and a notebook that trains in a
-    thread. It is another where the main thread `only_serves`, and a thread beside it runs the
-    user's code. Of several the one that was started first is it: it started the others.
+    A process that serves others does so in its main thread and trains in another: an actor of Ray
+    Train (ray 2.60, thread_runner.py), or a notebook. Such a main thread `only_serves`, and another
+    thread runs the user's code. Of several, the oldest trains: it started the others.
     """
     main, *others = stack.threads
     users = [thread for thread in others if any(is_users(frame.file) for frame in thread.frames)]
@@ -71,7 +69,7 @@ def training_first(stack: ProcessStack) -> ProcessStack:
         return stack
 
     def age(thread: ThreadStack) -> tuple[int, int]:
-        """Sorts the oldest first; without ids the newest comes first in a stack (faulthandler)."""
+        """Sort key, oldest first; without ids a stack has the newest first (faulthandler)."""
         if thread.tid is None:
             return 0, -stack.threads.index(thread)
         line = read_process_stat(stack.pid, thread.tid)
@@ -83,7 +81,7 @@ def training_first(stack: ProcessStack) -> ProcessStack:
 
 
 def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:
-    """Say which threads stand at a line that takes a lock."""
+    """Mark the threads that are at a line that takes a lock."""
 
     def takes(thread: ThreadStack) -> bool:
         return any(sources.takes_lock(inner.file, inner.line) for inner in thread.frames[-1:])
@@ -93,9 +91,9 @@ def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:
 
 
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
-    """Say which threads end no other one's wait by their source: a heartbeat, a reader of a log.
+    """Mark threads that end no other thread's wait, by their source: a heartbeat, a log reader.
 
-    Of what is the user's own: a library's thread does its work.
+    Only threads of the user's code: a library's thread does the library's work.
     """
 
     def wakes(frame: Frame) -> bool | None:
@@ -117,12 +115,12 @@ def with_relations(
 ) -> ProcessStack:
     """Say which threads others join, and who has the locks that threads take.
 
-    Asks for variables only where a thread joins another and there are several that it may be, or
-    where only variables tell whether two lines name one lock.
+    Variables are read only if a thread joins another and several are possible, or if only variables
+    show whether two lines name one lock.
     """
     waits = [(thread.tid, target.kind) for thread in kernel.threads for target in thread.waits_for]
     at_own = {tid for tid, kind in waits if kind == "futex"}
-    # the futex of who joins a thread looks like a shared one until all processes were looked at
+    # a joining thread's futex looks like a shared one until all processes were looked at
     at_words = at_own | {tid for tid, kind in waits if kind == "shared"}
     joining = [
         thread
@@ -164,7 +162,7 @@ def _is_join(frame: Frame) -> bool:
 
 
 def _address(frame: DumpedFrame | None, name: str) -> str:
-    """Where a variable's object lives; empty of plain values, which may be equal copies."""
+    """Return the address of a variable's object; empty for plain values, which may be copies."""
     shown = "" if frame is None else frame.shown(name)
     return shown.rpartition(OF_ADDRESS)[2] if OF_ADDRESS in shown else ""
 
@@ -172,15 +170,15 @@ def _address(frame: DumpedFrame | None, name: str) -> str:
 def _lock_holder(
     thread: ThreadStack, threads: Sequence[ThreadStack], sources: Sources, variables: Variables
 ) -> int | None:
-    """Find the one thread that is inside the block of the lock that one takes.
+    """Return the thread that is inside the block of the lock that ``thread`` takes.
 
-    Not one behind which Python's own library waits for news. None where several may be it.
+    A thread that waits for a notification there does not count. None if several may be the holder.
     """
     if not thread.frames:
         return None
     inner = thread.frames[-1]
     of_threading = inner.file.endswith(THREADING)
-    # a ``with`` of a condition enters its lock, and a handler of logging takes its own for a caller
+    # a ``with`` of a condition enters its lock; a handler of logging takes its own for a caller
     name = inner.function.rpartition(".")[2]
     entered = name == ("__enter__" if of_threading else "acquire") and is_standard(inner.file)
     depth = len(thread.frames) - (2 if entered else 1)
@@ -199,7 +197,7 @@ def _lock_holder(
             if call.file != frame.file or lock not in locks_at(source.tree, call)[1]:
                 continue
             within = [inner for inner in other.frames[at:] if inner.file == frame.file]
-            released = any(lock in locks_at(source.tree, one)[2] for one in within)
+            released = any(lock in locks_at(source.tree, inside)[2] for inside in within)
             if released or _waits_for_news(other.frames[at:]):
                 continue
             here = lock.root and _address(variables.at(other.tid, at, call), lock.root)
@@ -209,16 +207,16 @@ def _lock_holder(
 
 
 def _waits_for_news(frames: Sequence[Frame]) -> bool:
-    """Whether a call with a lock waits behind it, and so may have given it back for that while.
+    """Whether a call inside a lock's block waits, and so may have released the lock meanwhile.
 
     An event, a future, or a queue of Python's library waits behind a lock of its own.
     """
     of_library = is_standard(frames[0].file)
-    if of_library:  # what it calls that is not its own gives nothing of its back
+    if of_library:  # what it calls outside the library gives back none of its locks
         frames = list(takewhile(lambda frame: is_standard(frame.file), frames))
     for caller, called in pairwise(frames):
         owner, _, name = called.function.rpartition(".")
-        other = owner and not owner.endswith("Condition")  # before Python 3.11 no class is known
+        other = owner and not owner.endswith("Condition")  # before Python 3.11 the class is unknown
         waits = called.file.endswith(THREADING) and name in ("wait", "wait_for") and not other
         if waits and (of_library or not is_standard(caller.file)):
             return True
@@ -229,9 +227,9 @@ def _waits_for_news(frames: Sequence[Frame]) -> bool:
 
 
 class NamedLock(NamedTuple):
-    """A lock as a line of source names it, and the variable of the call with which that begins.
+    """A lock as a line of source names it, and the local variable with which the name begins.
 
-    Where it begins with none, it is the file's own, so there is one of it.
+    Without such a variable it is the file's own, so there is only one.
     """
 
     text: str
@@ -239,10 +237,10 @@ class NamedLock(NamedTuple):
 
 
 def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...]:
-    """Read the locks that the function of a call takes in its line, holds there, and gives back.
+    """Return the locks that a call's function takes in its line, holds there, and releases.
 
-    It holds that of each ``with`` block around the line, and of each ``try`` with a ``release`` in
-    its ``finally``. Of a line that takes several, or is in other code too, nothing is told.
+    It holds the lock of each ``with`` block around the line, and of each ``try`` with a ``release``
+    in its ``finally``. Empty for a line of other code; of several that a line takes, none counts.
     """
     functions = [node for node in around(tree, frame.line) if isinstance(node, FUNCTIONS)]
     name = getattr(functions[-1], "name", "<lambda>") if functions else "<module>"
@@ -253,7 +251,7 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     released: list[ast.expr] = []
     at_end: set[ast.AST] = set()
     within: list[ast.AST] = [*functions] or [tree]
-    scopes = [list(walk(*ast.iter_child_nodes(one), into=False)) for one in within]
+    scopes = [list(walk(*ast.iter_child_nodes(scope), into=False)) for scope in within]
     for node in scopes[-1]:
         if isinstance(node, ast.With):
             entered = [item.context_expr for item in node.items]
@@ -273,22 +271,22 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
                 (held if node in at_end else released).append(node.func.value)
     if not (taken or held or released):
         return (), (), ()
-    # variables of which each call has its own, or a call around it; a property gives what it likes
+    # variables that each call, or a call around it, has for itself; a property may return anything
     own: set[str] = set()
     for nodes in scopes if functions else ():
-        own |= {one.arg for one in nodes if isinstance(one, ast.arg)}
-        stored = (one for one in nodes if isinstance(one, ast.Name))
-        own |= {one.id for one in stored if isinstance(one.ctx, ast.Store)}
-        own -= {each for one in nodes if isinstance(one, ast.Global) for each in one.names}
-    methods = {getattr(one, "name", "") for one in walk(tree) if isinstance(one, FUNCTIONS)}
-    owner = [one.name for one in around(tree, frame.line) if isinstance(one, ast.ClassDef)][-1:]
+        own |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        stored = (node for node in nodes if isinstance(node, ast.Name))
+        own |= {name.id for name in stored if isinstance(name.ctx, ast.Store)}
+        own -= {each for node in nodes if isinstance(node, ast.Global) for each in node.names}
+    methods = {getattr(node, "name", "") for node in walk(tree) if isinstance(node, FUNCTIONS)}
+    owner = [cls.name for cls in around(tree, frame.line) if isinstance(cls, ast.ClassDef)][-1:]
 
     def named(expressions: list[ast.expr]) -> tuple[NamedLock, ...]:
         found = []
         for expression in expressions:
             root, *parts = names_of(expression) or [""]
             if root and len(parts) < 2 and methods.isdisjoint(parts):
-                private = any(one.startswith("__") and not one.endswith("__") for one in parts)
+                private = any(part.startswith("__") and not part.endswith("__") for part in parts)
                 text = f"{ast.unparse(expression)}{f' of {owner}' if private else ''}"
                 found.append(NamedLock(text, root if root in own else ""))
         return tuple(found)
@@ -296,21 +294,21 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
     return named(taken) if len(taken) == 1 else (), named(held), named(released)
 
 
-# Locks that libraries poll for: the kernel sees only sleep, a variable of the stack names one. Who
-# made a file whose mere existence is the lock, the process id tells that most makers write into it,
-# or the open file of those that keep it open. Killed, a maker leaves a lock that nobody takes away
+# Locks that libraries poll for: the kernel sees only sleep, a variable in the stack names the lock.
+# If the lock is the existence of a file, its maker is known by the process id that most write into
+# it, or by who has it open. Nobody removes the lock of a killed maker
 
 
 class Library(NamedTuple):
-    """One that polls for a lock file."""
+    """A library that polls for a lock file."""
 
-    name: str  # for the target's call
+    name: str  # ``call`` of the target
     polls: str  # end of the path of the file in which it polls
-    caller: str  # the same of the one that has the lock's path in a variable
-    variable: str  # the name of that
-    below: str = ""  # what is appended to it
-    limit: str = ""  # variable, where it polls, with a time limit: negative, or third, if none
-    marker: str = ""  # in the name of the lock's class where a file's mere existence is the lock
+    caller: str  # the same of the caller, which has the lock's path in a variable
+    variable: str  # the name of that variable
+    below: str = ""  # what is appended to its value
+    limit: str = ""  # the time limit in ``polls``, alone or third in a tuple; negative: none
+    marker: str = ""  # in the name of the lock's class if the lock is the existence of a file
 
 
 FILELOCK = "/filelock/_api.py"
@@ -321,22 +319,22 @@ LIBRARIES = (
         "filelock", FILELOCK_SINCE_4_3, FILELOCK_SINCE_4_3, "lock_filename", "", "wait", "Soft"
     ),
     Library(
-        "baton.wait",  # torch's lock on the build of an extension, of 1.0 to 2.13
+        "baton.wait",  # torch's lock for building an extension, 1.0 to 2.13
         "/torch/utils/file_baton.py",
         "/torch/utils/cpp_extension.py",
         "build_directory",
         "/lock",
     ),
 )
-"""They keep a file whose existence is the lock open for as long as they hold it."""
+"""If a lock is the existence of a file, they keep the file open for as long as they hold it."""
 NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
 """Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
-READ_LIMIT_S = 0.5  # Some 50 ms on a machine with 10,000 open files
+READ_LIMIT_S = 0.5  # About 50 ms on a machine with 10,000 open files
 
 
 def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTarget]:
-    """Tell by thread which locks a process polls for, named and with holder where known."""
+    """Return the locks that threads poll for, by thread, with name and holder if known."""
     found = {}
     for thread in stack.threads:
         for library in LIBRARIES:
@@ -348,12 +346,12 @@ def polled_locks(stack: ProcessStack, variables: Variables) -> dict[int, WaitTar
 
 def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTarget:
     def variable(file: str, name: str) -> str:
-        """What is shown of a variable of the innermost call of a file that has it."""
+        """Return a variable's value as text, of the innermost call in a file that has it."""
         shown = (frame.shown(name) for frame in frames if frame.filename.endswith(file))
         return next(filter(None, shown), "")
 
     quoted, path = variable(library.caller, library.variable), ""
-    if len(quoted) < LONGEST_READ:  # of a text that py-spy cut nothing is known
+    if len(quoted) < LONGEST_READ:  # a text that py-spy cut is of no use
         with suppress(ValueError):
             path = f"{json.loads(quoted)}{library.below}"
     maker = UNKNOWN
@@ -375,7 +373,7 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
 
 
 class Maker(NamedTuple):
-    """Who made a file: the process, where it is known and alive, or that it is known to be gone."""
+    """Who made a file: the process, if it is known and alive, or that it is known to be gone."""
 
     holders: tuple[Holder, ...] = ()
     gone: bool = False
@@ -384,25 +382,25 @@ class Maker(NamedTuple):
 UNKNOWN = Maker()
 LONGEST_RECORD = 1024
 WRITTEN_PID = re.compile(r"\A\s*(\d{1,10})\s*(?:\Z|\n)|\bpid\b\W{0,4}(\d{1,10})\b", re.IGNORECASE)
-"""A first line that is a number, or a number behind the word: ``{"pid": 4711}``."""
+"""A first line that is a number, or a number after the word: ``{"pid": 4711}``."""
 WORDS = re.compile(r"[A-Za-z][\w.-]*")
 NAMES = re.compile(r"[\w.-]+")
 OWN = ("tmpfs", "overlay")
-"""File systems that a container has to itself: others that it sees may be mounted in others, too,
-whose processes it does not see."""
+"""File systems of one container alone. Others may be mounted in containers whose processes it does
+not see."""
 LOCAL = (*OWN, "ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs")
-"""Those that one machine has to itself: no process elsewhere made a file there. Any other may be
-shared with hosts whose processes nobody here sees."""
-INIT = 1  # Starts all others, and trains nothing itself where it may not be read
+"""File systems of one machine alone: no process elsewhere made a file there. Any other may be
+shared with hosts whose processes are not seen here."""
+INIT = 1  # Starts all others, and trains nothing itself if it may not be read
 LATER_S = 2.0
-"""A process that began so much after a file was written cannot have made it: its number was given
-away again. Clocks of files are coarse, and ticks are hundredths of a second."""
+"""A process that began so long after a file was written did not make it: its number was reused.
+Clocks of files are coarse, and ticks are 0.01 s."""
 
 
 def maker_of(path: str, pid: int) -> Maker:
-    """Tell who made a file, for whose end a process waits, by a path as that process knows it.
+    """Return who made a file that a process waits for to go, by its path in that process.
 
-    Nobody is gone unless whoever made it must be among the processes that are seen here.
+    A maker counts as gone only if it would have to be among the processes that are seen here.
     """
     seen = Path(f"/proc/{pid}/root{path}")
     facts = seen.stat()
@@ -422,7 +420,7 @@ def maker_of(path: str, pid: int) -> Maker:
         return _that_has_open(path, facts) if local and not text.strip() else UNKNOWN
     number = int(found[1] or found[2])
     nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
-    # a container that is seen from here may give one of its own processes this number
+    # a container that is visible here may give this number to one of its processes
     if not (of_here or nameless) or any(
         numbers_of(pid)[1:][-1:] == [number] for pid in process_ids()
     ):
@@ -431,12 +429,12 @@ def maker_of(path: str, pid: int) -> Maker:
     began_before = began_s(number) <= facts.st_mtime + LATER_S
     if alive is not None and not alive.has_ended and began_before:
         return Maker(holders=(Holder(pid=number, cpu_s=alive.cpu_s),))
-    # a host of this name, or a container that has it, may be another one: nobody is gone there
+    # a host or container of this name may be another one: its maker is not known to be gone
     return Maker(gone=True) if local else UNKNOWN
 
 
 def _that_has_open(path: str, facts: os.stat_result) -> Maker:
-    """Look through all processes of the file's owner; one that cannot be read may have it open."""
+    """Return who has it open, of the file owner's processes; unknown if one is unreadable."""
     name, holders = os.path.realpath(path), []
     for pid in process_ids():
         try:

@@ -1,4 +1,4 @@
-"""Which processes of this machine are ranks: by the process tree, environment and pages."""
+"""Finds which processes of this machine are ranks: by process tree, environment and pages."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LAUNCHERS = frozenset(
         *("torch.distributed.launch", "torch.distributed.run", "torchrun"),
     }
 )
-"""Scripts and modules. What is run in every Python process has its own copy, as imports cost."""
+"""Scripts and modules. Code that runs in every Python process has a copy, as imports cost time."""
 LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
 )
@@ -61,9 +61,9 @@ LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 
 def is_launcher(words: Sequence[str]) -> bool:
-    """Whether a command line is that of a program which trains nothing itself.
+    """Whether a command line is that of a launcher, which trains nothing itself.
 
-    As /proc has it: Python, its options, and a script or a module behind ``-m``.
+    As /proc has it: Python, its options, and a script or a module after ``-m``.
     """
     program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
@@ -73,7 +73,7 @@ def is_launcher(words: Sequence[str]) -> bool:
 
 
 def patience_of(settings: Settings) -> Limits:
-    """Return the patience that is in force: the figures of the settings times ``patience``."""
+    """Return the limits in force: the figures of the settings times ``patience``."""
     factor = settings.patience
     return Limits(**{name: getattr(settings, name) * factor for name in Limits.__struct_fields__})
 
@@ -81,8 +81,8 @@ def patience_of(settings: Settings) -> Limits:
 class SeenProcess(Struct, frozen=True, kw_only=True):
     """A process of the job's tree.
 
-    ``trains``: it may be all that the command does, or torch is loaded in it. What a script started
-    and goes on beside, such as an exporter of metrics, is no rank.
+    ``trains``: it may be all that the command runs, or torch is loaded in it. What a script starts
+    and runs alongside, such as an exporter of metrics, is no rank.
     """
 
     pid: int
@@ -94,10 +94,9 @@ class SeenProcess(Struct, frozen=True, kw_only=True):
 
 
 class FoundRank(Struct, frozen=True, kw_only=True):
-    """A rank and the process that is it; ``started_ticks`` is 0 where that was gone before.
+    """A rank and its process; ``started_ticks`` is 0 if that was gone before.
 
-    ``guessed``: it is only the first Python process of a job without any rank. ``rivals`` are
-    processes that say that they are this rank too.
+    ``guessed``: the first Python process of a job without ranks. ``rivals`` claim the same rank.
     """
 
     rank: int
@@ -114,10 +113,10 @@ class FoundRank(Struct, frozen=True, kw_only=True):
 
 
 def believed(beats: Mapping[int, Beat]) -> dict[int, Beat]:
-    """Take processes for the ranks that they were announced as, where they are seen to be ranks.
+    """Give announced processes their ranks, if they are seen to be ranks.
 
-    They are if one that the same process started has joined, which also tells the first rank of
-    this node, or if that process failed itself: it had only waited for them.
+    They are if a process with the same parent has joined, which also shows the first rank of this
+    node, or if the parent itself failed: it had only waited for them.
     """
     ranks_known = {beat.rank for beat in beats.values()}
     found = dict(beats)
@@ -144,12 +143,11 @@ def find_ranks(
 ) -> tuple[FoundRank, ...]:
     """Find the ranks among the processes of one node, without our own: ascending, each once.
 
-    Pages, by process id, of processes that are gone are ignored. Where each rank was told its
-    number (``numbered``), none is guessed.
+    Pages (by process id) of ended processes are ignored. ``numbered``: no rank is guessed.
     """
     tree = {process.pid: process for process in processes}
     topmost_first = _topmost_first(tree)
-    # a SLURM task that starts the ranks itself, one for each GPU, is of a smaller job than they
+    # a SLURM task that starts ranks itself, one for each GPU, is of a smaller job than they are
     agents = agents_in(tree) | {
         above.pid
         for pid, beat in beats.items()
@@ -160,7 +158,7 @@ def find_ranks(
     ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
     by_pid = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
-    # what ranks with a page, and launchers, started like themselves is none by its environment
+    # what ranks with a page, and launchers, start with the same variables is no rank by these
     others = {*by_pid, *agents}
     others |= heirs_of(others, tree)
     for process in topmost_first:
@@ -170,7 +168,7 @@ def find_ranks(
     for pid, rank in by_pid.items():
         rivals = tuple(other for other, its in by_pid.items() if its == rank and other != pid)
         found[rank] = replace(_found_rank(tree[pid], beats[pid]), rivals=rivals)
-    if 0 not in found:  # a process becomes rank 0 without a launcher having said so
+    if 0 not in found:  # rank 0 may have no variables of a launcher
         plain = [
             process
             for process in topmost_first
@@ -197,7 +195,7 @@ def find_ranks(
 
 
 def starters_of(pid: int, tree: Mapping[int, SeenProcess]) -> Iterator[SeenProcess]:
-    """Yield the process that started one, and so on; numbers that lead round end after all."""
+    """Yield the process that started a process, and so on; ends even if ids form a circle."""
     process = tree.get(pid)
     for _ in tree:
         process = tree.get(process.parent_pid) if process is not None else None
@@ -212,10 +210,10 @@ def _topmost_first(tree: Mapping[int, SeenProcess]) -> list[SeenProcess]:
 
 
 def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
-    """Find the launchers that have a rank's variables: those below them are the ranks.
+    """Return the launchers that have a rank's variables: the ranks are below them.
 
-    Such is a SLURM task that is torchrun or another launcher, and torchrun in a pod to which its
-    operator gave RANK and WORLD_SIZE, which count pods (Kubeflow's PyTorchJob).
+    Examples: a SLURM task that is torchrun or another launcher; torchrun in a pod with RANK and
+    WORLD_SIZE from its operator, which count pods (Kubeflow's PyTorchJob).
     """
     return frozenset(
         above.pid
@@ -227,10 +225,7 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
 
 
 def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozenset[int]:
-    """Find what has the variables of one of these by inheritance alone, so it is no rank by them.
-
-    A rank's workers are such, and the daemons of Ray that a SLURM task has started.
-    """
+    """Return no ranks: they inherit variables, as a rank's workers or Ray's daemons in SLURM do."""
     inside = set(pids)
     for process in _topmost_first(tree):
         parent = tree.get(process.parent_pid)
@@ -240,10 +235,9 @@ def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozense
 
 
 def _found_rank(process: SeenProcess, beat: Beat | None) -> FoundRank:
-    """A rank by its page, or else by its environment alone."""
     identity = process.identity
     who = identity if beat is None else beat
-    # a SLURM task that is a rank is one of so many here, one that starts ranks itself is not
+    # a SLURM task that is a rank knows how many are here; one that starts ranks does not
     local_world_size = identity.local_world_size
     if identity.launcher == "slurm" and identity.world_size != who.world_size:
         local_world_size = None
@@ -271,13 +265,10 @@ class Pages:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._readers: dict[int, tuple[int, PageReader]] = {}  # with the inode of each page
+        self._readers: dict[int, tuple[int, PageReader]] = {}  # with each page's inode
 
     def find_new(self) -> None:
-        """Open pages that appeared since, also where a process has the number of an earlier one.
-
-        A folder that is gone has no pages.
-        """
+        """Open new pages, also of a process that reuses a number; a missing folder has none."""
         with suppress(OSError):
             for entry in os.scandir(self._folder):
                 name, _, ending = entry.name.rpartition(".")
@@ -291,7 +282,7 @@ class Pages:
                     self._readers[int(name)] = entry.inode(), new
 
     def read(self) -> dict[int, Beat]:
-        """Read all pages, by process id, but for one that cannot be read this time."""
+        """Read all pages, by process id; a page that cannot be read this time is left out."""
         readings = ((pid, reader.read()) for pid, (_, reader) in self._readers.items())
         return {pid: reading for pid, reading in readings if isinstance(reading, Beat)}
 
@@ -300,14 +291,11 @@ class Pages:
         return pid in self._readers
 
     def any_alive(self) -> bool:
-        """Whether a process that has a page still runs."""
+        """Whether any process with a page still runs."""
         return not all(has_ended(pid) for pid in self._readers)
 
     def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
-        """Take away the pages of processes that ended with a round: none of them will be asked for.
-
-        Pages of later rounds, by the launcher's count, stay.
-        """
+        """Remove pages of ended processes, except of rounds later than the launcher's count."""
         for pid, beat in beats.items():
             later = beat.round is not None and count is not None and beat.round > count
             if not later and has_ended(pid):
@@ -323,31 +311,31 @@ class Pages:
 
 TORCH = "libtorch"
 MOST_CHILDREN = 16
-"""Children looked at per rank; a DataLoader with more workers shows the same stack in each."""
+"""Children looked at per rank; further DataLoader workers show the same stack."""
 TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
-"""Threads of a look, and of each process that is looked at: a probe, its py-spy, a bounded read."""
+"""Threads of a look, and of each process in it: a probe, its py-spy, a bounded read."""
 SETTLED_AFTER_S = 10.0
-"""Age at which a process's environment is believed: between fork and exec it shows its parent's."""
+"""Age at which a process's environment is trusted: between fork and exec it is the parent's."""
 
 
 class ProcessTree:
-    """Counts the processes below the job's roots, which may be of it, without the sidecar."""
+    """Lists the processes below a job's roots, without the sidecar; roots may belong to the job."""
 
     def __init__(self, *root_pids: int, root_belongs: bool) -> None:
         self._root_pids = root_pids
         self._root_belongs = root_belongs
         self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
         self._roles: dict[tuple[int, int], Role] = {}
-        # a parent's end changes whose child it is, and no more
+        # a parent's end gives its children another parent, and changes nothing else
         refs = filter(None, map(process_ref, root_pids))
         self._started = {(ref.pid, ref.started_ticks) for ref in refs}
         self._root_was_there = True
 
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
-        """Read the tree, and what is new in it.
+        """Read the tree, and the facts of new processes.
 
-        Processes that have a page are, with what was known, all that is left to go by once the root
-        was killed. A page may outlive its process.
+        Once the root was killed, only known processes and those with a page (which may be gone) are
+        left.
         """
         refs = filter(None, map(process_ref, self._root_pids))
         roots = [ref for ref in refs if (ref.pid, ref.started_ticks) in self._started]
@@ -367,8 +355,8 @@ class ProcessTree:
         children = Counter(ref.parent_pid for ref in present)
         found = []
         for ref, (process, seen_ns) in self._known.items():
-            # may it be a rank that no launcher numbered? Imports take a while; a shell waits for
-            # what it starts: who has no process beside it is waited for
+            # may it be a rank that no launcher numbered? Loading torch takes a while, but a shell
+            # waits for what it starts: a process without siblings is waited for
             if process.python and process.identity.launcher == "none" and not process.trains:
                 top = not {ref.pid, ref.parent_pid}.isdisjoint(self._root_pids)
                 waited_for = top or children[ref.parent_pid] == 1
@@ -380,11 +368,11 @@ class ProcessTree:
         return tuple(found)
 
     def targets(self, ranks: Sequence[tuple[int, int]]) -> list[Target]:
-        """Return the processes to look at for ranks and their ids: each, then its children.
+        """Return the processes to look at: each rank (number, process id), then its children.
 
-        A rank below another one is no child of it.
+        A rank below another rank is no child of it.
         """
-        top = {pid: pid for _, pid in ranks}  # of each process the rank that it is below
+        top = {pid: pid for _, pid in ranks}  # the rank that each process is below
         below: dict[int, list[SeenProcess]] = {pid: [] for pid in top}
         for process, _ in self._known.values():
             rank_pid = top.get(process.parent_pid)
@@ -413,9 +401,9 @@ class ProcessTree:
         return targets
 
     def _role(self, process: SeenProcess, line: list[str] | Gap, of_rank: list[str] | Gap) -> Role:
-        """A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it.
+        """Return a child's role; it is read once, after its command line has settled.
 
-        It is read once, when it stays as it is.
+        A fork keeps its parent's command line; spawn and forkserver name multiprocessing in it.
         """
         name = process.pid, process.started_ticks
         role = self._roles.get(name)
@@ -432,7 +420,7 @@ class ProcessTree:
     def _read(
         self, present: Sequence[ProcessRef], now_ns: int
     ) -> dict[ProcessRef, tuple[SeenProcess, int]]:
-        """Return what is known of the processes; environments are read until they have settled."""
+        """Return what is known of processes; environments are read until they have settled."""
         found: dict[ProcessRef, tuple[SeenProcess, int] | None] = {}
         programs: dict[int, str] = {}
         for ref in present:
@@ -442,7 +430,7 @@ class ProcessTree:
                 if settled or known[0].identity.rank is not None:
                     continue
             program = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
-            if known is None or program:  # its memory and its executable go before it does
+            if known is None or program:  # an ending process loses these first
                 programs[ref.pid] = program
         by_pid = environments(programs)
         for ref, known in found.items():
@@ -461,7 +449,7 @@ class ProcessTree:
 
 
 def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
-    """Return as many processes as a look may take threads for, ranks first; the rest is a gap."""
+    """Return as many processes as a look may start threads for, ranks first; the rest is a gap."""
     most, why = len(targets), ""
     while most:
         try:
@@ -480,9 +468,9 @@ def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
 
 
 def _without_our_own(refs: Iterable[ProcessRef], root_pids: Collection[int]) -> list[ProcessRef]:
-    """The sidecar may itself be below the root, with the py-spy processes that it starts.
+    """Drop the sidecar and the py-spy processes that it starts, which may be below the root.
 
-    What works on storage for it is an orphan, which `hangcheck run` adopts as it does the job's.
+    Its helpers for storage are orphans, which `hangcheck run` adopts as it does the job's.
     """
     ours, others = {os.getpid()}, []
     for ref in refs:

@@ -1,11 +1,11 @@
-"""Since when does a rank show no progress, and what is its own pace?
+"""Tracks since when a rank shows no progress, and its own pace.
 
 Pure: time is a parameter, in monotonic nanoseconds.
 
-Progress is what the rank tells, a beat on its page or another number of its collectives, and a look
-that saw it move through its code or move bytes. The use of the processor is none: a rank that spins
-would advance for ever. It only says since when a rank is idle, because one that computed silently
-for minutes and waits for three seconds is idle for three seconds.
+Progress is what the rank reports (a beat on its page, a new number of its collectives), and a look
+that saw it move through its code or move bytes. Use of the processor is no progress: a rank that
+spins would advance for ever. It only shows since when a rank is idle: a rank that computed silently
+for minutes and has waited for 3 s is idle for 3 s.
 """
 
 from __future__ import annotations
@@ -24,26 +24,23 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
-"""A training loop passes all of these in each step, mostly between two readings of the page: steps
-that went by teach the pace of each of them."""
+"""A training loop passes all of these in each step, mostly between two readings of the page: a step
+teaches the pace of each phase."""
 Place = tuple["Phase | None", str]
-"""A phase, and the innermost open section without its numbers: ``batch 7`` is where ``batch 8`` is.
-"""
+"""A phase, and the innermost open section without its numbers: ``batch 7`` equals ``batch 8``."""
 NUMBER = re.compile(r"\d+")
 MOST_PLACES = 64
-"""Whose pace is kept; the one that was left longest ago is forgotten, and then has no known pace.
-"""
+"""Places whose pace is kept; the one left longest ago is dropped and has no known pace then."""
 WINDOW_S = 1.0
-"""Time over which the use of the processor is judged: the kernel counts it in ticks of 10 ms."""
+"""Time over which processor use is judged: the kernel counts it in ticks of 10 ms."""
 MAIN_SHARE = 0.05
 ALL_SHARE = 0.2
-"""Shares of one core above which a rank is using the processor: by its main thread, or by all of
-its threads together. Helpers that wake now and then (pulse, metrics, a loader that asks whether its
-workers live) stay below."""
+"""Shares of one core above which a rank uses the processor: main thread, or all threads together.
+Helpers that wake now and then (pulse, metrics, a loader that checks its workers) use less."""
 
 
 class ProcessorTime(NamedTuple):
-    """Seconds of processor time of a process so far: of its main thread, and of all threads."""
+    """Processor time of a process so far, in seconds: of its main thread, and of all threads."""
 
     main_s: float
     all_s: float
@@ -52,7 +49,7 @@ class ProcessorTime(NamedTuple):
 class Progress:
     """One rank's signs of progress.
 
-    ``beats``: it does by itself; one that only passes checkpoints promises no more.
+    ``beats``: the rank beats by itself. A rank that only passes checkpoints promises no more beats.
     """
 
     def __init__(self, now_ns: int) -> None:
@@ -71,7 +68,7 @@ class Progress:
         self._step: int | None = None
 
     def read_beat(self, beat: Beat, now_ns: int) -> None:
-        """Take a reading of the page, and learn the pace of the place where the rank stood."""
+        """Take a reading of the page, and learn the pace of the place where the rank was."""
         if beat.last_beat_ns <= 0:
             return
         if beat.last_beat_ns > self._beat_ns:
@@ -98,7 +95,7 @@ class Progress:
     def read_processor(self, used: ProcessorTime, now_ns: int) -> None:
         """Take a reading of the processor time that the rank has used so far.
 
-        A window tells whether it was in use, and the readings within it until when.
+        A window shows whether it was in use; readings within the window show until when.
         """
         if used.main_s > self._newest_processor.main_s:
             self._main_rose_ns = now_ns
@@ -116,27 +113,27 @@ class Progress:
             self._active_ns = max(self._active_ns, self._all_rose_ns)
 
     def read_collectives(self, moment_ns: int) -> None:
-        """The rank began or ended a collective since it was last asked, however short it was."""
+        """Note that the rank began or ended a collective since the last reading, however short."""
         self.last_reported_ns = max(self.last_reported_ns, moment_ns)
         self.saw_movement(moment_ns)
         self.saw_new(moment_ns)
 
     def saw_movement(self, now_ns: int) -> None:
-        """A look saw the rank move through its code, or move bytes."""
+        """Note that a look saw the rank move through its code, or move bytes."""
         self.last_progress_ns = max(self.last_progress_ns, now_ns)
         self._active_ns = max(self._active_ns, now_ns)
         self._moved_ns = max(self._moved_ns, now_ns)
 
     def saw_new(self, now_ns: int) -> None:
-        """A look saw the rank do what it had not done before in this silence."""
+        """Note that a look saw the rank do something new in this silence."""
         self._new_ns = max(self._new_ns, now_ns)
 
     def saw_elsewhere(self, place: str) -> None:
-        """A look saw the rank outside the place that its page names: no pause of that place."""
+        """Note a place other than the page's: this pause is none of the page's place."""
         self._elsewhere.add(place)
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
-        """Nobody watched for so long (we were stopped, or starved): that silence does not count."""
+        """Discount time in which nobody watched (we were stopped, or starved)."""
         for name in ("last_progress_ns", "last_reported_ns", "_active_ns", "_new_ns"):
             setattr(self, name, min(getattr(self, name) + lapse_ns, now_ns))
         self._processor = None
@@ -146,7 +143,7 @@ class Progress:
         return max(0, now_ns - self.last_progress_ns)
 
     def since_reported_ns(self, now_ns: int) -> int:
-        """Nanoseconds since the rank last told anything; looks at it are no word of its own."""
+        """Nanoseconds since the rank last reported anything itself; looks at it do not count."""
         return max(0, now_ns - self.last_reported_ns)
 
     def idle_ns(self, now_ns: int) -> int:
@@ -168,10 +165,10 @@ class Progress:
         return max(self._beat_ns, self._moved_ns)
 
     def pace(self, rare_place: str = "") -> Pace | None:
-        """What silences were like so far where the rank stands now; None if it never beat.
+        """Return how long silences were so far at the rank's place; None if it never beat.
 
-        Where that is not the place that its page names, ``rare_place`` does. What comes once in
-        many steps is known as soon as it was seen twice, so each time counts for two.
+        ``rare_place`` is a place other than the page's. What happens once in many steps is known
+        after it was seen twice, so each time counts for two.
         """
         if not self.beats:
             return None
@@ -194,21 +191,21 @@ class _Pauses:
         self.longest_ns = 0
 
     def learn(self, pause_ns: int, times: int = 1) -> None:
-        """Note the longest silence of so many that ended since the last reading."""
+        """Note the longest of ``times`` silences that ended since the last reading."""
         self.learned += times
         if self.learned > 0:
             self.longest_ns = max(self.longest_ns, pause_ns)
 
 
-STEPS_KEPT = 101  # A pace that changed shows after half of them
-MARKS_TOLD = 16  # Some 20 bytes each in the evidence of every rank
-MOST_SUMS = 16  # Stretches of a run that can be told apart; at least half as many are kept
+STEPS_KEPT = 101  # A changed pace shows after half of them
+MARKS_TOLD = 16  # About 20 bytes each in the evidence of every rank
+MOST_SUMS = 16  # Parts of a run that are kept apart; at least half as many are kept
 
 
 class StepHistory:
-    """When a rank made its steps, and how their times went over the run, however long it is.
+    """When a rank made its steps, and how step times developed over a run of any length.
 
-    Where it shows no steps, its beats are counted. A count that goes back is another loop.
+    Without steps, beats are counted. A count that goes back is another loop.
     """
 
     def __init__(self) -> None:
@@ -231,8 +228,8 @@ class StepHistory:
             self._marks.append((count, beat.last_beat_ns))
         self._counts_steps = counts_steps
         sums = beat.step_times
-        # where there are too many, every second one is dropped, and later ones come half as often:
-        # so they are the same number of timed steps apart
+        # of too many, every second one is dropped, and later ones come half as often: so all are
+        # the same number of timed steps apart
         if sums is None or (self.sums and sums.steps < self.sums[-1].steps + self._stride):
             return
         self.sums = (*self.sums, sums)
@@ -241,7 +238,7 @@ class StepHistory:
             self._stride *= 2
 
     def newest(self, now_ns: int) -> tuple[StepMark, ...]:
-        """Return the last readings in which the count of steps was another, oldest first."""
+        """Return the last readings at which the step count changed, oldest first."""
         marks = list(self._marks)[-MARKS_TOLD:] if self._counts_steps else []
         return tuple(
             StepMark(step, round((now_ns - at_ns) / NANOSECONDS, 3)) for step, at_ns in marks
@@ -249,14 +246,14 @@ class StepHistory:
 
     @property
     def median_s(self) -> float | None:
-        """Seconds of one of the last steps; None before one was seen from beginning to end.
+        """Median seconds of the last steps; None before a whole step was seen.
 
-        Steps that went by between two readings of the page share the time between their newest
-        signs. So a single first step that compiles, or one that saves, leaves it as it is.
+        Steps between two readings of the page share the time between their newest beats. So one
+        slow step (the first, which compiles, or one that saves) does not change the median.
         """
         newest = self._marks[-1][0] if self._marks else 0
         known, of_steps, at = self._median
-        # 64 ranks are asked every second: asked again once a tenth of the steps is new
+        # 64 ranks are asked every second: computed anew once a tenth of the steps is new
         if known is not None and 0 <= newest - at <= of_steps // 10:
             return known
         seconds: list[float] = []

@@ -1,4 +1,4 @@
-"""What is kept of a run: run.json, verdicts with evidence, notes for those who attach."""
+"""Saves what is kept of a run: run.json, verdicts with evidence, notes for `attach`."""
 
 from __future__ import annotations
 
@@ -36,10 +36,7 @@ if TYPE_CHECKING:
 
 
 def rank_record(found: FoundRank, host: str) -> RankRecord:
-    """Describe one rank as it was started, its environment redacted.
-
-    A process that is gone by now has no environment any more.
-    """
+    """Describe one rank as it was started, its environment redacted, or empty if it is gone."""
     environment = read_environment(found.pid)
     seen = {} if isinstance(environment, Gap) else environment
     return RankRecord(
@@ -52,7 +49,7 @@ def rank_record(found: FoundRank, host: str) -> RankRecord:
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of Python and of what is installed beside this package."""
+    """Return the versions of Python and of packages that are installed with this one."""
     found = {"python": platform.python_version()}
     for name in DISTRIBUTIONS:
         with suppress(metadata.PackageNotFoundError):
@@ -61,9 +58,9 @@ def versions() -> dict[str, str]:
 
 
 class RankNote(Struct, frozen=True, kw_only=True):
-    """One rank that is there, as the sidecar knows it; times as in `RankView`.
+    """One live rank, as the sidecar knows it; times as in `RankView`.
 
-    ``step_s``: median seconds of its last steps; of its beats, where it shows no steps.
+    ``step_s``: median seconds of its last steps, or of its beats if it shows no steps.
     """
 
     rank: int
@@ -77,7 +74,7 @@ class RankNote(Struct, frozen=True, kw_only=True):
 
 
 class WatchNotes(Struct, frozen=True, kw_only=True):
-    """watch.json: all of it held at one monotonic time; the newest verdict, ``recovered`` too."""
+    """watch.json: all of one monotonic time; ``newest`` is the last verdict, ``recovered`` too."""
 
     schema_version: int = 1
     written_ns: int
@@ -89,9 +86,9 @@ class WatchNotes(Struct, frozen=True, kw_only=True):
 DISK_LIMIT_S = 5.0
 UNWRITTEN = (UnpreparedRunFolder, NoAnswerFromStorage, OSError)
 PAGE_WAIT_S = 0.8
-"""A page of 8 ranks takes a quarter of that; whoever ends a job waits no longer for it."""
+"""A page of 8 ranks takes a quarter of that; the end of a job waits no longer for it."""
 PAGE_LIMIT_S = 60
-"""For the page of thousands of ranks on a machine at its limits; then its process is ended."""
+"""For the page of thousands of ranks on an overloaded machine; then its process is ended."""
 PAGE_NICENESS = 10
 
 
@@ -102,10 +99,10 @@ def save_run(
     folder: RunFolder,
     rounds: tuple[Round, ...] = (),
 ) -> RunFolder | None:
-    """Save a case and its verdict as a run of its own; return where, None where it went nowhere.
+    """Save a case and its verdict as a run of its own; return where, or None if that failed.
 
-    Where the folder cannot be written, it is a temporary one. UsedRunFolder where it holds another
-    run: then nothing was touched.
+    If the folder cannot be written, a temporary one is used. Raises UsedRunFolder, and changes
+    nothing, if the folder holds another run.
     """
     record = RunRecord(
         run_id=case.run.run_id,
@@ -139,7 +136,7 @@ def save_run(
 
 
 def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -> None:
-    """Save a verdict, numbered from 1, with the evidence that it rests on, which comes first."""
+    """Save a verdict, numbered from 1, after the evidence that it rests on."""
     evidence = folder.evidence(number)
     make_private_folder(evidence)
     write_atomically(evidence / CASE_FILE, encode_pretty(case))
@@ -153,15 +150,14 @@ def save_verdict(folder: RunFolder, number: int, case: Case, verdict: Verdict) -
 def save_page(
     folder: RunFolder, number: int, case: Case, verdict: Verdict, *, goes_on: bool = False
 ) -> None:
-    """Write report.html for a verdict that is on the disk, in a process that harms nobody.
+    """Write report.html for a saved verdict, in a process of low priority.
 
-    One that takes long is finished after this returned, one that fails is said once, and none
-    replaces that of a newer verdict. ``goes_on``: a later page will follow, so this one reloads
-    itself.
+    A slow page is finished after this returned, a failure is logged once, and no page replaces that
+    of a newer verdict. ``goes_on``: a later page will follow, so this one reloads itself.
     """
 
     def write() -> None:
-        # imported here: the sidecar imports this room from its start
+        # imported here: the sidecar imports this module at its start
         from lightning_hangcheck.report.page import write_as
 
         signal.alarm(PAGE_LIMIT_S)
@@ -181,7 +177,7 @@ def save_page(
     try:
         apart(PAGE_WAIT_S, write)
     except NoAnswerFromStorage:
-        return  # it is still being made
+        return  # it is still being written
     except Exception as error:  # noqa: BLE001 - whatever fails in it, the verdict stands
         log.once(
             "page",

@@ -1,6 +1,6 @@
-"""A rank as a sidecar knows it that watches it, or `attach` that came late; and those of a round.
+"""What the sidecar, or a late `attach`, knows of a rank, and of the ranks of a round.
 
-Rounds are never mixed: a rank that is gone since the last one is not waited for in the next.
+Rounds are never mixed: a rank that is gone since the last round is not awaited in the next.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
-STOPPED = ("T", "t")  # As the kernel's letters say it: by a signal, or by a debugger
+STOPPED = ("T", "t")  # The kernel's letters: stopped by a signal, or by a debugger
 WAITED_OUT_S = 8.0
-"""torchrun starts ranks again within a second or two of their end; a busy machine takes longer."""
+"""torchrun restarts ranks within 1 to 2 s of their end, on a busy machine later."""
 
 
 class WatchedRank:
@@ -77,9 +77,9 @@ class WatchedRank:
         self.steps.read(beat)
 
     def read_state(self, state: str, now_ns: int) -> None:
-        """Take the kernel's letter for its process, and since when it has been stopped.
+        """Take the kernel's state letter of its process, and note since when it is stopped.
 
-        Two stops with a turn between look like one to whoever samples it every other second.
+        Two stops with a run between look like one to a sample every other second.
         """
         self.state = state
         if state not in STOPPED:
@@ -88,9 +88,9 @@ class WatchedRank:
             self._stopped_ns = now_ns
 
     def read_flight(self, flight: FlightRecord | None) -> None:
-        """Take a flight record; a collective since the last one is movement, however short it was.
+        """Take a flight record; a collective since the last one is progress, however short.
 
-        A rank that only sleeps between its collectives would else look as if it slept all along.
+        Otherwise a rank that only sleeps between collectives would look as if it always slept.
         """
 
         def numbers(record: FlightRecord) -> dict[str, tuple[int, int, int]]:
@@ -107,7 +107,7 @@ class WatchedRank:
             self.progress.read_collectives(flight.taken_ns)
 
     def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
-        """Take the numbers of its collectives; others than before in this silence are progress."""
+        """Take the numbers of its collectives; a change within this silence is progress."""
         known, since_ns = self._numbers, self._numbers_ns
         self._numbers, self._numbers_ns = known | numbers, moment_ns
         moved = any(known.get(group, count) != count for group, count in numbers.items())
@@ -116,16 +116,16 @@ class WatchedRank:
 
     @property
     def has_trained(self) -> bool:
-        """Whether its training has ended, by its own word, in a process that goes on for others."""
+        """Whether its training has ended, by its own report, in a process that runs on."""
         return self.beat is not None and self.beat.training == "over"
 
     def note_exit(
         self, order: int, at: str, exit_code: int | None, servers: Path | None = None
     ) -> None:
-        """Take down the end of its process, or of its training where the process goes on.
+        """Record the end of its process, or of its training if the process runs on.
 
-        ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; no exit code where it was not seen;
-        ``servers``: beside these lie its notes.
+        ``at`` is ISO 8601 UTC; ``order`` as in `ProcessExit`; ``exit_code`` is None if it was not
+        seen; ``servers``: the folder of worker sockets, next to which its notes are.
         """
         met = last_meeting(servers / str(self.found.pid)) if servers is not None else ((), ())
         counter = self._memory_kills
@@ -142,7 +142,7 @@ class WatchedRank:
         )
 
     def add_samples(self, samples: Sequence[tuple[Target, Sample]]) -> None:
-        """Add what a look saw of this rank's processes; children that are gone are forgotten."""
+        """Add samples of this rank's processes; children that are gone are forgotten."""
         present, self._functions.in_doubt = dict(samples), False
         self._samples = {pid: kept for pid, kept in self._samples.items() if pid in present}
         for target, taken in samples:
@@ -157,15 +157,15 @@ class WatchedRank:
             kept.append(sample)
             if self._functions.meet(sample, self.progress.last_new_ns, of_child=not of_rank):
                 self.progress.saw_new(sample.taken_ns)
-        # a sample from before the last progress says nothing of the present silence
+        # a sample from before the last progress shows nothing of the present silence
         for known in self._samples.values():
             while len(known) > 1 and known[0].taken_ns < self.progress.last_evident_ns:
                 known.popleft()
 
     def _with_own_word(self, sample: Sample, *, has_children: bool) -> Sample:
-        """The kernel shows that a signal is caught; only the rank knows whose handler that is.
+        """Add what only the rank knows: whose signal handlers it has, and where its coroutine is.
 
-        Nor does any stack show where a coroutine stands while its event loop waits.
+        The kernel shows only that a signal is caught; no stack shows a coroutine that is awaiting.
         """
         beat, stack = self.beat, sample.stack
         if beat is not None and beat.handled_signals is not None and sample.kernel is not None:
@@ -186,22 +186,22 @@ class WatchedRank:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether only the next look tells if it got on, or polls on."""
+        """Whether only the next look can show if the rank advanced, or still polls."""
         return self._functions.in_doubt
 
     def _rare_place(self, sample: Sample) -> str:
-        """Knowledge of frames is read with the first look: while all is well a sidecar is small."""
+        """Imported with the first look: while all is well, the sidecar stays small."""
         from lightning_hangcheck.judge.phase_of_life import rare_place
 
         return rare_place(self.beat, sample)
 
     def pace(self) -> Pace | None:
-        """The pace of the place where the rank stands; None where its calls do not show that."""
+        """The pace of the place where the rank is; None if no look has shown that."""
         newest = [samples[-1] for target, samples in self._samples.items() if target.role == "rank"]
         return self.progress.pace(self._rare_place(newest[0])) if newest else None
 
     def note_activity(self, now_ns: int) -> bool:
-        """Take from the looks whether the rank advances, and say whether it stands still."""
+        """Learn from the samples whether the rank advances; return whether it is busy or idle."""
         from lightning_hangcheck.judge.activity import read_rank_activity
 
         seen = read_rank_activity(self.view(now_ns))
@@ -212,15 +212,15 @@ class WatchedRank:
         return seen.activity in ("busy", "idle")
 
     def view(self, now_ns: int, host: str = "") -> RankView:
-        """Return the rank as rules may see it."""
+        """Return the rank as rules see it."""
 
         def seconds(nanoseconds: int) -> float:
             return round(nanoseconds / NANOSECONDS, 3)
 
         ended = self.process_exit
         if ended is not None and self.beat is not None:
-            # a page outlives its process: what it said last is read after the end was seen. How one
-            # ends that served others after its training says nothing of the rank
+            # a page outlives its process: its last words are read after the end was seen. The exit
+            # code of a process that served others after its training shows nothing of the rank
             code = None if self.has_trained else ended.exit_code
             ended = replace(ended, last_words=self.beat.last_words, exit_code=code)
         return RankView(
@@ -269,22 +269,22 @@ class _Boundary:
 
 
 class Faults:
-    """What failed in the watch itself: a gap each, said once. The watch goes on."""
+    """Failures of the watch itself: each is a gap and is logged once. The watch continues."""
 
     def __init__(self) -> None:
         self._gaps: dict[tuple[str, int | None], Gap] = {}
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Of what failed so far."""
+        """A gap for each failure so far."""
         return tuple(self._gaps.values())
 
     def of(self, what: str, rank: int | None = None) -> _Boundary:
-        """Do what follows; an exception in it becomes a gap, and what comes after goes on."""
+        """Guard the block that follows: an exception in it becomes a gap, and is not raised."""
         return _Boundary(self, what, rank)
 
     def take(self, what: str, rank: int | None, error: Exception) -> None:
-        """Take down that something failed."""
+        """Record a failure."""
         why = f"the watch of it failed ({type(error).__name__}: {error})"
         whose = "" if rank is None else f" of rank {rank}"
         log.once(f"fault {what} {rank}", f"{what}{whose} is missing: {why}; the watch goes on")
@@ -294,9 +294,9 @@ class Faults:
 class WatchedRound:
     """The ranks of one round on this node, and the torchrun agents that started them.
 
-    ``guessed_words``: command line of what was only guessed to be a rank. ``seen_alive_ticks``:
-    when one of the ranks was last seen alive, since the machine's start. ``servers``: folder of
-    the ranks' worker servers and notes. ``faults``: where what fails in reading a rank is kept.
+    ``guessed_words``: command line of a guessed rank. ``seen_alive_ticks``: when a rank was last
+    seen, in ticks since boot. ``servers``: folder of worker servers and notes. ``faults``: failed
+    readings.
     """
 
     def __init__(
@@ -315,51 +315,51 @@ class WatchedRound:
 
     @property
     def alive(self) -> list[WatchedRank]:
-        """Ranks whose process is there."""
+        """Ranks whose process has not ended."""
         return [rank for rank in self.ranks.values() if rank.process_exit is None]
 
     @property
     def count(self) -> int | None:
-        """The launcher's own count of this round, None where it keeps none."""
+        """The launcher's own count of this round; None if it keeps none."""
         numbers = (rank.found.start.number for rank in self.ranks.values())
         return max((number for number in numbers if number is not None), default=None)
 
     @property
     def world_size(self) -> int:
-        """Ranks that the launcher promised, or that were seen."""
+        """The number of ranks that the launcher promised, or that were seen."""
         promised = (rank.found.world_size or 0 for rank in self.ranks.values())
         return max([len(self.ranks), *promised])
 
     @property
     def may_be_followed(self) -> bool:
-        """Whether torchrun would start the ranks again: not all ended well, and not too often."""
+        """Whether torchrun would restart the ranks: not all ended well, and a restart is left."""
         well = all(left_well(rank.view(0)) for rank in self.ranks.values())
         return self.restarts_left != 0 and not well
 
     @property
     def restarts_left(self) -> int | None:
-        """How often torchrun will start the ranks again; None where none of them tells."""
+        """How often torchrun will restart the ranks; None if no rank shows that."""
         starts = (rank.found.start for rank in self.ranks.values())
         left = [start.most - (start.number or 0) for start in starts if start.most is not None]
         return max(0, min(left)) if left else None
 
     @property
     def is_guess_a_launcher(self) -> bool:
-        """Whether what was taken for a rank, as nothing said who is one, only starts them."""
+        """Whether the process that was guessed to be a rank only starts ranks."""
         return isinstance(self.guessed_words, list) and is_launcher(self.guessed_words)
 
     @property
     def ended_ns(self) -> int:
-        """When the last of its ranks was seen to end."""
+        """When the last of the ranks was seen to end."""
         ends = (rank.process_exit for rank in self.ranks.values())
         return max((end.seen_ns for end in ends if end is not None), default=0)
 
     def is_left_by(self, found: FoundRank) -> bool:
         """Whether this process belongs to a later round.
 
-        The launcher's count says so. Where there is none, or it stays (torchrun does not count a
-        change of nodes), all ranks are gone, and it was started after one was last seen alive: a
-        DataLoader worker that outlives its rank is older.
+        The launcher's count decides. Without a new count (torchrun does not count a change of
+        nodes), all ranks must be gone, and the process must have started after one was last seen
+        alive: a DataLoader worker that outlives its rank is older.
         """
         if not self.ranks or any(rank.found.pid == found.pid for rank in self.ranks.values()):
             return False
@@ -368,13 +368,13 @@ class WatchedRound:
         return not self.alive and found.started_ticks > self.seen_alive_ticks
 
     def is_waited_out_by(self, agent: FoundRank, now_ns: int) -> bool:
-        """Whether its ranks have been gone for long, and torchrun lives, which started them.
+        """Whether the ranks are gone for long, while torchrun, which started them, lives.
 
-        Then it waits for other nodes. Where a rank failed and no restart is left it only ends.
+        Then it waits for other nodes. If a rank failed and no restart is left, it only ends.
         """
         if self.alive or not self.ranks or agent.pid not in self.agents:
             return False
-        # one that was not seen may be any: ``sys.exit("no data")`` ends as Python ends, by all else
+        # an unseen code may be any: by all other signs ``sys.exit("no data")`` is a normal end
         ends = [rank.process_exit for rank in self.ranks.values()]
         codes = [None if end is None else end.exit_code for end in ends]
         if self.restarts_left == 0 and not {None, 0, -signal.SIGTERM}.issuperset(codes):
@@ -383,20 +383,20 @@ class WatchedRound:
         return now_ns - self.ended_ns >= WAITED_OUT_S * NANOSECONDS and not well
 
     def is_after(self, found: FoundRank) -> bool:
-        """Whether this process is left over from an earlier round, by the launcher's count."""
+        """Whether this process is left from an earlier round, by the launcher's count."""
         number, count = found.start.number, self.count
         return number is not None and count is not None and number < count
 
     def take_in(
         self, found: FoundRank, now_ns: int, words: list[str] | Gap | None = None
     ) -> WatchedRank | None:
-        """Take a rank in, and return it if it is new; of another process it is another rank."""
+        """Add a rank, and return it if it is new; another process makes it another rank."""
         known = self.ranks.get(found.rank)
         if known is not None and known.found.pid == found.pid:
             known.found = found
             return None
         self.started_at = self.started_at if self.ranks else utc_now()
-        # taken for rank 0 until it learnt its number, as Lightning's first process of a later node
+        # it counted as rank 0 until it knew its number: Lightning's first process of a later node
         for before in [
             number for number, rank in self.ranks.items() if rank.found.pid == found.pid
         ]:
@@ -409,7 +409,7 @@ class WatchedRound:
         return rank
 
     def note_words(self) -> None:
-        """Take down whose training has ended, by its own word, or begun anew in its process."""
+        """Record which ranks report the end of training, or a new start in the same process."""
         for rank in self.ranks.values():
             if rank.has_trained and rank.process_exit is None:
                 self.note_exit(rank.found.pid, None)
@@ -418,7 +418,7 @@ class WatchedRound:
                 rank.ended_by_word, rank.process_exit = False, None
 
     def note_exit(self, pid: int, exit_code: int | None) -> None:
-        """Take down that the process of a rank has ended, or the exit code that was unknown."""
+        """Record that a rank's process has ended, or its exit code that was unknown."""
         for rank in self.ranks.values():
             if rank.found.pid != pid:
                 continue
@@ -431,7 +431,7 @@ class WatchedRound:
     def read_vitals(
         self, ranks: Sequence[WatchedRank], now_ns: int, exit_codes: Mapping[int, int | None]
     ) -> None:
-        """Read what the kernel tells of ranks at any time; of one that is gone, its end."""
+        """Read what the kernel shows of ranks at any time; if a rank is gone, record its end."""
         for rank in ranks:
             pid = rank.found.pid
             with self.faults.of("its vital signs", rank.found.rank):
@@ -442,7 +442,7 @@ class WatchedRound:
                 self.seen_alive_ticks = ticks_since_boot()
                 rank.read_state(seen.state, now_ns)
                 main_s = rank.main_thread_s
-                # where all of its threads have used none since, the main one has not either
+                # if all its threads used no more time, neither did the main thread
                 if main_s is None or seen.cpu_s != rank.all_threads_s:
                     rank.all_threads_s = seen.cpu_s
                     line = read_process_stat(pid, pid)
@@ -452,14 +452,14 @@ class WatchedRound:
                     rank.progress.read_processor(used, now_ns)
 
     def add(self, look: Look) -> None:
-        """Hand each rank what a look brought of it; who is gone keeps what was seen before."""
+        """Give each rank what a look found of it; ranks that are gone keep what was seen before."""
         for rank in self.alive:
             with self.faults.of("what a look brought", rank.found.rank):
                 rank.add_samples([pair for pair in look.samples if pair[0].rank == rank.found.rank])
                 rank.read_flight(look.flights.get(rank.found.rank))
 
     def views(self, now_ns: int) -> tuple[RankView, ...]:
-        """Return all ranks as rules may see them; of one that fails only its number and a gap."""
+        """Return all ranks as rules see them; of one that fails only its number, and a gap."""
         views = {}
         for number, rank in self.ranks.items():
             views[number] = RankView(rank=number, host=self.host, pid=rank.found.pid)
@@ -470,7 +470,7 @@ class WatchedRound:
     def facts(
         self, run_id: str, command: str, started_at: str, place: NodePlace | None = None
     ) -> RunFacts:
-        """Tell what a case needs of the run; ``place``: of this node, where that is known."""
+        """Return what a case needs of the run; ``place``: of this node, if known."""
         found = [rank.found for rank in self.ranks.values()]
         local = [rank.local_world_size for rank in found if rank.local_world_size is not None]
         if place is not None and place.ranks and not all(rank.guessed for rank in found):
