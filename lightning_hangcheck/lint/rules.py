@@ -315,9 +315,9 @@ def _has_a_role(parting: Parting) -> bool:
     stays = parting.leaves or parting.node
     in_body = any(child is stays for child in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    loops = [one for one in other if isinstance(one, (ast.While, ast.For))]
+    loops = [loop for loop in other if isinstance(loop, (ast.While, ast.For))]
     if parting.leaves is not None and parting.leaves not in other:  # from deeper: out of which?
-        loops = [one for one in loops if parting.leaves in walk(one)]
+        loops = [loop for loop in loops if parting.leaves in walk(loop)]
     return bool(loops) or any(
         ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
         for call in parts(ast.Call, *other)
@@ -412,12 +412,12 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 
 
 def _first(
-    made: list[Event], told: str, *lines: int, at: ast.expr | None = None, closed: bool = True
+    made: list[Event], message: str, *lines: int, at: ast.expr | None = None, closed: bool = True
 ) -> Iterator[Found]:
     """Yield what is found where some collectives are made: the first, named for ``{}``."""
     for event in made[:1]:
         severity = _sure(event) if closed else "note"
-        yield Found(at or event.node, told.replace("{}", event.told, 1), severity, event, lines)
+        yield Found(at or event.node, message.replace("{}", event.told, 1), severity, event, lines)
 
 
 # HC1: a rank alone reaches a collective
@@ -466,9 +466,9 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
         event for event in code.reach.block(code.function.body, code.function) if event.only is None
     ]
     made.sort(key=lambda item: (not item.sure, item.group))
-    told = f"one rank calls {{}} under `@{decorator}`, and the others never do"
+    message = f"one rank calls {{}} under `@{decorator}`, and the others never do"
     lines = code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)
-    yield from _first(made, told, *lines)
+    yield from _first(made, message, *lines)
 
 
 STORE_ANSWERS = r"store\w*\.(set|multi_set|add|compare_set|append)"
@@ -686,7 +686,7 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
 def _raised_for_data(block: list[ast.stmt], function: Function) -> set[str]:
     """Errors that a block raises itself where a rank's own data are not usable."""
     tests = (node for node in parts(ast.If, *block) if is_own_data(node.test, function))
-    raised = (one.exc for test in tests for one in parts(ast.Raise, *test.body))
+    raised = (node.exc for test in tests for node in parts(ast.Raise, *test.body))
     return last_names(*(error for error in raised if error is not None))
 
 
@@ -760,7 +760,7 @@ def _flags_of_handlers(code: Code) -> set[str]:
 def _ends_the_process(handler: Function) -> bool:
     """Whether a handler, or what it calls, sees to it that the rank does not stay for long."""
     calls = handler.each(ast.Call)
-    called = (one for call in calls for one in callee(call.func, handler).functions)
+    called = (function for call in calls for function in callee(call.func, handler).functions)
     return any("_exit" in last_names(*function.body) for function in (handler, *called))
 
 
@@ -800,15 +800,17 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     if decorator := code.reach.one_rank_decorator(code.function):
         branches.append((code.function.body, code.function.decorators[0]))
     for block, test in branches:
-        for one in parts(ast.stmt, *block, into=False):
-            flag = isinstance(one, ast.Assign) and any(
-                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
+        for statement in parts(ast.stmt, *block, into=False):
+            flag = isinstance(statement, ast.Assign) and any(
+                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in statement.targets
             )
-            returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
+            returns = (
+                hook and isinstance(statement, ast.Return) and ast.unparse(statement) == "return -1"
+            )
             if flag or returns:
                 passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
-                told = f"only a rank that passes `{passes}` ends its epoch here"
-                yield Found(one, told, "error", also=(test.lineno,))
+                message = f"only a rank that passes `{passes}` ends its epoch here"
+                yield Found(statement, message, "error", also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -1061,8 +1063,8 @@ def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Ite
         held = next((item.context_expr for item in node.items if keeps(item.context_expr)), None)
         if held is None:
             continue
-        told = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
-        yield from _first(code.made_in(node.body), told, node.lineno)
+        message = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
+        yield from _first(code.made_in(node.body), message, node.lineno)
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
@@ -1133,8 +1135,8 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         events = [
             event for event in code.reach.function(handler) if event.sure and event.only is None
         ]
-        told = f"{kind} runs where one rank met something, and calls {{}}"
-        yield from _first(events, told, closed=kind in ("on_exception", "a signal's handler"))
+        message = f"{kind} runs where one rank met something, and calls {{}}"
+        yield from _first(events, message, closed=kind in ("on_exception", "a signal's handler"))
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
@@ -1198,9 +1200,9 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
             continue
         other = {event.name for event in code.reach.block(node.orelse, code.function)}
         made = code.made_in(node.body)
-        alone = [one for one in made if not one.group and one.name not in other]
-        told = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
-        yield from _first(alone, told, node.lineno, closed=False)
+        alone = [event for event in made if not event.group and event.name not in other]
+        message = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
+        yield from _first(alone, message, node.lineno, closed=False)
 
 
 @rule(
@@ -1231,11 +1233,11 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
-        one, other = (
+        first, second = (
             [ast.unparse(element) for element in getattr(part, "elts", [])]
             for part in (choice.body, choice.orelse)
         )
-        if one != other and sorted(one) == sorted(other) and _asks_rank(choice.test, code):
+        if first != second and sorted(first) == sorted(second) and _asks_rank(choice.test, code):
             message = f"`{ast.unparse(choice)}` has another order on each side"
             yield Found(choice, message, "error" if _gone_through(choice, code) else "note")
 
@@ -1329,8 +1331,8 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             if behind:
-                told = "one rank waits for the network, the others in {}"
-                yield from _first(behind, told, node.lineno, at=slow[0], closed=False)
+                message = "one rank waits for the network, the others in {}"
+                yield from _first(behind, message, node.lineno, at=slow[0], closed=False)
 
 
 @rule(

@@ -709,12 +709,12 @@ class Reach:
             yield from self.expression(node.test, function)
             yield from self._of_sides(node.test, node.body, node.orelse, function)
             return
-        for one in ast.iter_child_nodes(node):
-            if isinstance(one, ast.expr):
-                yield from self.expression(one, function)
-            elif isinstance(one, ast.withitem):
-                yield from self.expression(one.context_expr, function)
-                yield from self._entered(one.context_expr, function)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from self.expression(child, function)
+            elif isinstance(child, ast.withitem):
+                yield from self.expression(child.context_expr, function)
+                yield from self._entered(child.context_expr, function)
         for block in blocks_of(node):
             yield from self.block(block, function)
 
@@ -1127,8 +1127,8 @@ class Partings:
                 asked = self._reach.tests.of(statement.test, self._function)
                 sides = inside, inside
                 if asked.side is not None and not asked.grouped and inside is None:
-                    one = _Inside(statement, asked, asked.side, then)
-                    sides = one, one._replace(side=not one.side) if asked.exact else None
+                    branch = _Inside(statement, asked, asked.side, then)
+                    sides = branch, branch._replace(side=not branch.side) if asked.exact else None
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])
