@@ -26,7 +26,7 @@ Meaning: TypeAlias = "Function | Class | Module | str | None"
 Node = TypeVar("Node", bound=ast.AST)
 LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
-"""Most imports from file to file, and aliases of aliases, that are followed."""
+"""Maximum number of imports from file to file, or aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 REQUIREMENTS = (
     *("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml"),
@@ -310,7 +310,7 @@ class Module:
 
         Args:
             path: The names between the dots.
-            steps: Most imports to follow.
+            steps: Maximum number of imports to follow.
         """
         first, rest = path[0], path[1:]
         if first in self.classes:
@@ -553,7 +553,7 @@ def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Cal
     Args:
         called: The expression.
         function: The function that contains it.
-        steps: Most assignments to follow: ``run = partial(run, 3)`` leads back to itself.
+        steps: Maximum number of assignments to follow: ``run = partial(run, 3)`` leads back to itself.
     """
     if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
         return callee(called.args[0], function, steps)
