@@ -553,7 +553,7 @@ def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Cal
     Args:
         called: The expression.
         function: The function that contains it.
-        steps: Maximum number of assignments to follow: ``run = partial(run, 3)`` leads back to itself.
+        steps: Assignments to follow at most: ``run = partial(run, 3)`` leads back to itself.
     """
     if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
         return callee(called.args[0], function, steps)
