@@ -1,7 +1,6 @@
 """Lints Python files: runs the rules on each function and formats the findings.
 
-Ignore comments and the configuration suppress findings. The formats are text, the object of
-`--json`, GitHub annotations and SARIF.
+Ignore comments and the configuration suppress findings. Formats: text, JSON, GitHub, SARIF.
 """
 
 from __future__ import annotations

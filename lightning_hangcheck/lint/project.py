@@ -368,8 +368,7 @@ class Project:
         """Read and parse a file.
 
         Raises:
-            SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be read or
-                parsed.
+            SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be parsed.
         """
         self._modules[path] = module = Module(path, text_of(path), self)
         return module
@@ -418,8 +417,7 @@ class Project:
 
         Args:
             asking: The file.
-            weights: Whether weights must be sharded too, as by FSDP and ZeRO-3; else any stage of
-                DeepSpeed counts.
+            weights: Whether weights must be sharded too (FSDP, ZeRO-3); else any DeepSpeed stage.
         """
         root = self._folders_up(asking.folder)[-1]
         if root == os.sep:  # no project root was found

@@ -1077,8 +1077,7 @@ def _is_file_lock(node: ast.expr, code: Code) -> bool:
 
 
 ONE_FIRST = re.compile(r"(local_)?(rank_zero|main_process)_first|torch_distributed_zero_first")
-"""Context managers that let one rank go first: of Fabric, accelerate, transformers, YOLO and this
-package."""
+"""Context managers (Fabric, accelerate, transformers, YOLO, this package): one rank goes first."""
 
 
 @rule(

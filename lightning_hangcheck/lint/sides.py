@@ -98,8 +98,7 @@ SETTING = re.compile(
     r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
     re.IGNORECASE,
 )
-"""A condition on the user's settings, an object's parts or installed packages: the same on all
-ranks."""
+"""A condition on settings, an object's parts or installed packages: the same on all ranks."""
 GONE_HOOKS = re.compile(
     r"on_(keyboard_interrupt|pretrain_routine_(start|end)|init_(start|end)|(epoch|batch)_(start|end))"
     r"|(training|validation|test)_epoch_end"
