@@ -343,7 +343,6 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
 
 
 def _refusal(pid: int, machine: Machine) -> NoJobFound:
-    """Say why a process cannot be looked at."""
     if process_ref(pid) is None:
         return NoJobFound(
             f"there is no process {pid} here",

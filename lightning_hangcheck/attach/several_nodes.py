@@ -264,10 +264,8 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
 class HostMessage(Struct, frozen=True, kw_only=True):
     """The result of one look at one host.
 
-    Attributes:
-        ranks: Records for run.json.
-        said: Sentences that `hangcheck attach` would print on stderr there.
-        hang_stands: A sidecar there reported a hang that still holds.
+    ``ranks`` are for run.json; ``said``: sentences that `hangcheck attach` would print on stderr
+    there; ``hang_stands``: a sidecar there reported a hang that still holds.
     """
 
     schema_version: int = 1

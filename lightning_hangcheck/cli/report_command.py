@@ -88,7 +88,6 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
-    """Print the run for people."""
     # imported here: output to a file does not need them
     from lightning_hangcheck.live_view.run_follower import RunFollower
     from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines

@@ -102,8 +102,7 @@ def run_command(
     ``node``, ``job`` (its name on all nodes) and ``store`` (host and port where the launchers meet)
     are what the command says of a job of several nodes. Returns the command's exit code (128 plus
     the signal's number if a signal killed it), or 75 if it was ended because of a hang. BadUsage if
-    it cannot be started, UsedRunFolder if the run folder holds another run and no scheduler started
-    this run.
+    it cannot be started, UsedRunFolder if the run folder holds another run and no scheduler started us.
     """
     refuse_unstartable(command)
     if settings.disable:
@@ -364,8 +363,7 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
         try:
             claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
         except UsedRunFolder:
-            # another node of the same job may have taken it, if that still runs; else it is an
-            # error
+            # taken by another node of the same running job: try the next name; else an error
             held = read_fact(taken.run_file, RunRecord, EVIDENCE_BYTES)
             if not names or held is None or held.ended_at is not None:
                 raise
@@ -432,8 +430,7 @@ class Job:
     def hang_up(self) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
 
-        Its groups in this session get SIGHUP, and SIGCONT, without which a stopped process gets no
-        SIGHUP.
+        Its groups in this session get SIGHUP and SIGCONT: a stopped process gets SIGHUP only then.
         """
         session = os.getsid(0)
         groups = set()
