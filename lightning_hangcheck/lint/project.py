@@ -634,9 +634,7 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            calls = (
-                node.value for node in known.each(ast.Return) if isinstance(node.value, ast.Call)
-            )
+            calls = (ret.value for ret in known.each(ast.Return) if isinstance(ret.value, ast.Call))
             inner = {_annotated(getattr(known.node, "returns", None))}
             inner |= {tuple(names_of(call.func)) for call in calls}
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)

@@ -800,17 +800,15 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     if decorator := code.reach.one_rank_decorator(code.function):
         branches.append((code.function.body, code.function.decorators[0]))
     for block, test in branches:
-        for statement in parts(ast.stmt, *block, into=False):
-            flag = isinstance(statement, ast.Assign) and any(
-                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in statement.targets
+        for node in parts(ast.stmt, *block, into=False):
+            flag = isinstance(node, ast.Assign) and any(
+                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in node.targets
             )
-            returns = (
-                hook and isinstance(statement, ast.Return) and ast.unparse(statement) == "return -1"
-            )
+            returns = hook and isinstance(node, ast.Return) and ast.unparse(node) == "return -1"
             if flag or returns:
                 passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
                 message = f"only a rank that passes `{passes}` ends its epoch here"
-                yield Found(statement, message, "error", also=(test.lineno,))
+                yield Found(node, message, "error", also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data
