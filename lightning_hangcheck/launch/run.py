@@ -102,7 +102,7 @@ def run_command(
     ``node``, ``job`` (its name on all nodes) and ``store`` (host and port where the launchers meet)
     are what the command says of a job of several nodes. Returns the command's exit code (128 plus
     the signal's number if a signal killed it), or 75 if it was ended because of a hang. BadUsage if
-    it cannot be started, UsedRunFolder if the run folder holds another run and no scheduler started us.
+    it cannot be started, UsedRunFolder if the folder holds another run and no scheduler started us.
     """
     refuse_unstartable(command)
     if settings.disable:
