@@ -1,6 +1,6 @@
-"""`hangcheck attach` and `hangcheck merge`: a verdict on a job that nobody here started.
+"""`hangcheck attach` and `hangcheck merge`: verdicts on jobs that this process did not start.
 
-`job_search` finds the job, `visit` looks at it. `recorded_session` finds what the job records
-itself, what a sidecar that watches it knows, and what `hangcheck report` shows of a run that goes
-on. `several_nodes` joins run folders, and looks on all hosts.
+`job_search` finds the job, `visit` looks at it. `recorded_session` reads what the job records, what
+its sidecar knows, and what `hangcheck report` shows of a run in progress. `several_nodes` joins run
+folders, and looks on all hosts.
 """

@@ -1,4 +1,4 @@
-"""Finds jobs on this machine that never heard of us, and which processes belong to one job."""
+"""Finds jobs on this machine that were started without hangcheck, and their processes."""
 
 from __future__ import annotations
 
@@ -50,18 +50,20 @@ Rendezvous = tuple[str, ...]
 RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WORLD_SIZE")
 STEP_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 GROUP_THREADS = ("pt_gloo", "pt_nccl")
-"""How torch names the threads of a process group's backend (2.2 and later)."""
+"""Names of the threads of a process group's backend (torch 2.2 and later)."""
 OUR_NAMES = ("hangcheck", "lightning_hangcheck")
 WORDS_OF_A_PROGRAM = 4
-"""``python -X dev -m lightning_hangcheck``: words that may name the program."""
+"""Leading words that may name the program: ``python -u -m lightning_hangcheck``."""
 
 
 class Candidate(SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
-    Its environment may name the rendezvous of its job's ranks. ``torch``: it has loaded that, and
-    its start told no rank; ``joined``: its threads show a process group, too. ``unseen``: why the
-    environment that it has now could not be read.
+    Attributes:
+        rendezvous: Where its job's ranks meet, as its environment says.
+        torch: It has loaded torch, and no variable numbered it at its start.
+        joined: Its threads show a process group, and still no variable numbers it.
+        unseen: Why its present environment could not be read.
     """
 
     rendezvous: Rendezvous = ()
@@ -73,7 +75,7 @@ class Candidate(SeenProcess, frozen=True, kw_only=True):
 class FoundJob(Struct, frozen=True):
     """A job: its ranks on this machine, ascending, at least one.
 
-    ``counted``: nothing tells their numbers, so they are counted in the order of their start.
+    ``counted``: no variable numbers them, so they are numbered in the order of their start.
     """
 
     ranks: tuple[FoundRank, ...]
@@ -92,7 +94,7 @@ class FoundJob(Struct, frozen=True):
 
 
 def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
-    """Tell jobs apart: ranks of one join at one address, or are of one SLURM step; else empty."""
+    """Return what ranks of one job share: an address to join at, or a SLURM step; else empty."""
     if "MASTER_PORT" in environment:
         return (namespace, *(environment.get(name, "") for name in RENDEZVOUS_VARIABLES))
     if all(name in environment for name in STEP_VARIABLES):
@@ -101,7 +103,7 @@ def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
 
 
 def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
-    """Find the jobs whose launcher gave their processes a rank, the oldest process id first."""
+    """Find the jobs whose launcher gave their processes a rank, the lowest process id first."""
     tree = {candidate.pid: candidate for candidate in candidates}
     agents = agents_in(tree)
     agents |= heirs_of(agents, tree)
@@ -137,8 +139,8 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
 def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator[FoundJob]:
     """Find the ranks that a script started, as `torch.multiprocessing.spawn` does.
 
-    It told them their numbers as arguments: only their process group shows what they are. A script
-    that has joined itself is their first.
+    The script passed their numbers as arguments: only their process group shows what they are. A
+    script that has joined the group itself is the first rank.
     """
     groups: dict[int, list[Candidate]] = {}
     for process in tree.values():
@@ -153,7 +155,7 @@ def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator
 
 
 def _counted(processes: Sequence[Candidate]) -> tuple[FoundRank, ...]:
-    """Number processes that are told no rank in this order."""
+    """Number processes that have no rank in this order."""
     return tuple(
         FoundRank(
             rank=rank,
@@ -167,7 +169,7 @@ def _counted(processes: Sequence[Candidate]) -> tuple[FoundRank, ...]:
 
 
 def upwards(pid: int, tree: Mapping[int, Candidate]) -> list[int]:
-    """Return a process and those that started it, the nearest first."""
+    """Return a process and those that started it, nearest first."""
     return [pid, *(process.pid for process in starters_of(pid, tree))]
 
 
@@ -179,9 +181,9 @@ class Machine(Struct, frozen=True):
 
 
 def look_around() -> Machine:
-    """Read every process of this machine: about 0.1 ms each, Python ones 0.3 ms.
+    """Read every process of this machine: about 0.1 ms each, 0.3 ms for Python.
 
-    One that has loaded torch and was not numbered at its start takes 5 ms.
+    A process that has loaded torch and was not numbered at its start takes 5 ms.
     """
     runs: dict[ProcessRef, tuple[bool, str]] = {}
     processes, closed = {}, set()
@@ -193,7 +195,7 @@ def look_around() -> Machine:
         except PermissionError:
             ref = None
         except OSError:
-            pass  # a kernel thread, or one that is ending
+            pass  # a kernel thread, or a process that is ending
         if ref is None:
             closed.add(pid)
         elif pid != os.getpid():
@@ -218,11 +220,11 @@ def look_around() -> Machine:
 
 
 def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...]:
-    """Find the jobs that are there, or the one to which these processes belong.
+    """Find the jobs on this machine, or the job to which these processes belong.
 
-    They may be ranks, their workers or their launcher; several without a launcher's variables are
-    ranks in the order given. NoJobFound where there is none, or it may not be read; BadUsage where
-    the processes belong to several.
+    The processes may be ranks, their workers or their launcher; several without a launcher's
+    variables are ranks in the order given. NoJobFound if there is no job, or it may not be read;
+    BadUsage if the processes belong to several jobs.
     """
     jobs = group_jobs(machine.processes.values())
     if not pids and not jobs:
@@ -241,10 +243,10 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
 
 
 def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[FoundJob, ...]:
-    """Find the jobs that are the other steps of the SLURM job in which we are a step ourselves.
+    """Find the jobs in the other steps of the SLURM job in which we are a step.
 
-    A node may run ranks of other jobs, too. Nothing where we are no step, or SLURM does not say.
-    NoJobFound where nothing else of the SLURM job runs here, or none of it may be read.
+    A node may also run ranks of other jobs. Empty if we are no step, or SLURM does not say.
+    NoJobFound if nothing else of the SLURM job runs here, or none of it may be read.
     """
     if not all(name in environment for name in STEP_VARIABLES):
         return ()
@@ -266,11 +268,11 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
 
 
 def command_of(pid: int) -> str:
-    """Return the command line of a process, redacted."""
+    """Return the redacted command line of a process."""
     line = command_line(pid)
     if isinstance(line, Gap):
         return ""
-    while line and not line[-1]:  # of a process that has given itself a title, as Ray's workers do
+    while line and not line[-1]:  # a process that set its own title, as Ray does
         line.pop()
     return show_command(line)
 
@@ -278,7 +280,7 @@ def command_of(pid: int) -> str:
 def _candidate(
     ref: ProcessRef, variables: dict[str, str] | Gap, *, python: bool, namespace: str
 ) -> Candidate:
-    """Tell what a process may be, by the environment of its start and the one that it has now."""
+    """Classify a process by its environments: that of its start, and the present one."""
     pid = ref.pid
     environment, unseen, joined = {} if isinstance(variables, Gap) else variables, None, False
     numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
@@ -303,14 +305,14 @@ def _candidate(
 
 
 def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
-    """Whether it is a rank, is below one, or has one below it."""
+    """Whether a process is a rank of the job, is below a rank, or has a rank below it."""
     known = machine.processes
     below = any(pid in upwards(rank, known) for rank in job.pids)
     return below or not job.pids.isdisjoint(upwards(pid, known))
 
 
 def _paged(pids: Collection[int], machine: Machine) -> tuple[FoundRank, ...]:
-    """Find the ranks among processes that no variable numbers by their pages, if they have some."""
+    """Find the ranks of processes that no variable numbers by their pages, if they have some."""
     session = find_session(pids).session
     told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
     return find_ranks([machine.processes[pid] for pid in pids], told) if told else ()
@@ -341,7 +343,6 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
 
 
 def _refusal(pid: int, machine: Machine) -> NoJobFound:
-    """Say why a process cannot be looked at."""
     if process_ref(pid) is None:
         return NoJobFound(
             f"there is no process {pid} here",

@@ -1,4 +1,4 @@
-"""The session in which a job records: what its ranks say, who watches it, what that watcher saw."""
+"""The session in which a job records: its ranks' pages, its watcher, and the watcher's notes."""
 
 from __future__ import annotations
 
@@ -40,23 +40,23 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir import RunFolder
 
 READ_LIMIT_S = 1.0
-"""For a few files in memory and one in the run folder, whose disk may not answer."""
+"""Time to read a few files in memory, and one in the run folder, whose disk may not answer."""
 FRESH_S = 5.0
-"""Age up to which notes tell the present; `hangcheck attach` looks for two seconds itself."""
+"""Notes up to this age count as current; `hangcheck attach` itself looks for two seconds."""
 RECORDED, SEEN = "pages and flight records", "what the job's watcher saw"
 STANDS = ("hang", "dead", "crashed")
-"""Verdicts that an exit code tells, until the sidecar says that the job recovered."""
+"""Verdicts that set the exit code, until the sidecar reports that the job recovered."""
 
 
 class RecordedSession(Struct, frozen=True, kw_only=True):
-    """Where a job records; without a session its ranks don't, or ``gaps`` say why not."""
+    """Where a job records. Without a session its ranks do not record, or ``gaps`` say why not."""
 
     session: Session | None = None
     gaps: tuple[Gap, ...] = ()
 
 
 class Watch(Struct, frozen=True, kw_only=True):
-    """A sidecar that watches the job, or did; where it has no notes, ``gaps`` say why."""
+    """A sidecar that watches the job, or did; if it has no notes, ``gaps`` say why."""
 
     run_folder: Path
     alive: bool = True
@@ -67,8 +67,8 @@ class Watch(Struct, frozen=True, kw_only=True):
 def find_session(pids: Iterable[int]) -> RecordedSession:
     """Find the session in which a job's ranks record, by their process ids.
 
-    `hangcheck run` names it in their environment; a callback under another launcher leaves its page
-    in a session of the ranks' user.
+    `hangcheck run` names the session in the ranks' environment. A callback under another launcher
+    leaves its page in a session of the ranks' user.
     """
 
     def find() -> RecordedSession:
@@ -108,7 +108,7 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
-    """Read the pages of processes by when these began; those that record none are left out."""
+    """Read the page of each process, if it has one that is not older than the process."""
     beats = {}
     for pid, started_ns in born_ns.items():
         reader = PageReader(session.pages / f"{pid}.page")
@@ -120,7 +120,7 @@ def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:
 
 
 def watch_over(session: Session) -> Watch | None:
-    """Return who watches the job, or did last; None where nobody ever said so."""
+    """Return the sidecar that watches the job, or did last; None if there never was one."""
 
     def read(path: Path, kind: type[Fact]) -> Fact:
         return within(
@@ -142,9 +142,9 @@ def watch_over(session: Session) -> Watch | None:
 def history(
     notes: WatchNotes, ranks: Sequence[FoundRank], slept: Mapping[int, float], now_ns: int
 ) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-    """Return, by rank, what the sidecar knows of it, brought up to the present.
+    """Return, by rank, what the sidecar knows, brought up to the present.
 
-    ``slept``: seconds for which processes have slept. Old notes are a gap.
+    ``slept``: seconds for which processes have slept. Notes older than `FRESH_S` give a gap.
     """
     age_s = _age_s(notes, now_ns)
     found = {(rank.rank, rank.pid, rank.started_ticks) for rank in ranks}
@@ -167,10 +167,10 @@ def history(
 
 
 def hang_stands(notes: WatchNotes, case: Case) -> bool:
-    """Whether a hang that the sidecar told stands at the moment of a case.
+    """Whether a hang that the sidecar reported still holds at the time of a case.
 
-    It is taken back some seconds after its culprits have progressed. Until then the notes show that
-    they have, and the case what came after the notes.
+    The sidecar withdraws it some seconds after its culprits have progressed. Until then the notes
+    show that progress, and the case shows what came after the notes.
     """
     age_s = _age_s(notes, case.taken_ns)
     if notes.newest is None or notes.newest.verdict not in STANDS or age_s > FRESH_S:
@@ -189,7 +189,7 @@ def _age_s(notes: WatchNotes, now_ns: int) -> float:
 
 
 class RunningJob(Struct, frozen=True, kw_only=True):
-    """What goes on of a run on this machine at one moment; ``here``: its session is on this one."""
+    """A running job at one moment; ``here``: its session is on this machine."""
 
     read_ns: int
     here: bool = False
@@ -199,7 +199,7 @@ class RunningJob(Struct, frozen=True, kw_only=True):
 
 
 class RunningJobReader:
-    """Reads a run again and again while it goes on."""
+    """Reads a running job again and again."""
 
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
@@ -208,9 +208,9 @@ class RunningJobReader:
     def read(self) -> RunningJob:
         """Read pages and notes as they are now.
 
-        No ranks where the run is over, elsewhere, in another container, or may not be read.
+        There are no ranks if the run is over, elsewhere, in another container, or may not be read.
         """
-        try:  # a session is there as long as its job: the sidecar frees it at the end
+        try:  # a session exists as long as its job: the sidecar removes it at the end
             if self._session is None or not self._session.path.is_dir():
                 self._session = within(READ_LIMIT_S, lambda: _session_of(self._folder))
         except (NoAnswer, OSError):
@@ -247,7 +247,7 @@ def _session_of(folder: RunFolder) -> Session | None:
 def _ranks(
     beats: Mapping[int, Beat], notes: WatchNotes | None, now_ns: int
 ) -> Iterator[RunningRank]:
-    """The sidecar knows which process is which rank also where no variable told the process."""
+    """Yield the running ranks; the sidecar also knows ranks that no variable numbers."""
     noted = {note.pid: note for note in notes.ranks} if notes is not None else {}
     for pid, beat in beats.items():
         note = noted.get(pid)
@@ -263,7 +263,7 @@ def _ranks(
         if stat is not None and stat.state in "ZX":
             continue
         silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
-        if note is not None and notes is not None:  # its sidecar may have seen a later sign
+        if note is not None and notes is not None:  # the sidecar may have seen a later sign of life
             silent_s = min(silent_s, note.silent_for_s + _age_s(notes, now_ns))
         yield RunningRank(
             rank=rank,

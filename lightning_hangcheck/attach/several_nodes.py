@@ -1,7 +1,7 @@
-"""What several nodes saw, joined into one verdict.
+"""Joins what several nodes saw into one verdict.
 
-`hangcheck merge` joins what was written on each; `hangcheck attach --hostfile` takes the same look
-on every host of a job.
+`hangcheck merge` joins the run folders of nodes; `hangcheck attach --hostfile` looks at a job on
+every host.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ MOST_JOURNALS = 1_024
 
 
 class Merged(NamedTuple):
-    """What the run folders of several nodes come to; ``left_out`` are gaps of the case, too."""
+    """The result of several nodes' run folders; ``left_out`` are also gaps of the case."""
 
     case: Case
     verdict: Verdict
@@ -68,11 +68,11 @@ class Merged(NamedTuple):
 def merge_runs(
     named: Sequence[str], merged: RunFolder, also: Sequence[EvidenceItem] = ()
 ) -> Merged:
-    """Join what `attach` or `run` wrote on several nodes into one verdict, and keep it.
+    """Join what `attach` or `run` wrote on several nodes into one verdict, and save it.
 
-    A folder that all nodes were given holds the others. ``also`` is told before other evidence.
-    BadUsage where a folder is named twice, UnreadableRun where none can be used, UsedRunFolder
-    where the one to keep it in holds another run.
+    A folder that all nodes were given contains the others. ``also`` comes before other evidence.
+    BadUsage if a folder is named twice, UnreadableRun if none can be used, UsedRunFolder if the
+    target folder holds another run.
     """
     paths = [Path(name).resolve() for name in named]
     for number, name in enumerate(named):
@@ -81,7 +81,7 @@ def merge_runs(
     roots = [find_run_folder(name) for name in named]
     below: list[RunFolder] = []
     for root in roots:
-        with suppress(NoAnswer):  # that it does not answer is said when it is read
+        with suppress(NoAnswer):  # reported below, when it is read
             below += within(PART_LIMIT_S, partial(folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
     run_records: dict[RunFolder, RunRecord | None] = dict.fromkeys(folders)
@@ -111,11 +111,11 @@ def merge_runs(
             )
         except UnreadableRun as error:
             refusal = error
-        except NoAnswer as error:  # one dead disk costs no other node's evidence
+        except NoAnswer as error:  # a dead disk must not cost other nodes' evidence
             why = f"{folder.path} does not answer ({error})"
             refusal = UnreadableRun(why, "try again, or leave it")
         refused.append(refusal)
-        # a healthy node may have left a folder that nobody named, and no evidence in it
+        # a healthy node may leave a folder without evidence that the user did not name
         if not (empty and folder in below):
             what, why = f"run folder {folder.path}", str(refusal.args[0])
             left_out.append(Gap(what, None, why, "saved_evidence", refusal.remedy))
@@ -154,7 +154,7 @@ def merge_runs(
     kept = save_run(case, verdict, ranks, merged, rounds)
 
     def keep_journals(into: Path) -> None:
-        """Join each rank's, so that its history is one also where nodes have own folders."""
+        """Join each rank's journals, which may lie in several nodes' folders."""
         for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
             entries, _ = read_rank(paths)
             lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
@@ -169,9 +169,9 @@ def merge_runs(
 
 
 def joined_rounds(records: Sequence[RunRecord]) -> tuple[Round, ...]:
-    """Join what the nodes of a job wrote down of its rounds.
+    """Join the records that a job's nodes keep of its rounds.
 
-    How one ended the first node says that knows a culprit, else the first that was there.
+    The end of a round comes from the first node that knows a culprit, else from the first node.
     """
     found: dict[int, Round] = {}
     for other in (earlier_round for record in records for earlier_round in record.rounds):
@@ -186,11 +186,11 @@ def joined_rounds(records: Sequence[RunRecord]) -> tuple[Round, ...]:
 def _is_before(
     node: NodeCase, nodes: Sequence[NodeCase], record: RunRecord | None, newest: Round
 ) -> bool:
-    """Whether what a node saw last is of an earlier round: ranks of two rounds are never mixed.
+    """Whether a node's evidence is of an earlier round: ranks of two rounds are never mixed.
 
-    Its own clock tells where it was in the newest round, too. Else its number does, if nodes that
-    met gave it; of others, which may count their rounds otherwise, that all its ranks have gone on
-    to other nodes, or that there are no such ranks any more.
+    If the node took part in the newest round, its own clock tells. Else the round's number tells,
+    if the nodes met and agreed on it. Other nodes may count rounds differently: then all ranks of
+    this node must have moved to other nodes, or no longer exist.
     """
     if node.case.run.round >= newest.number:
         return False
@@ -206,7 +206,7 @@ def _is_before(
     return bool(later) and all(rank in elsewhere or rank >= world_size for rank in ours)
 
 
-# The same look on every host of a job
+# Looks on every host of a job
 
 HOST = re.compile(
     r"(?:[\w.][\w.-]*@)?(?:[A-Za-z0-9_.][\w.-]*|\[?[0-9a-fA-F:.]+(?:%\w+)?\]?)"
@@ -214,25 +214,25 @@ HOST = re.compile(
 )
 """``[user@]name``, an address, or ``pod/name`` as ``kubectl get -o name`` prints it.
 
-Neither begins with a dash, which ssh would take for an option, nor what follows a slash.
+No part begins with a dash, which ssh would take for an option.
 """
 SLOTS = re.compile(r"([^:]+):\d+")
 """Hydra and Intel's MPI write ``host:8`` where others write ``host slots=8``."""
 LONGEST_SHOWN, LONGEST_SENTENCE = 60, 300
 MOST_OUTPUT = 32 * 1024 * 1024
-"""Bytes: eight stuck ranks with their workers take under one million."""
+"""Bytes: eight stuck ranks with their workers need under one million."""
 OPTIONS = {
-    "BatchMode": "yes",  # asks for no password: nobody is there to type it
+    "BatchMode": "yes",  # no password prompt: nobody could answer it
     "ConnectTimeout": "10",
     "ServerAliveInterval": "5",
     "ServerAliveCountMax": "3",
     "ForwardAgent": "no",
     "ForwardX11": "no",
     "ClearAllForwardings": "yes",
-    "ControlMaster": "no",  # a master that stays would keep our pipes; one that is there serves
+    "ControlMaster": "no",  # a new master would keep our pipes; an existing one serves
     "PermitLocalCommand": "no",
 }
-"""ssh_config(5): what one look needs, whatever the user's own configuration asks for otherwise."""
+"""ssh_config(5): what one look needs, whatever the user's own configuration says."""
 NO_SSH, CANNOT_START = 255, (127, 126)
 OURS = "hangcheck: "
 SAME_VERSION = "install the same lightning-hangcheck on all hosts"
@@ -240,10 +240,10 @@ MOST_NAMED = 3
 
 
 def read_hosts(text: str, name: str) -> tuple[str, ...]:
-    """Read the hosts of a hostfile, each once, in its order; ``name`` is the file's.
+    """Read the hosts of a hostfile, each once, in its order; ``name`` is the file's name.
 
-    Behind a host anything may stand (``slots=8``), and behind ``#`` a comment. BadUsage where a
-    line, or the file, names none.
+    Text after a host (``slots=8``) and comments after ``#`` are ignored. BadUsage if a line, or the
+    file, names no host.
     """
     hosts: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -264,10 +264,10 @@ def read_hosts(text: str, name: str) -> tuple[str, ...]:
 
 
 class HostMessage(Struct, frozen=True, kw_only=True):
-    """One look at one host; ``ranks`` are for run.json.
+    """The result of one look at one host.
 
-    Its `hangcheck attach` would have ``said`` these sentences on stderr there; ``hang_stands``: a
-    sidecar there has told a hang that stands.
+    ``ranks`` are for run.json; ``said``: sentences that `hangcheck attach` would print on stderr
+    there; ``hang_stands``: a sidecar there reported a hang that still holds.
     """
 
     schema_version: int = 1
@@ -279,12 +279,12 @@ class HostMessage(Struct, frozen=True, kw_only=True):
 
 
 def encode_message(message: HostMessage) -> bytes:
-    """Encode it as one line, without the line's end."""
+    """Encode the message as one line, without the line's end."""
     return visible_json(encode(message))
 
 
 def decode_message(output: bytes) -> HostMessage:
-    """Decode the last line of what a host sent; a login shell may have written some before it."""
+    """Decode the last line of a host's output; a login shell may print some before it."""
     try:
         message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
         case = message.case
@@ -304,7 +304,7 @@ def decode_message(output: bytes) -> HostMessage:
 
 
 class Way(Struct, frozen=True, kw_only=True):
-    """How hosts are asked: the program and its first options, then a line for the host's shell."""
+    """How hosts are asked: ssh with its options, then a command line for the host's shell."""
 
     ssh: tuple[str, ...]
     remote_command: str
@@ -312,14 +312,14 @@ class Way(Struct, frozen=True, kw_only=True):
     local_values: bool
 
     def command(self, host: str) -> list[str]:
-        """Return the command line that asks a host."""
+        """Return the command line that asks one host."""
         options = [part for name, value in OPTIONS.items() for part in ("-o", f"{name}={value}")]
         asked = f"{self.remote_command} attach --json-case{' --locals' * self.local_values}"
         return [*self.ssh, "-T", *options, "--", host, asked]
 
 
 def read_ssh(text: str) -> tuple[str, ...]:
-    """Read a command and its options, as a shell would split them; BadUsage where it is none."""
+    """Split a command and its options as a shell would; BadUsage if there is no command."""
     try:
         words = tuple(shlex.split(text))
     except ValueError:
@@ -330,10 +330,10 @@ def read_ssh(text: str) -> tuple[str, ...]:
 
 
 def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> CompletedProcess[bytes]:
-    """Run a program to its end, with no input; what it leaves in its process group ends with it.
+    """Run a program to its end, with no input; its process group ends with it.
 
-    It writes to files: a helper in the background that keeps its outputs open holds nobody up.
-    OSError where it cannot be started, ChildLate where it was killed or wrote too much, and why.
+    It writes to files, so a background helper that keeps its outputs open causes no wait. OSError
+    if it cannot be started; ChildLate if it was killed or wrote too much, with the reason.
     """
     with TemporaryFile() as output, TemporaryFile() as complaint:
         late: ChildLate | None = None
@@ -354,7 +354,7 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> Comple
 
 
 def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
-    """Ask one host, within its time limit; a gap says why it tells nothing."""
+    """Ask one host, within its time limit; a gap says why there is no answer."""
     program, remedy = way.remote_command, ""
     try:
         answer = answer_of(way.command(host), way.limit_s, given_up)
@@ -386,7 +386,7 @@ def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
 
 
 class Joined(Struct, frozen=True, kw_only=True):
-    """What all hosts together show; the ``silent`` ones are gaps of the case, too."""
+    """The result of all hosts; the ``silent`` ones are also gaps of the case."""
 
     case: Case
     verdict: Verdict
@@ -399,7 +399,7 @@ class Joined(Struct, frozen=True, kw_only=True):
 def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int) -> Joined:
     """Look at a job on all of its hosts, each named once, and give one verdict.
 
-    Raises NoJobFound where no host told of a job, UsedRunFolder where the folder holds another run.
+    NoJobFound if no host reported a job, UsedRunFolder if the folder holds another run.
     """
     given_up = Event()
     with ThreadPoolExecutor(min(at_once, len(hosts))) as pool:

@@ -1,8 +1,8 @@
-"""How `hangcheck attach` takes evidence: it looks a few times within two seconds.
+"""Takes the evidence of `hangcheck attach` in a few looks within two seconds.
 
-It is the watcher's round (`WatchedRound`), look and judgement. Its own is for how long each rank
-was silent before, which is asked of the kernel, of the pages of ranks, and of a sidecar that is
-there; with how much patience; and whether what a job prints is seen.
+It uses the watcher's rounds (`WatchedRound`), looks and judgement. It adds how long each rank was
+silent before (by the kernel, by ranks' pages, and by a sidecar if there is one), with how much
+patience, and whether the job's output may be buffered.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ NUMBERS = Gap(
     "rank",
 )
 LOOKS_S = (0.0, 1.02, 2.04)
-"""Three looks over two seconds tell a loop from a computation; see `judge.patience`."""
+"""Three looks over two seconds distinguish a loop from a computation; see `judge.patience`."""
 SECOND_GLANCE_S = 0.25
-"""Where every rank has slept for long, a glance shows whether its processes work meanwhile: a core
-in use counts 25 ticks of the kernel's clock in that time, and a fifth of one, `BUSY_SHARE`, 5."""
+"""If every rank has slept for long, a second look shows whether its processes work. In this time a
+core in use counts 25 ticks of the kernel's clock, and a fifth of a core (`BUSY_SHARE`) 5."""
 PROBE_LIMIT_S = 3.0
 TIME_LIMIT_S = 30.0
 STEPS = 3
-"""Of what is left of that time a step gets a third: what comes after it must have its share."""
+"""A step gets a third of the time that is left, so that later steps have their share."""
 LEAST_S = 0.2
 
 
@@ -80,11 +80,11 @@ def look(
     local_values: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
 ) -> tuple[Case, tuple[RankRecord, ...]]:
-    """Take the evidence of a job that runs already and knows nothing of us, in under three seconds.
+    """Take the evidence of a running job that knows nothing of us, in under three seconds.
 
-    Nothing is started in the job, and it never waits for us. Of what is proven, patience is never
-    more than a second; ``local_values`` are read in the last look; the time limit is for processes
-    and servers that don't answer. NoJobFound where nothing can be seen, and why.
+    Nothing is started in the job, and it never waits for us. Patience for a proven hang is at most
+    one second; ``local_values`` are read in the last look; the time limit is for processes and
+    servers that do not answer. NoJobFound if nothing can be seen, with the reason.
     """
     with closing(ExitWatcher()) as exits:
         visit = _Visit(job, limits, recorded, exits, time_limit_s)
@@ -107,11 +107,11 @@ class _Visit:
         self._deadline = time.monotonic() + time_limit_s
         self.round, self._kept = WatchedRound(0), KeptStacks()
         self._gaps: dict[tuple[str, int | None], Gap] = {}
-        self._mute: set[Target] = set()  # nobody waits twice for a stack that did not come in time
+        self._mute: set[Target] = set()  # no second wait for a stack that was late
         self._command = command_of(job.ranks[0].pid)
         self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
         self._slept: dict[int, float | None] = {}
-        self._trains: dict[int, int | None] = {}  # threads that do in place of main threads
+        self._trains: dict[int, int | None] = {}  # threads that train, if main threads do not
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
         for found in job.ranks:
@@ -123,9 +123,9 @@ class _Visit:
         self._note((*recorded.gaps, *left_out, *((NUMBERS,) if job.counted else ())))
 
     def take_evidence(self, run_id: str, *, local_values: bool) -> Case:
-        """Look at the job: for two seconds, or for a quarter where the kernel knows the rest."""
+        """Look at the job for two seconds, or for a quarter if the kernel knows the rest."""
         look = self._look()
-        # without any stack a healthy job and a hung one look the same
+        # without stacks, a healthy job and a hung one look the same
         own = [sample for target, sample in look.samples if target.role == "rank"]
         stopped = (sample.kernel is not None and sample.kernel.state == "T" for sample in own)
         if not (any(sample.stack is not None for sample in own) or any(stopped)):
@@ -136,13 +136,13 @@ class _Visit:
                 remedy or "look for its processes again: hangcheck attach",
             )
         for target, sample in look.samples:
-            # where the main thread only serves others, it counts how long that one slept which
-            # trains: the first look tells which that is, and woke nobody
+            # if the main thread only serves others, the sleep of the thread that trains counts: the
+            # first look identifies that thread, and wakes no thread
             tid = sample.stack.threads[0].tid if sample.stack is not None else None
             if target.role == "rank" and tid not in (None, target.pid):
                 self._trains[target.pid] = tid
                 self._slept[target.pid] = slept_s(target.pid, tid)
-        # a tenth of a second, which passes between two looks
+        # this import takes 0.1 s, and there is time between two looks
         import_module("lightning_hangcheck.judge.verdict")
         asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
         if asleep_s >= self._limits.idle_after:
@@ -156,7 +156,7 @@ class _Visit:
         return self._case(look, run_id)
 
     def _look(self, *, with_values: bool = False) -> Look:
-        """Look as the watcher does; of what is left of the time each of three steps gets a part."""
+        """Look as the watcher does; each of three steps gets a part of the time left."""
         alive = [rank.found.rank for rank in self.round.alive]
         present = [target for target in self._targets if target.rank in alive]
         session, began_s = self._recorded.session, time.monotonic()
@@ -194,7 +194,7 @@ class _Visit:
         return [(now_ns - born) / NANOSECONDS for born in self._born_ns.values()]
 
     def _wait_until(self, moment_s: float) -> None:
-        """Wait until so many seconds of the visit are over, and see meanwhile which ranks end."""
+        """Wait until this moment of the visit, and note which ranks end meanwhile."""
         moment_ns, left_s = self._began_ns + int(moment_s * NANOSECONDS), 1.0
         while left_s > 0:
             left_s = max(0.0, (moment_ns - time.monotonic_ns()) / NANOSECONDS)
@@ -202,7 +202,7 @@ class _Visit:
                 self.round.note_exit(ended.pid, ended.exit_code)
 
     def _case(self, look: Look, run_id: str) -> Case:
-        """As the watcher's case, with the start of each silence; pages are read last."""
+        """Build the watcher's case, with the start of each silence; pages are read last."""
         from lightning_hangcheck.judge.joining import complete_case
 
         watched, unwatched = self._read_recorded()
@@ -237,7 +237,7 @@ class _Visit:
         return with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-        """Read the ranks' pages, what a sidecar knew of them before, and what of that is stale."""
+        """Read the ranks' pages and what a sidecar knew of them; gaps say what is stale."""
         session = self._recorded.session
         if session is None:
             return {}, ()
@@ -252,17 +252,17 @@ class _Visit:
         return history(watch.notes, self._job.ranks, asleep, now_ns)
 
 
-# For how long each rank of a job was silent that nobody watched, and with how much patience
+# How long each rank of an unwatched job was silent, and with how much patience
 
 PROVEN_AFTER_S = 1.0
-"""What is proven is told at once, as nobody watched before; but not of a rank that says that it has
-just progressed."""
+"""A proven hang is reported at once, as nobody watched before; but not of a rank that reports that
+it has just progressed."""
 VISIT_S = 2.0
 """Seconds from the first look of a visit to its last."""
 WOKEN_S = 5.0
-"""Sleep so short that a look of another tool may have begun it, where nobody does anything."""
+"""If no rank does anything, another tool's look may have begun a sleep shorter than this."""
 YOUNG_S = 15.0
-"""Age until which a job may still be starting its ranks."""
+"""A job younger than this may still be starting its ranks."""
 NOBODY_WATCHED: Mapping[int, RankNote] = MappingProxyType({})
 
 
@@ -273,10 +273,10 @@ def with_silences(
     now_ns: int,
     watched: Mapping[int, RankNote] = NOBODY_WATCHED,
 ) -> tuple[RankView, ...]:
-    """Fill in for how long each rank has been silent, and idle.
+    """Fill in how long each rank has been silent and idle.
 
-    Views come with all their samples and ``slept_for_s``; what a sidecar knows of ranks
-    (``watched``) is up to now. No rank was silent for longer than since the last beat of its page.
+    Views have all their samples and ``slept_for_s``. ``watched``: what a sidecar knows of ranks, up
+    to now. No rank was silent for longer than since its page's last beat.
     """
     known: list[tuple[RankView, Activity, float, float]] = []
     awaited_s = 0.0
@@ -294,7 +294,7 @@ def with_silences(
                 pace=view.pace if note is None else note.pace,
             )
         activity = read_rank_activity(view).activity
-        # for how long its main thread, or all of it, has not used the processor
+        # time for which its main thread, or all of it, has not used the processor
         still_s = max(view.slept_for_s or 0.0, view.idle_for_s)
         awaited_s = max(awaited_s, still_s) if activity == "waiting" else awaited_s
         known.append((view, activity, still_s, since_s))
@@ -309,7 +309,7 @@ def with_silences(
             if view.rank not in watched and silent_s < limits.suspect_busy_after:
                 silent_s = 0.0
         elif activity != "waiting":
-            if own_s < limits.idle_after:  # it may have come to this line just now
+            if own_s < limits.idle_after:  # it may have reached this line just now
                 polls_s = min(max(awaited_s, view.silent_for_s), limits.suspect_outside_after)
                 idle_s = max(own_s, awaited_s if awaited_s >= limits.stall_timeout else polls_s)
             silent_s = max(silent_s, awaited_s)
@@ -324,7 +324,7 @@ def with_silences(
 
 
 def of_a_visit(limits: Limits) -> Limits:
-    """Return the patience of one that was not there before: it tells at once what cannot end."""
+    """Return the patience of a single visit: what cannot end is reported at once."""
     at_once = ("suspect_proven_after", "proven_after", "suspect_person_after", "person_after")
     shorter = {name: min(getattr(limits, name), PROVEN_AFTER_S) for name in at_once}
     return replace(limits, **shorter)
@@ -333,11 +333,11 @@ def of_a_visit(limits: Limits) -> Limits:
 def where_nobody_moves(
     limits: Limits, views: Sequence[RankView], watched: Mapping[int, RankNote]
 ) -> Limits:
-    """Return the patience with a job in which, all the visit long, nobody did anything.
+    """Return the patience with a job in which no rank did anything during the visit.
 
-    A look of another tool wakes a rank that has been stuck for an hour, and the kernel remembers no
-    more than that. So while others wait, one that stands still for a whole visit is suspected.
-    Where a sidecar watched, nothing is left to guess.
+    Another tool's look wakes a rank that has been stuck for an hour, and the kernel keeps no
+    earlier sleep. So while others wait, a rank that is idle for a whole visit is suspected. If a
+    sidecar watched, this is known and not guessed.
     """
     activities = {read_rank_activity(view).activity for view in views}
     if watched or not stands_still(views) or "waiting" not in activities:
@@ -347,7 +347,7 @@ def where_nobody_moves(
 
 
 def stands_still(views: Sequence[RankView]) -> bool:
-    """Whether no rank that has a process does anything."""
+    """Whether no rank with a process does anything."""
     alive = [view for view in views if view.pid is not None and view.process_exit is None]
     activities = {read_rank_activity(view).activity for view in alive}
     return bool(alive) and activities <= {"idle", "waiting", "stopped"}
@@ -356,7 +356,7 @@ def stands_still(views: Sequence[RankView]) -> bool:
 def unknown_sleep(
     views: Sequence[RankView], watched: Mapping[int, RankNote], ran: Collection[int]
 ) -> tuple[Gap, ...]:
-    """Say of which ranks nobody tells for how long they had slept; ``ran``: since it began."""
+    """Return a gap for each rank of unknown sleep before the visit; ``ran``: ran during it."""
     longest_s = max((view.slept_for_s or 0.0 for view in views), default=0.0)
     woken = stands_still(views) and longest_s < WOKEN_S
     gaps = []
@@ -367,7 +367,7 @@ def unknown_sleep(
         if slept_s is not None and not woken:
             continue
         why = "the kernel does not show it (/proc/PID/sched); compare with a visit in a minute"
-        if view.rank in ran:  # a look wakes nobody
+        if view.rank in ran:  # our look wakes no rank
             why = (
                 "it also ran during this visit: it works, or asks again and again for what does "
                 "not come; a visit in a minute shows which"
@@ -382,13 +382,13 @@ def unknown_sleep(
 
 
 def with_absent(case: Case, age_s: float) -> Case:
-    """Missing ranks: gone where others are in a collective, unknown in a young job."""
+    """Add missing ranks: gone if others are in a collective, unknown in a young job."""
     absent = [view.rank for view in case.ranks if view.pid is None]
     if not absent:
         return case
     waits = (read_rank_activity(view).wait for view in case.ranks)
     if any(wait is not None and wait.kind in COLLECTIVE for wait in waits):
-        # the process group had formed, of all ranks
+        # the process group had formed, with all ranks
         gone = ProcessExit(order=0, at=case.taken_at)
         views = tuple(
             replace(view, process_exit=gone) if view.pid is None else view for view in case.ranks
@@ -404,19 +404,19 @@ def with_absent(case: Case, age_s: float) -> Case:
     return replace(case, ranks=there, gaps=(*case.gaps, *gaps))
 
 
-# What a job prints
+# Buffered output
 
 SILENT_AFTER_S = 10.0
-"""A log that has grown since tells enough; Lightning's bar is drawn several times a second."""
+"""A log that has grown in this time is live; Lightning draws its bar several times a second."""
 STORAGE_LIMIT_S = 1.0
 MOST_RANKS = 8
-"""Ranks that are looked at, 2 ms each: those of one machine print to one place."""
+"""Ranks to check, 2 ms each: those of one machine print to one place."""
 
 
 def kept_output(case: Case, verdict: Verdict) -> str | None:
-    """Say that a job works though its log may be silent, and how its lines come at once.
+    """Say that a job works though its log may be silent, and how to unbuffer its output.
 
-    None where no rank was seen to work, its output is not kept back, or its file has just grown.
+    None if no rank was seen to work, the output is not buffered, or its file has just grown.
     """
     if verdict.verdict not in ("healthy", "slow"):
         return None
@@ -442,9 +442,9 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
 
 
 def _why_silent(pid: int | None) -> tuple[str, str] | None:
-    """Return what keeps the lines of a process back, and the sentence on it; None if nothing.
+    """Return what buffers the lines of a process, and a sentence on it; None if nothing does.
 
-    A pipe does not tell when it was written to last: only a file proves its silence.
+    A pipe does not show when it was last written to: only a file proves its silence.
     """
     if pid is None:
         return None

@@ -1,4 +1,4 @@
-"""The command `hangcheck`: one file a command, each calling what a library user would call.
+"""The command `hangcheck`: one file per command, each calling what a library user would call.
 
-A command is a function of its file's name, without the ``_command``; `main` finds it by that.
+A command's function has its file's name without ``_command``; `main` finds it by that name.
 """

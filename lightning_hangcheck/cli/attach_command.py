@@ -1,4 +1,4 @@
-"""`hangcheck attach`: diagnose a job that is already stuck and never heard of this package."""
+"""`hangcheck attach`: diagnose a stuck job that was started without hangcheck."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OF_HOSTS = {
     "--host-timeout": ("SECONDS", "60", "Time for one host [default: 60]"),
     "--at-once": ("N", 32, "Hosts at a time [default: 32]"),
 }
-"""Each with its unit and default; its variable is named as it is."""
+"""Unit, default and help of each option; its environment variable has the option's name."""
 EPILOG = """\b
 Examples:
   hangcheck attach
@@ -118,7 +118,7 @@ def attach(
         )
     folder = None
     if not json_case:
-        # the steps that look at the nodes of a SLURM job may all be given one folder
+        # several steps of a SLURM job, one per node, may share one folder
         wanted, place = run_dir or settings.run_dir, place_of_task(os.environ)
         if wanted is not None and place is not None and place.number:
             folder = folder_of_node(wanted, str(place.number))
@@ -140,7 +140,7 @@ def attach(
     run_id = "" if folder is None else folder.run_id
     case, ranks = visit.look(job, limits, run_id, recorded, local_values=asked)
     verdict = judge(case)
-    if folder is not None:  # else another host asks: it judges this with that of the others
+    if folder is not None:  # else another host asked, which judges the cases of all hosts
         kept = save_run(case, verdict, ranks, folder)
         show(verdict_text.render(case, verdict, kept_in(kept)))
     watch = watch_over(recorded.session) if recorded.session is not None else None
@@ -156,7 +156,7 @@ def attach(
 
 
 def _hostfile_text(name: str) -> str:
-    """Read the file; it may be a pipe: ``--hostfile <(scontrol show hostnames)``."""
+    """Read the host file, which may be a pipe: ``--hostfile <(scontrol show hostnames)``."""
     remedy = "name a file with one host a line"
     try:
         with click.open_file(name, encoding="utf-8") as file:
@@ -170,11 +170,11 @@ def _hostfile_text(name: str) -> str:
 
 
 def _the_job(pids: Sequence[int]) -> job_search.FoundJob:
-    """Find the job to which these processes belong, or the only one that is here.
+    """Find the job of these processes, or the only job on this machine.
 
     Raises:
-        NoJobFound: There is none, or it may not be read.
-        BadUsage: There are several; they are listed, one a line.
+        NoJobFound: There is no job, or it may not be read.
+        BadUsage: There are several jobs; they are listed on stderr, one per line.
     """
     machine = job_search.look_around()
     jobs = () if pids else job_search.jobs_of_step(machine, os.environ)

@@ -1,4 +1,4 @@
-"""`hangcheck demo`: a verdict of two small processes that really block each other."""
+"""`hangcheck demo`: a verdict on two small processes that block each other."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The job of `hangcheck demo`: two ranks, each of which holds a lock that the other one wants.
+"""The job of `hangcheck demo`: two ranks, each holding a lock that the other rank wants.
 
-It is copied into a folder of its own before it runs, as a script of a user's: no torch, no rights.
+It is copied into a folder of its own and run like a user's script. It needs no torch and no rights.
 """
 
 import fcntl
@@ -40,7 +40,7 @@ def main() -> None:
 
 
 def train(rank: int, mine: int, other: int) -> None:
-    """Take the lock of this rank; once both have theirs, take the other one."""
+    """Take this rank's lock; when both ranks have theirs, take the other lock."""
     with Path(f"lock-{rank}").open("w") as own, Path(f"lock-{1 - rank}").open("w") as wanted:
         fcntl.flock(own, fcntl.LOCK_EX)
         os.close(mine)
@@ -49,7 +49,7 @@ def train(rank: int, mine: int, other: int) -> None:
 
 
 def take_second_lock(wanted: IO[str]) -> None:
-    """Wait for ever: the other rank holds it, and waits for ours."""
+    """Wait for ever: the other rank holds this lock and waits for ours."""
     fcntl.flock(wanted, fcntl.LOCK_EX)
 
 

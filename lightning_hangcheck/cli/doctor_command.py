@@ -1,4 +1,4 @@
-"""`hangcheck doctor`: find before the run what would hang or blind it."""
+"""`hangcheck doctor`: find before a run what would make it hang, or hide why it hangs."""
 
 from __future__ import annotations
 

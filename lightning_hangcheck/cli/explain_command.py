@@ -27,7 +27,7 @@ WORDS = {
     "test": ", under ITS TEST",
     "unused": "SO MANY GiB",
 }
-"""What a verdict fills in: here a word that a reader replaces."""
+"""What a reader sees in place of the values that a verdict fills in."""
 EPILOG = """\b
 Examples:
   hangcheck explain
@@ -64,7 +64,7 @@ def render(cause: Cause) -> str:
     """Write the page of one cause as plain text.
 
     Raises:
-        KeyError: It has no page.
+        KeyError: The cause has no page.
     """
     known = causes_file().cause[cause]
     lines = [
@@ -93,6 +93,6 @@ def render_list() -> str:
 
 
 def remedy_text(remedy: RemedyKnowledge) -> str:
-    """Write a remedy with words that a reader replaces where a verdict fills in its own."""
+    """Write a remedy with words in capitals in place of a verdict's values."""
     text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
     return re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)

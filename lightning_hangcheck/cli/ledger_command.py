@@ -55,13 +55,13 @@ RENDERERS: dict[str, Callable[[Totals], str]] = {
 
 
 class Asked(NamedTuple):
-    """Which ledger, at which prices."""
+    """Which ledger to read, and at which prices."""
 
     ledger: str | None
     prices: Prices
 
     def read(self) -> PhaseHistory:
-        """Read it and put its lines together."""
+        """Read the ledger and join its lines into a history of phases."""
         file = ledger_file.find_ledger(self.ledger)
         return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
 
@@ -151,7 +151,7 @@ def check(given: Asked, name: str) -> int:
 
 
 def _answered(limit_s: float, work: Callable[[], Answer], what: str) -> Answer:
-    """Do work on storage, or say that it does not answer."""
+    """Do work on storage; UnreadableRun if the storage does not answer in time."""
     try:
         return apart(limit_s, work)
     except NoAnswerFromStorage as error:

@@ -1,4 +1,4 @@
-"""`hangcheck lint`: finds in source code what would part the ranks, before it runs."""
+"""`hangcheck lint`: find code that would make ranks diverge, before it runs."""
 
 from __future__ import annotations
 

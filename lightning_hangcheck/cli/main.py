@@ -1,4 +1,4 @@
-"""The door of the command line: every error leaves here as one line, never as a traceback."""
+"""Entry point of the command line: a user's error is printed as one line, not as a traceback."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TENSES: dict[str, dict[str, str]] = {
         "ledger": "what ran, how long, and what it cost",
     },
 }
-"""Each command by when it helps."""
+"""The commands, grouped by when they help."""
 COMMANDS = sorted({name for words in TENSES.values() for name in words})
 EPILOG = """\b
 Examples:
@@ -58,18 +58,18 @@ Examples:
 
 
 class ByTense(click.Group):
-    """The commands in the order in which one needs them; each is imported when it is asked for."""
+    """Lists commands in the order in which users need them; imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Name all."""
+        """Return the names of all commands."""
         return COMMANDS
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import one."""
+        """Import a command; None if there is none of this name."""
         return command_named(cmd_name) if cmd_name in COMMANDS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write a section for each tense."""
+        """Write a section for each group."""
         widest = max(map(len, COMMANDS))
         for title, words in TENSES.items():
             with formatter.section(title):
@@ -77,7 +77,7 @@ class ByTense(click.Group):
 
 
 def command_named(name: str) -> click.Command:
-    """Import a command."""
+    """Import a command by its name."""
     module = import_module(f"lightning_hangcheck.cli.{name}_command")
     command: click.Command = getattr(module, name)
     return command
@@ -100,12 +100,12 @@ def hangcheck(context: click.Context) -> None:
 def main() -> None:
     """Run the command line and leave with its exit code."""
     for number, name in enumerate(("stdin", "stdout", "stderr")):
-        if getattr(sys, name) is None:  # it was closed: no file of ours may take its number
+        if getattr(sys, name) is None:  # closed: else a file of ours would get its number
             descriptor = os.open(os.devnull, os.O_RDWR)
             setattr(sys, name, os.fdopen(descriptor, "w" if number else "r"))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # names of functions and files may hold what the terminal's encoding has no sign for
+            # names of functions and files may have characters that the terminal cannot encode
             stream.reconfigure(errors="backslashreplace")
     sys.exit(invoke(sys.argv[1:]))
 
@@ -114,7 +114,7 @@ def invoke(arguments: Sequence[str]) -> int:
     """Run one command.
 
     Returns:
-        The exit code; an error that a user can cause was said in one line on stderr.
+        The exit code. An error that a user can cause is printed in one line on stderr.
     """
     try:
         outcome = hangcheck.main(list(arguments), prog_name="hangcheck", standalone_mode=False)
@@ -135,6 +135,6 @@ def invoke(arguments: Sequence[str]) -> int:
         if error.errno not in OUTPUT_REFUSED or error.filename is not None:
             raise
         say(f"the output cannot be written ({error.strerror}); send it elsewhere")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what Python still holds
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's buffer
         return BAD_USAGE
     return outcome if isinstance(outcome, int) else 0

@@ -1,4 +1,4 @@
-"""Options as people read them: in groups, a screen at most; and what settings they come to."""
+"""Options, shown in groups on one screen at most, and the settings that they give."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound="Callable[..., object]")
 Decorator = Callable[[Any], Any]
 OWN_WORDS = {"allow_interspersed_args": False}
-"""Settings of a command behind which another one stands, whose options are its own."""
+"""Click settings for a command that another command line follows, with options of its own."""
 HELP = "Help"
 PATIENCE = "How patient it is"
 ON_HANG = "What to do on a hang"
@@ -51,13 +51,13 @@ OF_RUN: dict[str, tuple[str, str | None, str]] = {
 
 
 class Whole(click.IntRange):
-    """A whole number within bounds, by a name that people use."""
+    """A whole number within bounds, under a name that users know."""
 
     name = "whole number"
 
 
 class Option(click.Option):
-    """An option that stands under the title of its group."""
+    """An option that the help shows under the title of its group."""
 
     def __init__(self, names: Sequence[str], *, group: str, **facts: Any) -> None:  # noqa: ANN401 - click's own
         super().__init__(names, **facts)
@@ -80,7 +80,7 @@ class GroupedCommand(click.Command):
 
 
 def option(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
-    """Give a command an option; one without a unit is a flag."""
+    """Add an option to a command; without a unit it is a flag."""
     if unit is None:
         facts = {"is_flag": True, **facts}
     if group:
@@ -89,13 +89,13 @@ def option(names: str, unit: str | None, text: str, group: str = "", **facts: An
 
 
 def many(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
-    """Give a command an option that may be given several times."""
-    # not False: that lets click leave the value out
+    """Add an option that may be given several times."""
+    # not False, with which click accepts the option without a value
     return option(names, unit, text, group, multiple=True, is_flag=None, **facts)
 
 
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
-    """Give a command ``--run-dir``; where it is not given, the setting of that name stands."""
+    """Add ``--run-dir``; if it is not given, the setting ``run_dir`` counts."""
 
     def read(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
         return given or from_environment(os.environ).run_dir
@@ -105,17 +105,17 @@ def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new
 
 
 def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
-    """Give a command the words of another one, which it takes as ``command``."""
+    """Add the argument ``command``: the words of another command line."""
     return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar=unit)
 
 
 def end_on_sigterm() -> None:
-    """Whoever ends us, as timeout(1) and CI systems do, ends the run that goes on as well."""
+    """Exit on SIGTERM, as timeout(1) and CI systems send it, so that the current run ends too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def only_form(command: str, asked: Mapping[str, object]) -> str | None:
-    """Return which form of its output a command was asked for, by the option's name; or refuse."""
+    """Return the one output format that was asked for, or None; BadUsage if there are several."""
     given = [name for name, value in asked.items() if value not in (None, False)]
     if len(given) > 1:
         raise BadUsage(
@@ -126,7 +126,7 @@ def only_form(command: str, asked: Mapping[str, object]) -> str | None:
 
 
 def setting_options(*names: str) -> Callable[[Command], Command]:
-    """Give a command ``--set`` and these settings of `OF_RUN` as options, by name."""
+    """Add ``--set``, and these settings of `OF_RUN` as options."""
 
     def decorate(command: Command) -> Command:
         text = "Any setting, such as idle_after=60; repeatable"
@@ -139,10 +139,10 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
 
 
 def settings_from(options: Mapping[str, object]) -> Settings:
-    """Read the settings: the environment's, then those of ``--set``, then options of their own.
+    """Read the settings: the environment, then ``--set``, then single options; the last one counts.
 
     Raises:
-        BadUsage: A value is not of its kind.
+        BadUsage: A value has the wrong type.
     """
     given = dict(options)
     assignments = given.pop("assignments", None) or ()
@@ -172,12 +172,12 @@ def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator
 def positive_or_off(
     context: click.Context, option: click.Parameter, text: str | None
 ) -> float | None:
-    """Read the same, or 0, none, off."""
+    """Read a number above 0; 0, none and off give 0."""
     return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Read a finite number above 0, or say what to write instead."""
+    """Read a finite number above 0, or raise BadParameter with an example."""
     try:
         number = None if text is None else float(text)
     except ValueError:

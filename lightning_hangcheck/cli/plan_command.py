@@ -85,7 +85,7 @@ def plan(
 
 
 def render(plan: Plan) -> str:
-    """Write a plan for people; never raises on what a config.json may hold."""
+    """Write a plan for people; never raises, whatever a config.json holds."""
     use, layers = plan.use, several(plan.layers, "layer")
     kinds = {memory: plan.machine.gpus.count(memory) for memory in plan.machine.gpus}
     gpus = " and ".join(f"{several(n, 'GPU')} of {_gb(memory)}" for memory, n in kinds.items())
@@ -126,12 +126,12 @@ def render(plan: Plan) -> str:
         moved = several(plan.offloaded_layers, "layer")
         away = f"{moved}, {_gb(plan.offloaded)} of weights; placed by accelerate's rules"
     token = _about(plan.seconds_per_token)
-    time = f"about {token} for one pass"  # of a model that does not make text token by token
+    time = f"about {token} for one pass"  # a model that does not generate token by token
     if plan.cache:
         time = (
             f"about {token} a token, {_about(plan.seconds_per_token * ANSWER)} for {ANSWER} tokens"
         )
-    # lines of Python, ready for from_pretrained
+    # Python arguments of from_pretrained
     bits = {"int8": "load_in_8bit=True", "int4": "load_in_4bit=True"}.get(use.dtype)
     kind = f"quantization_config=BitsAndBytesConfig({bits})," if bits else f'dtype="{use.dtype}",'
     limits = ", ".join(
@@ -165,12 +165,12 @@ def render(plan: Plan) -> str:
 
 
 def _about(seconds: float) -> str:
-    """Two digits: more would claim what an estimate does not know."""
+    """Show two digits: an estimate is no more precise."""
     return seconds_in_words(float(f"{seconds:.2g}"))
 
 
 def _rows(label: str, rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned cells beside a label; long last cells are not cut, they are there to be copied."""
+    """Align cells beside a label; long last cells are not cut, because users copy them."""
     lines = aligned(rows, indent=MARGIN, width=None)
     first = f"{INDENT}{label:<{LABEL_WIDTH}}"
     return [first + line[len(MARGIN) :] if not at else line for at, line in enumerate(lines)]
@@ -181,5 +181,5 @@ def _left(size: int) -> str:
 
 
 def _gb(size: int) -> str:
-    """GB with as many digits as matter: 0.05, 1.2, 145."""
+    """Show GB with as many digits as matter: 0.05, 1.2, 145."""
     return f"{size / GB:.2g} GB" if size < GB else f"{size / GB:.1f} GB"

@@ -1,4 +1,4 @@
-"""`hangcheck postmortem`: a verdict on a job that is gone, from what is left of it."""
+"""`hangcheck postmortem`: a verdict on a dead job, from the files that it left."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
 
 
 def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
-    """Say who, why and what now, for somebody who reads nothing more; then what was read."""
+    """Write who, why and what to do, for readers who stop there; then what was read."""
     calm = verdict.verdict in ("healthy", "finished")
     who = "nobody: no rank is proven to be at fault"
     if verdict.culprits:
@@ -93,7 +93,7 @@ def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
 
 
 def _what_was_read(left: LeftBehind) -> Iterator[str]:
-    """What files were taken for, those of one kind together, and what was left out."""
+    """List what files were taken for, by kind, and what was left out."""
     kinds: dict[str, list[ReadFile]] = {}
     for file in left.read:
         kinds.setdefault(file.kind, []).append(file)
@@ -112,7 +112,7 @@ def _what_was_read(left: LeftBehind) -> Iterator[str]:
 
 
 def _last_words(left: LeftBehind) -> list[str]:
-    """A table of where each rank was last by its own lines; who came least far comes first."""
+    """Make a table of each rank's last log lines; the rank that got least far comes first."""
     book = LogBook(left.logs)
 
     def came(rank: int) -> tuple[int, str, int]:
@@ -121,7 +121,7 @@ def _last_words(left: LeftBehind) -> list[str]:
 
     together: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted(book.words, key=came):
-        # checkpoint, call, and the last line where it is another one
+        # checkpoint, call, and the last line if it says something else
         trail, word = book.trails.get(rank), book.words[rank].text
         named = trail is not None and trail.checkpoint
         passed = f"CHECKPOINT {trail.checkpoint}: {trail.passed}" if trail and named else ""

@@ -1,4 +1,4 @@
-"""`hangcheck rehearse`: a command on a few CPU ranks, with what parts ranks provoked in turn."""
+"""`hangcheck rehearse`: run a command on a few CPU ranks, and provoke divergence in turn."""
 
 from __future__ import annotations
 

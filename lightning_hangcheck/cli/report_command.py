@@ -1,4 +1,4 @@
-"""`hangcheck report`: what a run's folder says, while the run goes on or afterwards."""
+"""`hangcheck report`: what a run folder shows, during the run or afterwards."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
             f"see each rank's last checkpoint: hangcheck report {quote(shown_folder)}",
         )
     elif form == "json":
-        click.echo(encode_pretty(saved.verdict), nl=False)  # as docs/verdict.schema.json has it
+        click.echo(encode_pretty(saved.verdict), nl=False)  # follows docs/verdict.schema.json
     else:
         text = write_as(
             FORMS[form],
@@ -88,14 +88,13 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
 
 
 def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
-    """Print it for people."""
-    # what only a run that goes on needs is not imported for a file
+    # imported here: output to a file does not need them
     from lightning_hangcheck.live_view.run_follower import RunFollower
     from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
 
     now = RunFollower(folder, shown_folder, saved).read()
     if saved.verdict is None:
-        for shown in view_lines(now)[:-1]:  # without the way out of the live view
+        for shown in view_lines(now)[:-1]:  # without the line on how to leave the live view
             click.echo(shown.text)
     else:
         judged = replace(saved.verdict, gaps=(*saved.verdict.gaps, *map(Gap.of, saved.gaps)))
@@ -103,7 +102,7 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
         for line in stragglers_lines(find_stragglers(saved.case)):
             click.echo(line)
         if any(rank.silent_s is not None for rank in now.ranks) and not now.over:
-            # few lines: the verdict has told the ranks in trouble already
+            # few lines: the verdict already names the ranks in trouble
             click.echo("\n".join(["", "now", "", *fitted(rows(now.ranks, now.at)[:8], WIDTH)]))
     nodes = [node.run_id for node in folders_of_nodes(folder)]
     if nodes:
@@ -114,7 +113,7 @@ def _show(saved: SavedRun, folder: RunFolder, shown_folder: str) -> None:
 
 
 def _write(text: str, file: str | bool | None) -> None:
-    """Print it, or write the named file so that nobody ever sees half of it."""
+    """Print the text, or write the file so that nobody ever sees half of it."""
     if not isinstance(file, str) or file == "-":
         click.echo(text, nl=False)
         return

@@ -1,4 +1,4 @@
-"""`hangcheck run`: start a command and watch every rank that it becomes."""
+"""`hangcheck run`: start a command and watch all ranks that it starts."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def run(
         )
     settings = settings_from(options)
     if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
-        # what keeps strangers from being heard there
+        # without the secret, strangers could send messages there
         raise BadUsage(
             f"--nodes-port needs a secret of {LEAST_SECRET} characters or more, the same on all "
             "nodes",
@@ -80,7 +80,7 @@ def run(
             there, is_file = within(
                 FOLDER_LIMIT_S, lambda: (file.parent.is_dir(), not file.is_dir())
             )
-        except NoAnswer:  # of storage that does not answer nothing is said
+        except NoAnswer:  # storage that does not answer is not reported here
             there = is_file = True
         if not (there and is_file):
             wrong = "it is a folder" if there else "its folder is not there"
@@ -91,7 +91,7 @@ def run(
 
         read_prices([settings.price])
     if not (settings.disable or settings.quiet):
-        # before the run, what will be missing from its verdict, and how to mend it
+        # say before the run what its verdict will lack, and how to fix that
         from lightning_hangcheck.doctor.environment_checks import checks_before_run
 
         for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
@@ -109,7 +109,7 @@ def run_watched(
     """Run a command as `hangcheck run` does with these settings; return its exit code.
 
     Raises:
-        BadUsage: A message could not be sent: a package is missing, or an address unknown.
+        BadUsage: Alerts cannot be sent: a package is missing, or an address is unknown.
     """
     # imported here so that `hangcheck report` needs no part of the sidecar
     from lightning_hangcheck.alerts import AlertsAskedFor, apprise_packages

@@ -1,6 +1,6 @@
-"""Shows a report: coloured on a terminal, plain into a pipe, and as an exit code.
+"""Shows a report: coloured on a terminal, plain in a pipe, and as an exit code.
 
-Nothing is said by colour alone.
+Colour never carries information alone.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ VERDICT_STYLES = {
     r"(?m)^ {6}(?:why|proof|do|not seen|more)\b": "bold",
     r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
 }
-"""Patterns of what `report.verdict_text` writes, each with its style."""
+"""The style of each pattern in the text of `report.verdict_text`."""
 HANG = 3
 INTERRUPTED = 130  # 128 + SIGINT, as shells do
 FOUND = ("hang", "dead", "crashed")
 
 
 def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
-    """Colour on a terminal, the plain text into a pipe or file."""
+    """Print text: coloured on a terminal, plain into a pipe or file."""
     if not sys.stdout.isatty():
         click.echo(text, nl=False)
         return
@@ -48,7 +48,7 @@ def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
 
 
 def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
-    """Lay colour over what a renderer wrote; its characters stay the same."""
+    """Add colour to a renderer's text; its characters stay the same."""
     from rich.text import Text
 
     painted = Text(text)
@@ -58,7 +58,7 @@ def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
 
 
 def say(sentence: str) -> None:
-    """Print a line to stderr; whatever it quotes of others can do nothing to the terminal."""
+    """Print a line to stderr; text quoted from others cannot control the terminal."""
     click.echo(f"hangcheck: {one_line(sentence)}", err=True)
 
 
@@ -68,18 +68,18 @@ def exit_code_of(verdict: Verdict) -> int:
 
 
 def kept_in(folder: RunFolder | None) -> str:
-    """Where a verdict was kept, as it can be typed; empty where it was not."""
+    """Return where a verdict was saved, as one can type it; empty if it was not saved."""
     return "" if folder is None else as_typed(folder.path)
 
 
 def as_typed(path: Path) -> str:
-    """Below the working folder the short way to say it, which can be typed as it stands."""
+    """Return a path as one can type it: relative if it is below the working folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
 
 
 def found_run_folder(named: str | None, command: str) -> RunFolder:
-    """Find the run folder as it was typed, or the newest below ``hangcheck_runs/``.
+    """Find the named run folder, or the newest below ``hangcheck_runs/``.
 
     Raises:
         UnreadableRun: There is none, or its storage does not answer.

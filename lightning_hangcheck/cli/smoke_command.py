@@ -1,4 +1,4 @@
-"""`hangcheck smoke`: minimal runs in turn, and what it says which of them hangs."""
+"""`hangcheck smoke`: minimal runs in turn, to find which of them hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hangcheck watch`: a run as it goes on, in another terminal."""
+"""`hangcheck watch`: follow a run live, in another terminal."""
 
 from __future__ import annotations
 

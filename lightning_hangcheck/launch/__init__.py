@@ -1,1 +1,1 @@
-"""`hangcheck run`: the command as our child, unchanged, and the sidecar beside it."""
+"""`hangcheck run`: the command as our child, unchanged, and its sidecar."""

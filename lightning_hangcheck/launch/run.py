@@ -1,8 +1,8 @@
-"""What `hangcheck run` does: start the sidecar and the command, and stay out of the way.
+"""`hangcheck run`: starts the sidecar and the command, and stays out of the way.
 
-The command is our child, started unchanged, passed signals, reaped, aborted. The run folder is as
-named, on each of a job's nodes, or a temporary one. Here is also said why a command cannot be
-started, for all that start one.
+The command is our child: started unchanged, passed signals, reaped, aborted. The run folder is the
+named one, one below it for each further node of a job, or a temporary one. `unstartable` is the
+error of all subcommands for a command that cannot be started.
 """
 
 from __future__ import annotations
@@ -74,18 +74,18 @@ if TYPE_CHECKING:
 ABORTED = 75
 ASKED_BY_US = "hangcheck run ("
 DISK_LIMIT_S = 1.0
-"""The command waits for this; a second is what a user does not notice beside the start of torch."""
+"""The command waits this long at most: beside the start of torch, no user notices a second."""
 SCHEDULERS = (
     "SLURM_JOB_ID", "KUBERNETES_SERVICE_HOST", "PBS_JOBID", "LSB_JOBID", "AWS_BATCH_JOB_ID",
 )  # fmt: skip
-"""Set by those who start a job, and start it again with the same words, at night."""
+"""Set by schedulers, which may restart a job with the same command while nobody watches."""
 POLL_S = 0.2
 KILLED_WITHIN_S = 10.0
 MOST_STARTS = 4
 END_LIMIT_S = 0.5
-"""For what takes milliseconds unless storage stalls."""
+"""For work that takes milliseconds unless storage stalls."""
 CONCLUSION_LIMIT_S = 15.0
-"""Time for the last verdict: one look at all ranks and a disk that may be slow."""
+"""Time for the last verdict: one look at all ranks, and a disk that may be slow."""
 
 
 def run_command(
@@ -99,11 +99,10 @@ def run_command(
 ) -> int:
     """Run a launcher unchanged, watched from outside.
 
-    Of a job of several nodes, ``node``, ``job`` (its name on all nodes) and ``store`` (host and
-    port where the launchers meet) are what the command says. Returns its own exit code (128 plus
-    the signal's number if it was killed by one), or 75 if it was ended because of a hang. BadUsage
-    where it cannot be started, UsedRunFolder where the run folder is another run's and no scheduler
-    started this one.
+    ``node``, ``job`` (its name on all nodes) and ``store`` (host and port where the launchers meet)
+    are what the command says of a job of several nodes. Returns the command's exit code (128 plus
+    the signal's number if a signal killed it), or 75 if it was ended because of a hang. BadUsage if
+    it cannot be started, UsedRunFolder if the folder holds another run and no scheduler started us.
     """
     refuse_unstartable(command)
     if settings.disable:
@@ -113,12 +112,12 @@ def run_command(
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
-    # held, so that `Signals` can take them
+    # blocked, so that `Signals` can take them
     mask, session = set(signal.pthread_sigmask(signal.SIG_BLOCK, HELD)), None
     try:
         shown, started_at = show_command(command), utc_now()
         record = RunRecord(run_id="", command=shown, started_at=started_at, job=job)
-        # NODE_RANK numbers a node of a job that Lightning starts, which says no more of it so early
+        # so early, NODE_RANK is all that tells the node of a job that Lightning starts
         number = identify(os.environ).node_rank if node is None else node.number
         scheduled = any(name in os.environ for name in SCHEDULERS)
         folder = take_run_folder(settings.run_dir, record, number or 0, scheduled=scheduled)
@@ -156,7 +155,7 @@ def run_command(
 
 
 class _Run:
-    """The job, and one sidecar at a time, with the pipes to it; none where there is no session."""
+    """The job, one sidecar at a time, and the pipes to it; no sidecar without a session."""
 
     def __init__(
         self, job: Job, session: Session | None, settings: Settings, alerts: AlertsAskedFor
@@ -168,7 +167,7 @@ class _Run:
         self._starts = 0
         self._asked_to_end: EndAsked | None = None
         self._inbox: Inbox | None = None
-        self._kill_at: float | None = None  # the end of a hung job: SIGTERM, then this
+        self._kill_at: float | None = None  # when SIGKILL follows SIGTERM, for a hung job
         self._start_sidecar()
 
     def until_ended(self, signals: Signals) -> int:
@@ -192,13 +191,13 @@ class _Run:
                 for pid in self._job.processes():
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
-        self._job.reap()  # what ended since: pid 1 of a container may reap nobody
+        self._job.reap()  # pid 1 of a container may not reap what ended since
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         self._conclude(CommandEnded(self._job.pid, exit_code, tuple(self._job.processes())))
         return ABORTED if self._kill_at is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
-        """A job that we end is over with its last process, or when not even SIGKILL ends it."""
+        """Whether the job runs. If we end it: until its last process ends, or SIGKILL fails."""
         if self._kill_at is None:
             return self._job.exit_code is None
         if time.monotonic() >= self._kill_at + KILLED_WITHIN_S:
@@ -207,7 +206,7 @@ class _Run:
         return self._job.exit_code is None or bool(self._job.processes())
 
     def _act_on(self, hang: HangProven) -> None:
-        """Do what was asked for on a hang: torchrun counts how often it may still be restarted."""
+        """Do what was asked for on a hang; torchrun counts the restarts that are left."""
         action = self._settings.on_hang
         if action == "report":
             return
@@ -232,7 +231,7 @@ class _Run:
             f"the job is ended because of the hang ({option}): SIGTERM now, SIGKILL to what "
             f"is left after {grace_s:g} s; exit code {ABORTED}",
         )
-        # the sidecar is told first: what ranks do on SIGTERM is no recovery
+        # tell the sidecar first: what ranks do on SIGTERM is no recovery
         self._end_asked(f"{ASKED_BY_US}{option})")
         self._job.pass_on(signal.SIGTERM)
         self._kill_at = time.monotonic() + grace_s
@@ -256,7 +255,7 @@ class _Run:
             self._tell(self._asked_to_end)
 
     def _keep_sidecar_alive(self) -> None:
-        """Start a new sidecar when the old one died, a few times, and say so each time."""
+        """Replace a sidecar that died, a few times, and log each replacement."""
         sidecar = self._job.sidecar
         if sidecar is None or sidecar.poll() is None:
             return
@@ -273,15 +272,15 @@ class _Run:
         self._tell(EndAsked(by))
 
     def _conclude(self, ended: CommandEnded) -> None:
-        """Tell the sidecar how the command ended, and wait for its last verdict, not for ever.
+        """Tell the sidecar how the command ended; wait, within a limit, for its last verdict.
 
-        Its own end may take longer: storage that stalls keeps a process that writes to it.
+        The sidecar may need longer to end: stalled storage blocks a process that writes to it.
         """
         session, sidecar = self._session, self._job.sidecar
         if session is None:
             return
         if sidecar is None or self._inbox is None:
-            # where the last sidecar is lost, what ranks left would be lost too
+            # without a sidecar, the ranks' journals would be lost too
             into = partial(prepare_run_folder, session.run_folder)
             try:
                 apart(END_LIMIT_S, Carrier(session.journals, into).carry)
@@ -308,12 +307,12 @@ class _Run:
 def take_run_folder(
     wanted: str | None, record: RunRecord, number: int = 0, *, scheduled: bool = False
 ) -> RunFolder:
-    """Make a folder this run's own. Training goes on without: an unusable one is replaced.
+    """Claim a folder for this run. An unusable folder is replaced, so that training runs.
 
-    All nodes of a job may be given one folder: the first node takes it, the others, by ``number``,
-    one below. Where no node has a number yet, the first to come takes it. A scheduler that starts a
-    job again gives it the same folder once more, and nobody is there to name another: it is kept
-    below. UsedRunFolder where somebody can.
+    All nodes of a job may be given one folder: the first node takes it, each other node a folder
+    below, by ``number``. If no node has a number yet, the first to come takes it. A scheduler that
+    restarts a job gives it the same folder again, and nobody is there to name another: the new
+    start gets a folder below. Without a scheduler, UsedRunFolder.
     """
     number = number if wanted is not None else 0
     top = name_run_folder(wanted)
@@ -323,10 +322,10 @@ def take_run_folder(
         return _taken(folder, record, below=number > 0)
 
     def take_for_next_start() -> RunFolder:
-        """Take the folder of the newest start in which this node has none yet, or of one more.
+        """Take this node's folder in the newest start, or in a new start if that is taken.
 
-        So all nodes find the same one without a word between them. A start that is over takes
-        nobody in: a node that was not there then belongs to the next one.
+        So all nodes find the same start without communication. A start that is over takes no more
+        nodes: a node that comes then belongs to the next start.
         """
         start = starts_so_far(top)
         held = read_fact(folder_of_start(top, start).run_file, RunRecord, EVIDENCE_BYTES)
@@ -354,7 +353,7 @@ def take_run_folder(
 
 
 def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
-    # where no number tells nodes apart, each takes one by its name; containers may have one name
+    # without numbers, each node takes a folder by its host's name; containers may share a name
     host = socket.gethostname().partition(".")[0]
     names = ["", *(() if below else (host, f"{host}-{os.urandom(4).hex()}"))]
     while True:
@@ -364,7 +363,7 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
         try:
             claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
         except UsedRunFolder:
-            # whether it is the same job that took it, which still goes on: on another node, then
+            # taken by another node of the same running job: try the next name; else an error
             held = read_fact(taken.run_file, RunRecord, EVIDENCE_BYTES)
             if not names or held is None or held.ended_at is not None:
                 raise
@@ -374,7 +373,7 @@ def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunF
             return taken
 
 
-# The command and all below it
+# The command and its descendants
 
 PR_SET_CHILD_SUBREAPER = 36
 END_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -382,9 +381,9 @@ HELD = (*END_SIGNALS, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT, signal.SIG
 
 
 class Job:
-    """The command as our child. We become the reaper of its orphans, so that all stays below us.
+    """The command as our child. We also reap its orphans, so that all its processes stay below us.
 
-    ``sidecar``: what is below us, and not of the job.
+    ``sidecar``: a process below us that is not of the job.
     """
 
     sidecar: subprocess.Popen[bytes] | None = None
@@ -395,7 +394,7 @@ class Job:
         environment: Mapping[str, str],
         mask: set[signal.Signals | int],
     ) -> None:
-        # orphans below us are handed to us instead of to init
+        # orphans below us become our children, not those of init
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         try:
             self._process = subprocess.Popen(
@@ -424,14 +423,14 @@ class Job:
                     os.waitpid(ended.si_pid, os.WNOHANG)
 
     def pass_on(self, number: signal.Signals) -> None:
-        """Send the command a signal that was meant for it."""
+        """Pass a signal on to the command, unless it has ended."""
         if self.exit_code is None:
             self._process.send_signal(number)
 
     def hang_up(self) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
 
-        SIGHUP, and SIGCONT, as a stopped process hears it only then, to its groups of this session.
+        Its groups in this session get SIGHUP and SIGCONT: a stopped process gets SIGHUP only then.
         """
         session = os.getsid(0)
         groups = set()
@@ -445,7 +444,7 @@ class Job:
                     os.killpg(group, number)
 
     def processes(self) -> list[int]:
-        """Return the job's processes that are alive, without the sidecar and what that started."""
+        """Return the job's processes that are alive, without the sidecar and its descendants."""
         skipped = set() if self.sidecar is None else {self.sidecar.pid}
         alive = []
         for ref in descendants(os.getpid()):
@@ -457,10 +456,10 @@ class Job:
 
 
 def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
-    """Kill the ranks of a hung round, and nothing that was started since.
+    """Kill the ranks of a hung round, and no process that was started since.
 
-    SIGKILL: a rank that hangs does not answer SIGTERM, and one that left with code 0 on it would
-    look to torchrun like one that has done its work.
+    SIGKILL: a hung rank does not react to SIGTERM, and torchrun would take a rank that ends on
+    SIGTERM with code 0 for one that has finished.
     """
     for pid, started_ticks in ranks:
         if is_alive(pid, started_ticks):
@@ -469,14 +468,14 @@ def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
 
 
 def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
-    """Refuse a program that is not there, before anything is made for its run."""
+    """Raise BadUsage if a program is not there, before anything is made for its run."""
     if shutil.which(command[0]) is None:
         raise unstartable(command[0], "no such program, or it may not be run", subcommand)
 
 
 def become(command: Sequence[str]) -> NoReturn:
-    """Turn this process into the command, so that it takes no more than it would without us."""
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, as its children do not
+    """Replace this process by the command, which then needs no more room than without us."""
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these, its children do not
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
@@ -485,7 +484,7 @@ def become(command: Sequence[str]) -> NoReturn:
 
 
 def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUsage:
-    """Say why a program cannot be started; ``subcommand`` as in `refuse_unstartable`."""
+    """Return the error for a program that cannot be started; its remedy names ``subcommand``."""
     return BadUsage(
         f"{program!r} cannot be started ({why})",
         f"write it as you would without hangcheck: hangcheck {subcommand} -- python train.py",
@@ -496,8 +495,8 @@ class Taken(Struct, frozen=True):
     """A signal that was sent to this process.
 
     Attributes:
-        from_kernel: The terminal sent it, to the whole foreground group: the command has got it
-            already. Not so for `hangs_up`.
+        from_kernel: The terminal sent it, to the whole foreground group, so the command already has
+            it; not so if it `hangs_up`.
     """
 
     number: signal.Signals
@@ -505,22 +504,22 @@ class Taken(Struct, frozen=True):
 
     @property
     def asks_for_end(self) -> bool:
-        """Whether it ends the job; one that we were told to ignore (nohup) does not."""
+        """Whether it ends the job; a signal that we inherited as ignored (nohup) does not."""
         return self.number in END_SIGNALS and signal.getsignal(self.number) is not signal.SIG_IGN
 
     @property
     def hangs_up(self) -> bool:
         """Whether the terminal of a session that we lead was closed.
 
-        Then the kernel tells the session's leader alone (drivers/tty/tty_jobctrl.c,
-        tty_signal_session_leader), and the leader its jobs.
+        Then the kernel signals only the session's leader (drivers/tty/tty_jobctrl.c,
+        tty_signal_session_leader), and the leader has to signal its jobs.
         """
         leads = os.getsid(0) == os.getpid()
         return self.number == signal.SIGHUP and self.from_kernel and leads and self.asks_for_end
 
     @property
     def by(self) -> str:
-        """Who asked for the end by it, as in `AskedEnd`."""
+        """Who asked for the end, as in `AskedEnd`."""
         if not self.from_kernel:
             return f"{self.number.name} sent to hangcheck run"
         if self.number == signal.SIGHUP:
@@ -529,10 +528,10 @@ class Taken(Struct, frozen=True):
 
 
 class Signals:
-    """Takes signals that others, or a child's end, sent to this process, in a thread of its own.
+    """Takes signals that others, or a child's end, send to this process, in its own thread.
 
-    `signal.sigtimedwait` returns what happens to lie in memory where a stop, as by Ctrl-Z, lasts
-    longer than its time limit (seen with CPython 3.11); a wait without a limit has no such case.
+    `signal.sigtimedwait` returns arbitrary memory if a stop, as by Ctrl-Z, lasts longer than its
+    time limit (seen with CPython 3.11); a wait without a limit does not.
     """
 
     def __init__(self, held: Iterable[signal.Signals]) -> None:
@@ -541,7 +540,7 @@ class Signals:
         threading.Thread(target=self._run, name="hangcheck-signals", daemon=True).start()
 
     def next(self, time_limit_s: float) -> Taken | None:
-        """Wait for one, at most so many seconds."""
+        """Wait for a signal, this long at most."""
         try:
             return self._taken.get(timeout=time_limit_s)
         except queue.Empty:
@@ -550,6 +549,6 @@ class Signals:
     def _run(self) -> None:
         while True:
             taken = signal.sigwaitinfo(self._held)
-            if taken.si_pid != os.getpid():  # else we sent it ourselves, together with our group
+            if taken.si_pid != os.getpid():  # else we sent it ourselves, to our whole group
                 number = signal.Signals(taken.si_signo)
                 self._taken.put(Taken(number, from_kernel=taken.si_code > 0))

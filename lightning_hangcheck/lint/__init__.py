@@ -1,5 +1,5 @@
-"""Finds in source code what would part the ranks, before it runs. Only Python's `ast` reads it.
+"""Finds code that would make ranks diverge, before it runs. Files are only parsed, with `ast`.
 
-`project` knows what names mean over all files, `sides` what each side of a test reaches, `rules`
-what of that is wrong, `linting` goes through the files and shows what was found.
+`project` resolves names across files, `sides` finds the collectives on each side of a test, `rules`
+decides which differences are findings, `linting` runs the rules and formats the output.
 """

@@ -1,6 +1,6 @@
-"""Goes through files, asks the rules, and shows what comments and the configuration do not allow.
+"""Lints Python files: runs the rules on each function and formats the findings.
 
-It is shown as text, as the object of `--json`, as annotations of GitHub, and as SARIF.
+Ignore comments and the configuration suppress findings. Formats: text, JSON, GitHub, SARIF.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ WORTH_A_LOOK = re.compile(
     rb"|on_exception|prepare_data|FileLock|should_save|all_reduce|gather|barrier|broadcast"
     rb"|DistributedDataParallel|torch\.distributed"
 )
-"""A finding needs one of these; files without any are parsed only where others call them."""
+"""Every finding needs one of these. A file without any is parsed only if another file uses it."""
 
 
 STYLES = {
@@ -50,9 +50,9 @@ STYLES = {
     r"(?m)^ +\^+$": "red",
     r"(?m)^  (?:path|do|see)\b": "bold",
 }
-"""For each pattern of the text the style that rich knows."""
+"""The rich style of each pattern of the text output."""
 LONGEST_PATH = 8
-"""Calls of a path that are shown; what is between the first and the last is counted."""
+"""Longest call path shown in full; the middle of a longer path is replaced by a count."""
 LONGEST_LINE = 100
 SCHEMA_VERSION = 1
 DOCS = "https://lightning-hangcheck.readthedocs.io/en/latest/lint.html"
@@ -67,7 +67,7 @@ class Remedy(msgspec.Struct, frozen=True):
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where to underline: columns from 0, in the source line."""
+    """What to underline: columns `begin` to `end`, counted from 0, of the source line."""
 
     source: str
     begin: int
@@ -75,7 +75,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule found, as the public promise has it, but for the `place`."""
+    """What a rule found. All fields but `place` are part of the public `--json` schema."""
 
     code: str
     severity: Severity
@@ -90,12 +90,12 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lint(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was found.
+    """The result of a lint run.
 
     Attributes:
-        files: How many were looked at.
-        findings: By file and line.
-        unreadable: A sentence for each file that could not be looked at.
+        files: Number of files looked at.
+        findings: Sorted by file and line.
+        unreadable: One sentence for each file that could not be read or parsed.
     """
 
     files: int
@@ -108,10 +108,10 @@ class Configuration(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """`[tool.hangcheck.lint]` of a pyproject.toml.
 
     Attributes:
-        ignore: Codes, or how they begin: HC6 is all of that family.
-        exclude: Patterns of paths, relative to that file.
-        notes: Whether notes are shown, too.
-        collectives: Names of functions that are collective in this project.
+        ignore: Rule codes or their beginnings: HC6 means all HC6xx rules.
+        exclude: Path patterns, relative to the folder of the pyproject.toml.
+        notes: Whether notes are shown as well as errors.
+        collectives: Names of the project's own collective functions.
     """
 
     ignore: tuple[str, ...] = ()
@@ -124,13 +124,13 @@ def read_configuration(path: Path) -> tuple[Configuration, Path]:
     """Read the nearest pyproject.toml that has a `[tool.hangcheck.lint]`.
 
     Args:
-        path: What is looked at first; the file is in its folder, or above.
+        path: File or folder at which the search upwards starts.
 
     Returns:
-        What it says, and its folder; the defaults and the working folder without one.
+        The configuration and its folder; without one, the defaults and the working folder.
 
     Raises:
-        BadUsage: It cannot be read, or says what nobody knows.
+        BadUsage: The table cannot be read, or has an unknown key or a wrong type.
     """
     for folder in (path.absolute(), *path.absolute().parents):
         file = folder / "pyproject.toml"
@@ -149,15 +149,15 @@ def read_configuration(path: Path) -> tuple[Configuration, Path]:
 
 
 def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lint:
-    """Look for what would part the ranks.
+    """Find code that would make ranks diverge.
 
     Args:
         paths: Files and folders.
-        configuration: Of the project.
-        base: The folder to which its patterns are relative.
+        configuration: The project's configuration.
+        base: Folder to which its patterns are relative.
 
     Returns:
-        Errors, and notes where the configuration asks for them.
+        Errors, and notes if the configuration asks for them.
     """
     began = time.perf_counter()
     project, reach = Project(), Reach(frozenset(configuration.collectives))
@@ -166,16 +166,16 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
     named = {str(path) for path in paths}
     count = 0
     collecting = gc.isenabled()
-    gc.disable()  # trees hold no circles, and looking for these takes a third of the time
+    gc.disable()  # trees have no reference cycles; the search for some takes a third of the time
     try:
-        modules: list[Module] = []  # all at first: what they call tells what others are given
+        modules: list[Module] = []  # parse all first: calls in any file may pass arguments
         for file in _files(paths, configuration, base, unreadable):
             count += 1
             try:
                 text = text_of(file)
                 if WORTH_A_LOOK.search(text):
                     modules.append(project.parse(file))
-                elif file in named:  # that it is Python is not taken for granted
+                elif file in named:  # a named file must be valid Python
                     ast.parse(text)
             except UNPARSABLE as error:
                 unreadable.append(_why_not(file, error))
@@ -199,7 +199,7 @@ def lint(paths: Sequence[Path], configuration: Configuration, base: Path) -> Lin
 def _files(
     paths: Sequence[Path], configuration: Configuration, base: Path, unreadable: list[str]
 ) -> Iterator[str]:
-    """Yield all Python files, each once, as they are named."""
+    """Yield each Python file once, with its path as given."""
     seen: set[str] = set()
     for path in paths:
         if not (path.is_dir() or path.is_file()):
@@ -258,7 +258,7 @@ def _in_function(
 
 
 def _ignored(code: str, found: Found, module: Module) -> bool:
-    """Whether a comment on its line, or on that of the test, says that it is meant."""
+    """Whether an ignore comment is on the finding's line or on the line of the test."""
     for line in (found.node.lineno, *found.also):
         if match := IGNORED.search(module.line(line)):
             codes = [word.strip() for word in (match[1] or "").split(",") if word.strip()]
@@ -296,7 +296,7 @@ def _finding(rule: Rule, found: Found, function: Function) -> Finding:
 
 
 def _remedy(rule: Rule, function: Function, place: str) -> str:
-    """Return the remedy of the rule's cause that it names, or its own."""
+    """Return the cause's remedy that begins with the rule's remedy text, or that text."""
     known = causes_file().cause[rule.cause].remedies
     begins, *texts = (
         text.removeprefix("{place}: ") for text in (rule.remedy, *(each.text for each in known))
@@ -308,11 +308,11 @@ def _remedy(rule: Rule, function: Function, place: str) -> str:
     return text
 
 
-# What is shown
+# Output formats
 
 
 def as_text(found: Lint) -> str:
-    """Write all findings, the line of each underlined, its path and remedy, and how many."""
+    """Write each finding with its underlined line, call path and remedy; then the totals."""
     lines = [line for finding in found.findings for line in (*_shown(finding), "")]
     errors = sum(finding.severity == "error" for finding in found.findings)
     notes = len(found.findings) - errors
@@ -341,7 +341,7 @@ def _shown(finding: Finding) -> Iterator[str]:
 
 
 def as_json(found: Lint) -> dict[str, Any]:
-    """Return the object that `--json` prints. The public promise."""
+    """Return the object that `--json` prints, in a public schema."""
     findings = msgspec.to_builtins(found.findings)
     for finding in findings:
         del finding["place"]
@@ -354,7 +354,7 @@ def as_json(found: Lint) -> dict[str, Any]:
 
 
 def as_github(found: Lint) -> str:
-    """Write annotations that GitHub shows beside the lines of a pull request."""
+    """Write annotations that GitHub shows at the lines of a pull request."""
     lines = []
     for finding in found.findings:
         kind = "error" if finding.severity == "error" else "notice"
@@ -369,7 +369,7 @@ def _escaped(text: str) -> str:
 
 
 def as_sarif(found: Lint) -> dict[str, Any]:
-    """Return a SARIF 2.1.0 log, as code scanning of GitHub and others read it."""
+    """Return a SARIF 2.1.0 log for GitHub code scanning and other tools."""
     rules = [
         {
             "id": rule.code,

@@ -1,7 +1,6 @@
-"""The source of a project: its modules, functions and classes, and what a call there calls.
+"""The source of a project: modules, functions, classes, and the target of each call.
 
-Files are parsed when they are first needed: one that is to be looked at, or one that such a file
-imports. Nothing is imported or run.
+A file is parsed when it is linted, or when a linted file imports it. Nothing is imported or run.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Meaning: TypeAlias = "Function | Class | Module | str | None"
 Node = TypeVar("Node", bound=ast.AST)
 LARGEST_FILE = 2 * 1024 * 1024
 MOST_STEPS = 6
-"""Imports from one file to the next, and aliases of aliases, that are followed."""
+"""Maximum number of imports from file to file, or aliases of aliases, that are followed."""
 PROJECT_FILES = ("pyproject.toml", "setup.py", "setup.cfg", ".git")
 REQUIREMENTS = (
     *("requirements*.txt", "environment*.y*ml", "setup.py", "setup.cfg", "pyproject.toml"),
@@ -36,40 +35,40 @@ REQUIREMENTS = (
 ZERO_STAGE = re.compile(rb"(?:\b|zero_)stage[\"']?\s*:\s*(\d)")
 FSDP_CHOSEN = re.compile(rb"distributed_type[\"']?\s*:\s*[\"']?FSDP")
 SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_config)\.(ya?ml|json)")
-"""How files are called that `accelerate launch` and DeepSpeed are given."""
+"""Names of settings files for `accelerate launch` and DeepSpeed."""
 DEEPEST_SETTINGS = 2
 MOST_LOOKED_AT = 20_000
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
 def parts(kind: type[Node], *nodes: ast.AST, into: bool = True) -> Iterator[Node]:
-    """Yield all of one kind in some nodes, `into` functions and classes, too, or not."""
+    """Yield the nodes of one kind; `into` includes those inside functions and classes."""
     return (node for node in walk(*nodes, into=into) if isinstance(node, kind))
 
 
 def blocks_of(statement: ast.AST) -> list[list[ast.stmt]]:
-    """Return the blocks of a statement, those of its handlers and cases last."""
+    """Return a statement's blocks; those of handlers and cases come last."""
     if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
-        return []  # they are run by whoever calls them
+        return []  # they run only when called
     own = [getattr(statement, name, []) for name in ("body", "orelse", "finalbody")]
     below = (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ()))
     return [block for block in (*own, *(part.body for part in below)) if isinstance(block, list)]
 
 
 def tail(node: ast.AST) -> str:
-    """Return the last name of ``a.b.c``; empty where any part is no name."""
+    """Return the last name of ``a.b.c``; empty if any part is not a name."""
     return (names_of(node) or [""])[-1]
 
 
 @dataclass(frozen=True, eq=False)
 class Function:
-    """A function, method or lambda; or what a file does when it is run or imported.
+    """A function, method or lambda; or the top-level code of a file.
 
     Attributes:
-        name: As a traceback would have it, with its class.
-        owner: The class that it is a method of.
-        around: The function that it is defined in.
-        nodes: All that is in it, without what other functions and classes have.
+        name: As in a traceback, with its class.
+        owner: Class of the method that it is, or that it is defined in.
+        around: Function in which it is defined.
+        nodes: Its syntax nodes, without those of inner functions and classes.
     """
 
     name: str
@@ -81,14 +80,14 @@ class Function:
 
     @cached_property
     def body(self) -> list[ast.stmt]:
-        """Its statements; a lambda's one expression as such."""
+        """Its statements; a lambda's expression is made into one."""
         if isinstance(self.node, ast.Lambda):
             return [ast.copy_location(ast.Expr(self.node.body), self.node.body)]
         return self.node.body
 
     @cached_property
     def parameters(self) -> list[str]:
-        """Their names, without ``self``."""
+        """Names of positional parameters, without ``self`` and ``cls``."""
         if isinstance(self.node, ast.Module):
             return []
         given = self.node.args
@@ -97,7 +96,7 @@ class Function:
 
     @cached_property
     def defaults(self) -> dict[str, ast.expr]:
-        """Parameters that need not be given, with their values."""
+        """Default values by parameter, keyword-only ones included."""
         if isinstance(self.node, ast.Module):
             return {}
         given = self.node.args
@@ -113,17 +112,17 @@ class Function:
         return found
 
     def each(self, *kinds: type[Node]) -> list[Node]:
-        """Return its nodes of some kinds, those of each in the order of the source."""
+        """Return its nodes of some kinds, kind by kind, each kind in source order."""
         found = [node for kind in kinds for node in self._by_kind.get(kind, ())]
         return cast("list[Node]", found)
 
     def given_by(self, call: ast.Call) -> dict[str, ast.expr]:
-        """Return what a call of it gives, by parameter."""
+        """Return the arguments that a call passes to it, by parameter."""
         given = dict(zip(self.parameters, call.args, strict=False))
         return given | {word.arg: word.value for word in call.keywords if word.arg}
 
     def values_of(self, name: str) -> list[ast.expr]:
-        """Return what is assigned to a name in it."""
+        """Return the values that it assigns to a name."""
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
@@ -138,13 +137,13 @@ class Function:
 
     @property
     def decorators(self) -> list[ast.expr]:
-        """What stands above it."""
+        """Its decorators."""
         return getattr(self.node, "decorator_list", [])
 
 
 @dataclass(frozen=True, eq=False)
 class Class:
-    """A class, with the methods of its own."""
+    """A class and the methods defined in it."""
 
     name: str
     node: ast.ClassDef
@@ -156,7 +155,7 @@ _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.
 
 
 class _Imported(NamedTuple):
-    """What a name was imported from: relative to a folder, or by a path of modules."""
+    """What a name was imported from: a dotted path, below ``folder`` if the import is relative."""
 
     path: tuple[str, ...]
     folder: str = ""
@@ -166,10 +165,10 @@ class Module:
     """A parsed file.
 
     Attributes:
-        path: As it was given, or relative to what was given.
-        functions: By their bare names, all that have it.
-        made: For each name or attribute, of what class or by what call its values were made.
-        assigned: For each name, what was assigned to it: lambdas, calls, aliases and choices.
+        path: As given on the command line, or below a folder that was.
+        functions: Functions that are not methods, by name; a name may have several.
+        made: For each name or attribute, the classes or calls that made its values.
+        assigned: For each name, the lambdas, calls, aliases and conditionals assigned to it.
     """
 
     def __init__(self, path: str, text: bytes, project: Project) -> None:
@@ -191,7 +190,7 @@ class Module:
 
     @cached_property
     def ranks(self) -> RankTests:
-        """Which of its expressions ask for the rank."""
+        """Tells which of its expressions depend on the rank."""
         return RankTests(self.tree, self._nodes)
 
     @cached_property
@@ -199,16 +198,16 @@ class Module:
         return self.text.decode(errors="replace").splitlines()
 
     def line(self, number: int) -> str:
-        """Return one of its lines, counted from 1; empty where there is none."""
+        """Return a line, counted from 1; empty if there is none."""
         return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     @cached_property
     def roots(self) -> set[str]:
-        """Names of all that is imported."""
+        """Dotted names of all imports."""
         return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
 
     def with_imported(self) -> list[Module]:
-        """Return this file, and those of the project that it imports, directly or through them."""
+        """Return this file and the project's files that it imports, directly or indirectly."""
         found = {self.path: self}
         pending = [self]
         while pending:
@@ -304,14 +303,14 @@ class Module:
         if path := _annotated(annotation):
             self.made.setdefault(name, set()).add(path)
 
-    # What names mean
+    # Name resolution
 
     def meaning(self, path: tuple[str, ...], steps: int = MOST_STEPS) -> Meaning:
-        """Return what a dotted name is: of the project, or the full name of something else.
+        """Resolve a dotted name: an object of the project, a full external name, or None.
 
         Args:
             path: The names between the dots.
-            steps: Imports that may be followed.
+            steps: Maximum number of imports to follow.
         """
         first, rest = path[0], path[1:]
         if first in self.classes:
@@ -343,7 +342,7 @@ class Module:
 
 
 class Project:
-    """All files that were read, by path."""
+    """All parsed files, by path."""
 
     def __init__(self) -> None:
         self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
@@ -356,7 +355,7 @@ class Project:
         self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
 
     def read(self, path: str) -> Module | None:
-        """Parse a file, once; None where that cannot be done."""
+        """Parse a file once; None if it cannot be parsed."""
         if path not in self._modules:
             self._modules[path] = None
             try:
@@ -369,7 +368,7 @@ class Project:
         """Read and parse a file.
 
         Raises:
-            SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be.
+            SyntaxError, ValueError, RecursionError, MemoryError, OSError: It cannot be parsed.
         """
         self._modules[path] = module = Module(path, text_of(path), self)
         return module
@@ -379,9 +378,9 @@ class Project:
 
         Args:
             path: Its dotted name.
-            folder: Where that begins; empty for an absolute import, which may begin in any folder
-                between the file that imports it and the project's root.
-            asking: That file.
+            folder: Folder of a relative import. Empty for an absolute import, which may start in
+                any folder from the importing file up to the project's root.
+            asking: The importing file.
         """
         key = (folder or f"{asking.folder}/", path)
         if key not in self._found:
@@ -390,7 +389,7 @@ class Project:
         return self.read(self._found[key]) if self._found[key] else None
 
     def _folders_up(self, folder: str) -> tuple[str, ...]:
-        """Return a folder and those above it, up to the root of its project."""
+        """Return a folder and its parents, up to the project's root."""
         if folder not in self._up:
             above = os.path.dirname(folder)  # noqa: PTH120
             files = (os.path.join(folder or ".", file) for file in PROJECT_FILES)  # noqa: PTH118
@@ -399,7 +398,7 @@ class Project:
         return self._up[folder]
 
     def pinned(self, library: str, asking: Module) -> tuple[int, int] | None:
-        """Return the version of a library that the project of a file holds to, if it says so."""
+        """Return (major, minor) of the library version that a file's project requires, or None."""
         pattern = re.compile(
             rb"(?i)\b[\w-]*" + library.lower().encode() + rb"['\"]?\s*[<~=]?=+\s*v?(\d+)\.(\d+)"
         )
@@ -414,14 +413,14 @@ class Project:
         return None
 
     def shards(self, asking: Module, *, weights: bool) -> bool:
-        """Whether settings around a file, or above it, have accelerate divide a model over ranks.
+        """Whether settings of the file's project make accelerate shard a model over ranks.
 
         Args:
             asking: The file.
-            weights: Whether its weights, too, as FSDP and ZeRO-3 do; else any stage of DeepSpeed.
+            weights: Whether weights must be sharded too (FSDP, ZeRO-3); else any DeepSpeed stage.
         """
         root = self._folders_up(asking.folder)[-1]
-        if root == os.sep:  # nothing says where the project begins
+        if root == os.sep:  # no project root was found
             root = asking.folder
         if root not in self._settings:
             self._settings[root] = _sharding_settings(root)
@@ -432,7 +431,7 @@ class Project:
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
-        """Return what all calls in files read so far give as a parameter, and where they stand."""
+        """Return values that calls in files read so far pass for a parameter, with the caller."""
         calls = ((function.given_by(call), caller) for call, caller in self._calls_of(function))
         return [(given[parameter], caller) for given, caller in calls if parameter in given]
 
@@ -455,7 +454,7 @@ class Project:
     # Classes
 
     def bases(self, of: Class) -> tuple[Class | str, ...]:
-        """Return a class and all that it inherits from, nearest first; foreign ones by name."""
+        """Return a class and all its base classes, nearest first; external ones by name."""
         key = (of.module.path, of.name)
         if key not in self._lines_back:
             self._lines_back[key] = (of,)
@@ -471,12 +470,12 @@ class Project:
         return self._lines_back[key]
 
     def method(self, of: Class, name: str, *, above: bool = False) -> Function | None:
-        """Find a method of a class.
+        """Find a method of a class, its own or inherited.
 
         Args:
             of: The class.
-            name: The method's.
-            above: Only what it inherits, as ``super()`` does.
+            name: The method's name.
+            above: Search only base classes, as ``super()`` does.
         """
         line = self.bases(of)[1:] if above else self.bases(of)
         classes = (item for item in line if isinstance(item, Class))
@@ -484,7 +483,7 @@ class Project:
 
 
 def text_of(path: str) -> bytes:
-    """Read a file of source; ValueError where it is too large, OSError as `open` raises."""
+    """Read a source file; ValueError if it is too large, OSError as from `open`."""
     if os.path.getsize(path) > LARGEST_FILE:  # noqa: PTH202
         raise ValueError(f"larger than {LARGEST_FILE >> 20} MiB")
     with open(path, "rb") as stream:  # noqa: PTH123
@@ -492,9 +491,9 @@ def text_of(path: str) -> bytes:
 
 
 def _sharding_settings(root: str) -> list[bytes]:
-    """Return what the files say that `accelerate launch` and DeepSpeed may be given.
+    """Return the files that may be settings of `accelerate launch` and DeepSpeed.
 
-    They are near the project's root; folders of data, which may be huge, are left early.
+    Only folders near the project's root are searched: folders of data may be huge.
     """
     found: list[bytes] = []
     looked_at = 0
@@ -517,26 +516,26 @@ def _file_of(folder: str, path: tuple[str, ...]) -> str:
 
 
 def _annotated(annotation: ast.expr | None) -> tuple[str, ...]:
-    """Return the dotted name of the one class that an annotation names; empty of all else."""
+    """Return the dotted name of the single class that an annotation names, else empty."""
     path = names_of(annotation)
     if isinstance(annotation, ast.Constant) and isinstance(annotation.value, str):
         path = annotation.value.strip("'\" ").partition(" |")[0].split(".")
     return tuple(path) if all(part.isidentifier() for part in path) else ()
 
 
-# What a call calls
+# Call targets
 
 
 @dataclass(frozen=True)
 class Callee:
-    """What a call calls.
+    """The target of a call.
 
     Attributes:
         name: The last of its names.
-        functions: Of the project that it may be.
-        path: Its full dotted name where it is a function of something imported, else empty.
-        receiver: The last name of what it is called of: ``trainer`` of ``self.trainer.fit``.
-        kinds: Full dotted names of the classes that the receiver may be of.
+        functions: Functions of the project that it may be.
+        path: Full dotted name of an imported, external target, else empty.
+        receiver: Last name of the object: ``trainer`` of ``self.trainer.fit``.
+        kinds: Full dotted names of classes that the object may be of.
     """
 
     name: str
@@ -547,11 +546,11 @@ class Callee:
 
 
 def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Callee:
-    """Tell what an expression that is called, or an attribute that is read, comes to.
+    """Resolve an expression that is called, or an attribute that is read.
 
     Args:
         called: The expression.
-        function: Where it stands.
+        function: The function that contains it.
         steps: Assignments to follow at most: ``run = partial(run, 3)`` leads back to itself.
     """
     if isinstance(called, ast.Call) and names_of(called.func)[-1:] == ["partial"] and called.args:
@@ -568,7 +567,7 @@ def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Cal
 
 
 def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Callee:
-    """A method of what a call returns: ``super().fit``, ``Trainer(...).fit``."""
+    """Resolve a method of what a call returns: ``super().fit``, ``Trainer(...).fit``."""
     project, maker = function.module.project, tuple(names_of(made_by.func))
     if maker == ("super",) and function.owner is not None:
         found = project.method(function.owner, called.attr, above=True)
@@ -609,7 +608,7 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
 
 
 def _assigned(name: str, function: Function, steps: int) -> Callee:
-    """A name that holds a function, a lambda or a partial, or an object that is called."""
+    """Resolve a name that holds a function, lambda, partial or callable object."""
     module = function.module
     values = module.assigned.get(name, [])
     if len(values) == 1 and steps:
@@ -630,12 +629,12 @@ def _of_kinds(
     function: Function,
     steps: int = MOST_STEPS,
 ) -> Callee:
-    """A method of an object, by the class that made it, or by what a function returned."""
+    """Resolve a method by the class that made the object, or by what a function returned."""
     module, methods, kinds = function.module, list[Function](), list[str]()
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            calls = (one.value for one in known.each(ast.Return) if isinstance(one.value, ast.Call))
+            calls = (ret.value for ret in known.each(ast.Return) if isinstance(ret.value, ast.Call))
             inner = {_annotated(getattr(known.node, "returns", None))}
             inner |= {tuple(names_of(call.func)) for call in calls}
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)

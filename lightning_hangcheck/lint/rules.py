@@ -1,7 +1,7 @@
-"""The rules. The docstring of each is its page: what it finds, why that hangs, and what to write.
+"""The lint rules. A rule's docstring is its page: the finding, why it hangs, and the fix.
 
-A rule is asked about one function at a time and yields what it finds there. It is an `error` where
-the path is closed: one side of a test of the rank reaches a collective, and the other does not.
+A rule checks one function at a time. A finding is an `error` if one side of a rank test certainly
+reaches a collective and the other side does not; otherwise it is a note.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Found:
     """What a rule found.
 
     Attributes:
-        node: To underline.
-        message: What is wrong there, in a sentence.
-        event: The collective that is reached, with the path to it.
-        also: Other lines on which a comment may say that it is meant: that of the test.
+        node: Node to underline.
+        message: The problem, in a sentence.
+        event: The collective that is reached, with the call path to it.
+        also: Other lines on which an ignore comment counts: the line of the test.
     """
 
     node: ast.expr | ast.stmt
@@ -52,10 +52,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule, with the cause that a hang of its kind has.
+    """A rule, and the cause that a verdict gives for such a hang.
 
     Attributes:
-        remedy: How the text of the cause's remedy that fits begins, after the place; or a text.
+        remedy: Beginning of the cause's remedy that fits, after its place; or a whole text.
     """
 
     code: str
@@ -67,7 +67,7 @@ class Rule:
 
     @property
     def doc(self) -> str:
-        """Its docstring."""
+        """The docstring of the check."""
         return self.check.__doc__ or ""
 
 
@@ -81,7 +81,7 @@ DIST_DOCS = f"{TORCH_DOCS}/distributed.html"
 def rule(
     code: str, cause: Cause, remedy: str, see: str, *, notes_only: bool = False
 ) -> Callable[[Callable[[Code], Iterator[Found]]], Callable[[Code], Iterator[Found]]]:
-    """Add a rule under its code."""
+    """Register a rule under its code."""
 
     def add(check: Callable[[Code], Iterator[Found]]) -> Callable[[Code], Iterator[Found]]:
         RULES[code] = Rule(code, check, cause, remedy, see, notes_only)
@@ -92,14 +92,14 @@ def rule(
 
 @dataclass(frozen=True)
 class Code:
-    """One function, and what is known of it."""
+    """One function, and what is known about it."""
 
     function: Function
     reach: Reach
 
     @cached_property
     def partings(self) -> list[Parting]:
-        """Where ranks part in it."""
+        """Places in the function where ranks diverge."""
         if not self.makes_any:
             return []
         found = Partings(self.reach, self.function, is_local).found
@@ -110,13 +110,13 @@ class Code:
 
     @cached_property
     def blocks(self) -> list[list[ast.stmt]]:
-        """Its body, and all blocks in it."""
+        """The function's body and all blocks inside it."""
         statements = (node for node in self.function.nodes if isinstance(node, ast.stmt))
         return [self.function.body, *(block for node in statements for block in blocks_of(node))]
 
     @cached_property
     def makes_any(self) -> bool:
-        """Whether any of its statements makes a collective, reached or not; most make none."""
+        """Whether any statement has a collective, reachable or not. Most functions have none."""
         return any(
             self.reach.statement(node, self.function)
             for node in (*self.function.body, *self.function.nodes)
@@ -124,13 +124,13 @@ class Code:
         )
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
-        """Return the calls of some statements, and of the project's functions that they call."""
+        """Return calls in some statements, and in the project's functions that these call."""
         calls = [*parts(ast.Call, *block, into=False)]
         below = [each for call in calls for each in callee(call.func, self.function).functions]
         return [*calls, *(call for function in below for call in function.each(ast.Call))]
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
-        """Return the collectives of some statements that are so for every model."""
+        """Return collectives that some statements make for every model and on every rank."""
         if not self.makes_any:
             return []
         return [
@@ -141,15 +141,15 @@ class Code:
 
 
 PAIRED = {"__enter__": "__exit__", "__exit__": "__enter__"}
-"""Methods of which whoever comes to one comes to the other."""
+"""Methods of which a rank that calls one also calls the other."""
 
 
 def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Parting]:
-    """Leave out what one side makes here and the other there: rank 0 goes first, then the rest.
+    """Drop collectives that another branch also makes: rank 0 goes first, then the rest.
 
     Args:
-        found: Of the function.
-        elsewhere: Of the one that is paired with it.
+        found: Partings of the function.
+        elsewhere: Partings of the method paired with it.
     """
     kept = []
     for parting in found:
@@ -175,7 +175,7 @@ def _without_meetings(found: list[Parting], elsewhere: list[Parting]) -> list[Pa
 
 
 def _same_rank(*tests: ast.expr) -> bool:
-    """Whether two tests hold for the same rank: by its number, or by a name for the first."""
+    """Whether two tests hold for the same rank, by its number or by a name for rank 0."""
     ranks = [
         {
             side.value
@@ -199,7 +199,7 @@ LOCAL_NAMES = re.compile(
 
 
 def is_local(test: ast.expr, function: Function) -> bool:
-    """Whether a condition asks for what each rank knows of its own data only."""
+    """Whether a condition depends on data that only this rank knows."""
     if is_own_data(test, function):
         return True
     if isinstance(test, ast.BoolOp):
@@ -221,25 +221,25 @@ NO_COUNT = (
     r"(?!\w*_(i|idx|index|indices|ids?|no|num|number|counts?|sizes?|steps?|shapes?|names?|keys?|fns?"
     r"|sampler|loaders?|weights?|scales?|types?|dims?|args|config|interval|freq)(_|\b))(_\w+)?"
 )
-"""Names with a word for data may count or describe it, which all ranks do alike."""
+"""Excludes names such as ``batch_size``: counts and descriptions are the same on all ranks."""
 NO_OPTION = (
     r"(?!_*(total|limit|global|max|min|return|use|with|compute|has|is|no|log|should|skip|print|report"
     r"|only|want|need|do|enable|include|show)_)"
 )
-"""Names with a word for data may be a limit, or say whether somebody wants them."""
+"""Excludes names such as ``max_loss`` and ``use_grad``: limits and switches."""
 OWN_DATA = re.compile(
     NO_OPTION + r"(?!num_|n_)(\w+_)?"
     r"(batch(es)?|loss(es)?|samples?|preds?|predictions|logits|grads?|gradients?|boxes)" + NO_COUNT
 )
 OWN_NUMBER = re.compile(NO_OPTION + r"(\w+_)?(loss|grad(ient)?_norm)" + NO_COUNT)
-"""What a rank computes from its own data."""
+"""A number that a rank computes from its own data."""
 
 
 CLOCKS = re.compile(r"(time\.)?(time|monotonic|perf_counter)(_ns)?|(\w+\.)*datetime\.(utc)?now")
 
 
 def _reads_clock(test: ast.expr, function: Function, steps: int = 2) -> bool:
-    """Whether a condition asks for the time that this rank's own clock tells it has passed."""
+    """Whether a condition reads this rank's own clock, directly or through a variable."""
     for node in walk(test):
         if isinstance(node, ast.Call) and CLOCKS.fullmatch(".".join(names_of(node.func))):
             return True
@@ -253,9 +253,9 @@ def _reads_clock(test: ast.expr, function: Function, steps: int = 2) -> bool:
 
 
 def is_own_data(test: ast.expr, function: Function, steps: int = 2) -> bool:
-    """Whether a condition plainly reads what only this rank has.
+    """Whether a condition clearly depends on something that only this rank has.
 
-    That is its data, which are empty, not finite or too large; or its clock; or a name for these.
+    That is its data (empty, not finite or too large), its clock, or a variable that holds these.
     """
     flag = test.operand if isinstance(test, ast.UnaryOp) else test
     if isinstance(flag, ast.Name) and steps and (values := function.values_of(flag.id)):
@@ -271,7 +271,7 @@ def is_own_data(test: ast.expr, function: Function, steps: int = 2) -> bool:
         if called_name(node) == "numel" and numbers - {0}:
             continue  # a shape that all ranks have
         if called_name(node) in ("numel", "isnan", "isinf", "isfinite"):
-            # what a caller gives may have been gathered there
+            # a caller may have gathered its argument
             return all(
                 name not in function.parameters or OWN_DATA.fullmatch(name)
                 for name in last_names(node)
@@ -290,7 +290,7 @@ def is_own_data(test: ast.expr, function: Function, steps: int = 2) -> bool:
         names = last_names(left) if sized or isinstance(left, ast.Name) else set()
         own = OWN_DATA if sized else OWN_NUMBER
         if called_name(left) == "len" and any("grad" in name for name in names):
-            continue  # how many parameters a model has
+            continue  # number of parameters of a model
         if isinstance(number, (int, float)) and any(map(own.fullmatch, names)):
             return True
     return False
@@ -307,17 +307,17 @@ ROLES = re.compile(
 
 
 def _has_a_role(parting: Parting) -> bool:
-    """Whether the side that leaves the collective out has a part of its own to play meanwhile."""
+    """Whether the side without the collective does work of its own meanwhile."""
     node = parting.under
     if parting.leaves is None and parting.side is False:
-        # the one rank does something else, and may come to the same from there: to no backward
+        # the one rank does something else that may reach the same collective, but no backward
         return not any("backward" in event.name for event in parting.made)
     stays = parting.leaves or parting.node
     in_body = any(child is stays for child in walk(*node.body))
     other = node.body if in_body is (parting.leaves is not None) else node.orelse
-    loops = [one for one in other if isinstance(one, (ast.While, ast.For))]
-    if parting.leaves is not None and parting.leaves not in other:  # from deeper: out of which?
-        loops = [one for one in loops if parting.leaves in walk(one)]
+    loops = [loop for loop in other if isinstance(loop, (ast.While, ast.For))]
+    if parting.leaves is not None and parting.leaves not in other:  # nested: out of which loop?
+        loops = [loop for loop in loops if parting.leaves in walk(loop)]
     return bool(loops) or any(
         ROLES.fullmatch(called_name(call)) and (call.args or call.keywords)
         for call in parts(ast.Call, *other)
@@ -328,11 +328,11 @@ MAKES = re.compile(
     r"_*(save|write|dump|mk|make|touch|build|create|download|prepare|convert|generate|preprocess"
     r"|extract|copy|move|rename|replace|remove|rm|unlink|delete)"
 )
-"""How calls are named that make a file or a folder, or take it away."""
+"""Names of calls that create or remove a file or folder."""
 
 
 def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
-    """Whether the first rank makes what a test looks for before the others may have looked.
+    """Whether one rank creates what a test looks for, perhaps before the others look.
 
     ``if not exists(path)``, and below it ``if rank == 0: build(path)`` before the collective.
     """
@@ -362,17 +362,17 @@ GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "spl
 
 
 def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) -> Iterator[Found]:
-    """Yield where one side of a test reaches a collective that the other does not.
+    """Yield findings where one side of a test reaches a collective and the other does not.
 
     Args:
-        code: To look at.
-        by_rank: Whether the test asks for the rank, or for the rank's own data.
-        leaves: Whether the other side leaves before the collective, or passes by.
-        makers: Whether it is a group that is made.
+        code: The function.
+        by_rank: Whether the test depends on the rank, or on the rank's own data.
+        leaves: Whether the other side leaves before the collective, or skips it.
+        makers: Whether the collective creates a process group.
     """
     if not code.partings:
         return
-    around = code.function.around  # the others may come to it there, before they call this one
+    around = code.function.around  # the others may reach it there before they call this function
     met_outside = {event.name for event in code.reach.function(around)} if around else set()
     for parting in code.partings:
         if parting.asked.asks is not by_rank or (parting.leaves is not None) is not leaves:
@@ -412,12 +412,12 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 
 
 def _first(
-    made: list[Event], told: str, *lines: int, at: ast.expr | None = None, closed: bool = True
+    made: list[Event], message: str, *lines: int, at: ast.expr | None = None, closed: bool = True
 ) -> Iterator[Found]:
-    """Yield what is found where some collectives are made: the first, named for ``{}``."""
+    """Yield a finding on the first of some collectives; its name replaces ``{}``."""
     for event in made[:1]:
         severity = _sure(event) if closed else "note"
-        yield Found(at or event.node, told.replace("{}", event.told, 1), severity, event, lines)
+        yield Found(at or event.node, message.replace("{}", event.told, 1), severity, event, lines)
 
 
 # HC1: a rank alone reaches a collective
@@ -466,9 +466,9 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
         event for event in code.reach.block(code.function.body, code.function) if event.only is None
     ]
     made.sort(key=lambda item: (not item.sure, item.group))
-    told = f"one rank calls {{}} under `@{decorator}`, and the others never do"
+    message = f"one rank calls {{}} under `@{decorator}`, and the others never do"
     lines = code.function.decorators[0].lineno, getattr(code.function.node, "lineno", 0)
-    yield from _first(made, told, *lines)
+    yield from _first(made, message, *lines)
 
 
 STORE_ANSWERS = r"store\w*\.(set|multi_set|add|compare_set|append)"
@@ -511,7 +511,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
             when_run = {called_name(node) for node in module.main.nodes}
             whole = b"__main__" in module.text or "init_process_group" in when_run
             message = f"nothing in this program answers {'.'.join(path)}"
-            # a store has an address: a program beside the job may set the key
+            # another program can also connect to a store and set the key
             yield Found(call, message, "error" if whole and not of_store else "note")
 
 
@@ -652,7 +652,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 missing = [event for event in skipped if event.name not in names]
                 if not missing:
                     continue
-                # what fails is the work before the collective, and then a pass is left out
+                # the work before the collective fails, and this rank then skips an iteration
                 own = isinstance(leaves, ast.Continue) or (not leaves and not first)
                 own = own and _works(node.body, missing[0], code)
                 named = handler.type is not None and last_names(handler.type) & (
@@ -671,7 +671,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
 def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
     """Whether a block does something before a collective that may fail on one rank only.
 
-    Making tensors for it does not: where that fails the call is not supported, on any rank.
+    Creating tensors for the collective does not count: if that fails, it fails on all ranks.
     """
     calls = parts(ast.Call, *block, into=False)
     before = [call for call in calls if call.lineno < event.node.lineno] or code.calls_of(block)
@@ -684,14 +684,14 @@ def _works(block: list[ast.stmt], event: Event, code: Code) -> bool:
 
 
 def _raised_for_data(block: list[ast.stmt], function: Function) -> set[str]:
-    """Errors that a block raises itself where a rank's own data are not usable."""
+    """Return errors that a block raises itself if a rank's own data are unusable."""
     tests = (node for node in parts(ast.If, *block) if is_own_data(node.test, function))
-    raised = (one.exc for test in tests for one in parts(ast.Raise, *test.body))
+    raised = (node.exc for test in tests for node in parts(ast.Raise, *test.body))
     return last_names(*(error for error in raised if error is not None))
 
 
 DATA_ERRORS = frozenset({"RuntimeError", "MemoryError", "OutOfMemoryError", "StopIteration"})
-"""What a rank raises because of its own batch."""
+"""Errors that a rank raises because of its own batch."""
 
 
 @rule("HC204", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/20806")
@@ -758,14 +758,14 @@ def _flags_of_handlers(code: Code) -> set[str]:
 
 
 def _ends_the_process(handler: Function) -> bool:
-    """Whether a handler, or what it calls, sees to it that the rank does not stay for long."""
+    """Whether a handler, or a function it calls, ends the process soon."""
     calls = handler.each(ast.Call)
-    called = (one for call in calls for one in callee(call.func, handler).functions)
+    called = (function for call in calls for function in callee(call.func, handler).functions)
     return any("_exit" in last_names(*function.body) for function in (handler, *called))
 
 
 STOP = re.compile(r"_?(pl_)?trainer\.should_stop|control\.should_(training|epoch)_stop")
-"""What Lightning and transformers read on each rank by itself."""
+"""Flags that Lightning and transformers read on each rank separately."""
 
 
 @rule("HC205", "uneven_work", "where one rank decides to stop", f"{LIGHTNING}/5750")
@@ -800,15 +800,15 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     if decorator := code.reach.one_rank_decorator(code.function):
         branches.append((code.function.body, code.function.decorators[0]))
     for block, test in branches:
-        for one in parts(ast.stmt, *block, into=False):
-            flag = isinstance(one, ast.Assign) and any(
-                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in one.targets
+        for node in parts(ast.stmt, *block, into=False):
+            flag = isinstance(node, ast.Assign) and any(
+                STOP.fullmatch(".".join(names_of(target)[-2:])) for target in node.targets
             )
-            returns = hook and isinstance(one, ast.Return) and ast.unparse(one) == "return -1"
+            returns = hook and isinstance(node, ast.Return) and ast.unparse(node) == "return -1"
             if flag or returns:
                 passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
-                told = f"only a rank that passes `{passes}` ends its epoch here"
-                yield Found(one, told, "error", also=(test.lineno,))
+                message = f"only a rank that passes `{passes}` ends its epoch here"
+                yield Found(node, message, "error", also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -831,7 +831,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     """
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
-        return  # ranks that are done shadow the others
+        return  # ranks that have finished shadow the collectives of the others
     loops: list[ast.For | ast.AsyncFor] = code.function.each(ast.For, ast.AsyncFor)
     for loop in loops:
         if not _length_by_rank(loop.iter, code):
@@ -865,11 +865,11 @@ COUNT = re.compile(
     r"(num_|n_|max_|min_)?(new_)?(\w+_)?(steps?|samples?|batches|length|size|tokens|epochs|iterations"
     r"|iters|items|passes|count)(_\w+)?"
 )
-"""Names of numbers of which each one is a step, or leads to one."""
+"""Names of numbers that set how many steps a rank makes."""
 
 
 def _goes_to(node: ast.expr, code: Code) -> list[str]:
-    """Return the names that a value is assigned to, or given for."""
+    """Return the variables and parameters to which a value is assigned or passed."""
     assigned = [
         assignment for assignment in code.function.each(ast.Assign) if assignment.value is node
     ]
@@ -887,11 +887,11 @@ def _goes_to(node: ast.expr, code: Code) -> list[str]:
 
 
 MAKE_DATA = ("arange", "empty", "full", "ones", "rand", "randint", "randn", "range", "zeros")
-"""Functions whose first argument, given alone or first, is how much they make."""
+"""Functions whose first argument is how much they create."""
 
 
 def _sized_by_rank(node: ast.Call | ast.Subscript, code: Code) -> bool:
-    """Whether data of another length is made or cut on each rank, or batches are not evened out."""
+    """Whether data is created or sliced by the rank, or ``even_batches`` is off."""
     if isinstance(node, ast.Subscript):
         cut = node.slice
         open_end = isinstance(cut, ast.Slice) and (cut.lower is None) is not (cut.upper is None)
@@ -915,7 +915,7 @@ def _is_false(node: ast.expr) -> bool:
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
-    """Whether a `range` has an argument that is one number or another, by the rank."""
+    """Whether an argument of a `range` depends on the rank."""
     if called_name(over) != "range" or not isinstance(over, ast.Call):
         return False
     for given in over.args:
@@ -933,7 +933,7 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 
 
 def _changed_by_rank(code: Code) -> set[str]:
-    """Names of numbers that are made larger or smaller under a test of the rank."""
+    """Return names of numbers that are set or changed under a rank test."""
     changed = [
         target
         for node in code.function.each(ast.If)
@@ -995,7 +995,7 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
                 yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 
 
-# HC4: barriers and locks where not all come
+# HC4: barriers and locks that not all ranks reach
 
 
 @rule(
@@ -1025,7 +1025,7 @@ def collective_in_prepare_data(code: Code) -> Iterator[Found]:
     """
     if code.function.name.endswith(".prepare_data"):
         made = code.made_in(code.function.body)
-        above = ".prepare_data"  # what a class above makes is told there
+        above = ".prepare_data"  # calls of a base class are reported there
         own = [item for item in made if not any(at[0].endswith(above) for at in item.path[1:])]
         yield from _first(own, "prepare_data runs on local rank 0 only, and calls {}")
 
@@ -1055,14 +1055,14 @@ def collective_under_lock(code: Code) -> Iterator[Found]:
 
 
 def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Iterator[Found]:
-    """Yield collectives under a `with` that keeps the other ranks from coming."""
+    """Yield collectives inside a `with` that makes the other ranks wait."""
     managed: list[ast.With | ast.AsyncWith] = code.function.each(ast.With, ast.AsyncWith)
     for node in managed:
         held = next((item.context_expr for item in node.items if keeps(item.context_expr)), None)
         if held is None:
             continue
-        told = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
-        yield from _first(code.made_in(node.body), told, node.lineno)
+        message = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
+        yield from _first(code.made_in(node.body), message, node.lineno)
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:
@@ -1075,7 +1075,7 @@ def _is_file_lock(node: ast.expr, code: Code) -> bool:
 
 
 ONE_FIRST = re.compile(r"(local_)?(rank_zero|main_process)_first|torch_distributed_zero_first")
-"""Context managers of Fabric, accelerate, transformers, YOLO and this package."""
+"""Context managers (Fabric, accelerate, transformers, YOLO, this package): one rank goes first."""
 
 
 @rule(
@@ -1133,12 +1133,12 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         events = [
             event for event in code.reach.function(handler) if event.sure and event.only is None
         ]
-        told = f"{kind} runs where one rank met something, and calls {{}}"
-        yield from _first(events, told, closed=kind in ("on_exception", "a signal's handler"))
+        message = f"{kind} runs where one rank met something, and calls {{}}"
+        yield from _first(events, message, closed=kind in ("on_exception", "a signal's handler"))
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
-    """Yield functions that a file registers with `signal.signal` or `atexit.register`."""
+    """Yield functions registered with `signal.signal` or `atexit.register`."""
     if registrar.encode() not in code.function.module.text:
         return
     at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
@@ -1198,9 +1198,9 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
             continue
         other = {event.name for event in code.reach.block(node.orelse, code.function)}
         made = code.made_in(node.body)
-        alone = [one for one in made if not one.group and one.name not in other]
-        told = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
-        yield from _first(alone, told, node.lineno, closed=False)
+        alone = [event for event in made if not event.group and event.name not in other]
+        message = f"{{}} waits for all ranks, and only those of `{ast.unparse(node.test)}` come"
+        yield from _first(alone, message, node.lineno, closed=False)
 
 
 @rule(
@@ -1231,21 +1231,21 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
     for choice in code.function.each(ast.IfExp):
         if not isinstance(choice.body, (ast.List, ast.Tuple)):
             continue
-        one, other = (
+        first, second = (
             [ast.unparse(element) for element in getattr(part, "elts", [])]
             for part in (choice.body, choice.orelse)
         )
-        if one != other and sorted(one) == sorted(other) and _asks_rank(choice.test, code):
+        if first != second and sorted(first) == sorted(second) and _asks_rank(choice.test, code):
             message = f"`{ast.unparse(choice)}` has another order on each side"
             yield Found(choice, message, "error" if _gone_through(choice, code) else "note")
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
-    """Whether a loop with a collective takes its passes in this order."""
+    """Whether a loop with a collective iterates in this order."""
     assigned = [node for node in code.function.each(ast.Assign) if node.value is order]
     targets = [target for node in assigned for target in node.targets]
     for target in targets:
-        if isinstance(target, ast.Tuple):  # groups, of which each is given to a collective
+        if isinstance(target, ast.Tuple):  # groups that are each passed to a collective
             made = [event.node for event in code.made_in(code.function.body)]
             given = [last_names(expression) for expression in made]
             parts = [ast.unparse(expression) for expression in target.elts]
@@ -1329,8 +1329,8 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
             limited = any("timeout" in ast.unparse(call) for call in slow)
             behind = code.made_in(block[place + 1 :]) if slow and not limited else []
             if behind:
-                told = "one rank waits for the network, the others in {}"
-                yield from _first(behind, told, node.lineno, at=slow[0], closed=False)
+                message = "one rank waits for the network, the others in {}"
+                yield from _first(behind, message, node.lineno, at=slow[0], closed=False)
 
 
 @rule(

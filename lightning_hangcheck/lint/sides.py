@@ -1,8 +1,7 @@
-"""Which collectives a piece of code makes, and where the ranks part on the way to one.
+"""Finds the collectives that code reaches, and where the two sides of a test differ in them.
 
-`Reach` answers the first, over all calls: a function's own, those of what it calls, and so on, each
-with its path. `Partings` compares what the two sides of a test make: its branches, and what comes
-after them where one side leaves.
+`Reach` lists the collectives of a function and of all that it calls, each with its call path.
+`Partings` compares the branches of a test, and the code after it if one side leaves.
 """
 
 from __future__ import annotations
@@ -43,45 +42,45 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 Step: TypeAlias = "tuple[str, str, int]"
-"""A function, its file, and the line on which it goes on."""
+"""A function, its file, and the line at which the path continues."""
 Events: TypeAlias = "tuple[Event, ...]"
 DEEPEST_CALLS = 40
 MOST_ALIASES = 4
 MOST_OF_A_FUNCTION = 24
-"""Different collectives that are kept of one function: who calls it parts by the first."""
+"""Different collectives kept per function: ranks that call it diverge at the first."""
 FOREIGN = frozenset(
     {"jax", "tensorflow", "tf", "paddle", "mxnet", "numpy", "np", "jnp", "lax", "triton", "tl"}
     | {"oneflow", "flow", "mindspore", "mx", "warp", "einops", "scipy"}
 )
-"""Libraries whose functions have names of collectives."""
+"""Libraries that have functions with the names of collectives."""
 SINGLE = re.compile(
     r"(?!distributed_?type)\w*(world_?size|n_?gpus?|num_gpus?|(is_)?initiali[sz]ed|is_available|is_dist\w*|distributed"
     r"|multi_?gpu|use_dist\w*|num_processes|data_parallel\w*|nprocs?|do_parallel|dist)\w*"
     r"|(use_|is_|with_)?ddp(_is)?(_(active|enabled|initialized|available))?",
     re.IGNORECASE,
 )
-"""Names that tell whether there are several ranks at all, which all of them know."""
+"""Names that tell whether there are several ranks; all ranks know that."""
 SEVERAL = re.compile(
     r"\w*(world_?size|(is_)?initiali[sz]ed|num_processes|nprocs)\w*|(is_|use_)?(ddp|dist|distributed)",
     re.IGNORECASE,
 )
-"""Those of them that say so of ranks, and of nothing else."""
+"""The names among these that always refer to ranks."""
 GROUPED = re.compile(
     r"(^|_|\b)(dp|tp|pp|cp|ep|sp|mp|ddp_group|data|tensor|pipe(line)?|model|expert|context|sequence|stage"
     r"|group|mesh|shard|replica\w*|intra|inter|coord|cluster|pg|local_world)(_|\b|$)",
     re.IGNORECASE,
 )
-"""Names of a rank within a group or along a dimension: others of the group may have the same."""
+"""Names of a rank within a group or mesh dimension; several ranks may have the same number."""
 SHARDED = re.compile(
     rb"FSDP|FullyShardedDataParallel|fully_shard|[dD]eep_?[sS]peed|DEEPSPEED|zero3"
 )
-"""A file that says so is written for models whose parts are on all ranks."""
+"""Shows that a file is written for models that are sharded over all ranks."""
 SHARDS_WEIGHTS = re.compile(rb"FullyShardedDataParallelPlugin\s*\(")
 SHARDS_ITSELF = re.compile(
     SHARDS_WEIGHTS.pattern
     + rb"|DeepSpeedPlugin\s*\(|deepspeed_config|prepare_deepspeed|args\.deepspeed"
 )
-"""A script that says so divides its model over the ranks, always or where it is asked to."""
+"""Shows that a script shards its model over the ranks, always or as an option."""
 SHARDS = re.compile(r"fsdp|deepspeed|shard|zero_?3|zero_stage", re.IGNORECASE)
 """Names that tell whether a model is sharded."""
 BUFFERS = re.compile(
@@ -89,9 +88,9 @@ BUFFERS = re.compile(
     rb"|^ {8}self\.register_buffer\(",
     re.MULTILINE,
 )
-"""A line that gives a model a buffer, always: no batch norm in a variable of its own."""
+"""A line that always gives a model a buffer; not a batch norm in a variable of its own."""
 OPTIONS = re.compile(r"args|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
-"""Names of what the user set."""
+"""Names of objects that hold the user's settings."""
 SETTING = re.compile(
     rf"(not )?(\w+\.)*({OPTIONS.pattern})"
     r"(?!.*(rank|stage|main|master|leader|primary|worker))(\.\w+)+"
@@ -99,16 +98,16 @@ SETTING = re.compile(
     r"|(not )?self\.\w+ is (not )?None|(not )?is_(?!\w*[ctnhx](uda|pu)_|\w*xla)\w+_available\(\)",
     re.IGNORECASE,
 )
-"""A condition on what the user set, an object has or is installed: alike on all ranks."""
+"""A condition on settings, an object's parts or installed packages: the same on all ranks."""
 GONE_HOOKS = re.compile(
     r"on_(keyboard_interrupt|pretrain_routine_(start|end)|init_(start|end)|(epoch|batch)_(start|end))"
     r"|(training|validation|test)_epoch_end"
 )
-"""Hooks that Lightning no longer calls since 2.0."""
+"""Hooks that Lightning does not call since 2.0."""
 GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_plugin")
-"""Names that a file can use only with a Lightning before 2.0."""
+"""Names that exist only in Lightning before 2.0."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
-"""Calls after which all ranks know the same; gradients were averaged before they are clipped."""
+"""Calls after which all ranks have the same value; gradients are averaged before clipping."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 ENTERED = ("__enter__", "__exit__")
@@ -117,23 +116,23 @@ ENDS = ("exit", "_exit", "abort")
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A collective that code makes.
+    """A collective that code reaches.
 
     Attributes:
-        name: What has to be made by all sides.
-        shown: The call as it is written in full.
-        library: Whose it is, with the version since when it is collective.
+        name: Name of the call that all sides must make.
+        shown: The call as written, in full.
+        library: Its library, with the version since which it is collective.
         node: The call in the function that was asked for.
-        path: The functions from there down to the collective.
-        only: Whether it is made only where a test for one rank holds, or only where it does not.
+        path: Steps from that function down to the collective.
+        only: True if reached only when a test for one rank holds, False if only when it fails.
         sure: Whether it is collective for every model and setting.
-        group: Whether a group was given.
-        needs: Parameters of the function that must be true or false for it.
-        guards: Conditions under which it is made in the function that was asked for.
-        conditional: Whether a function below makes it only under a condition of its own.
-        settings: Names of the settings on which functions below make it.
-        paired: Whether one rank makes it first and the others then, or the reverse.
-        sharded: Whether it is collective only where the model's parts are on all ranks.
+        group: Whether a process group is passed.
+        needs: Parameters of the function that must be true or false to reach it.
+        guards: Conditions on it in the function that was asked for.
+        conditional: Whether a function below adds a condition of its own.
+        settings: Names of the settings that functions below test for it.
+        paired: Whether one rank makes it first and then the others, or the reverse.
+        sharded: Whether it is collective only for sharded models.
     """
 
     name: str
@@ -153,21 +152,21 @@ class Event:
 
     @property
     def met(self) -> tuple[str, str]:
-        """What the other side has to make: the same, of a pair by the same function."""
+        """What the other side has to make; one of a pair must come from the same function."""
         return self.name, self.path[1][0] if self.paired and len(self.path) > 1 else ""
 
     @property
     def told(self) -> str:
-        """The call, and through which function it is reached."""
+        """The call, and the function through which it is reached."""
         return self.shown + (f" (through {self.path[1][0]})" if len(self.path) > 1 else "")
 
 
-# The table
+# The table of collectives
 
 
 @cache
 def _table() -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of collectives.toml by the names of calls."""
+    """Return the rows of collectives.toml by call name."""
     text = files(__package__).joinpath("collectives.toml").read_bytes()
     rows = msgspec.toml.decode(text)["collective"]
     found: dict[str, list[dict[str, Any]]] = {}
@@ -183,7 +182,7 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 
 def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str, Any] | None:
-    """Return the row of the table that a call is in, or None; without a call, of an attribute."""
+    """Return the table's row for a call, or for an attribute if ``call`` is None; else None."""
     for row in _table().get(target.name, ()):
         if row.get("read", False) is not (call is None):
             continue
@@ -204,13 +203,13 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
 
 
 SINCE = re.compile(r"(\w+) (\d+)\.(\d+)")
-"""A library and the version since which a call of it is collective."""
+"""A library, and the version since which the call is collective."""
 WRAPS = re.compile(r"DDP|Parallel|prepare|wrap|setup|initialize")
-"""Calls that may make a model one of all ranks."""
+"""Calls that may make a model distributed."""
 
 
 def _of_plain_model(target: Callee, function: Function) -> bool:
-    """Whether what goes backward came from a model that the same file makes and never wraps."""
+    """Whether a loss comes from a model that the same file makes and never wraps."""
     assigned = function.module.assigned
     models = {
         value.func.id
@@ -243,18 +242,18 @@ def _given_true(call: ast.Call, keyword: str) -> bool:
     )
 
 
-# Tests of the rank
+# Rank tests
 
 
 @dataclass(frozen=True)
 class Test:
-    """What a condition asks.
+    """What a condition depends on.
 
     Attributes:
-        asks: Whether it asks for the rank.
-        side: Whether it holds for one rank only (True), or for all but one; None if unknown.
+        asks: Whether it depends on the rank.
+        side: True if it holds for one rank only, False if for all but one; None if unknown.
         exact: Whether its other side is exactly the other ranks.
-        grouped: Whether the rank is one within a group or dimension.
+        grouped: Whether the rank is a rank within a group or mesh dimension.
     """
 
     asks: bool = False
@@ -264,7 +263,7 @@ class Test:
 
 
 class Tests:
-    """Answers for the conditions of functions, with what other files return."""
+    """Reads the conditions of functions, following calls into other files."""
 
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
@@ -273,9 +272,9 @@ class Tests:
         self._callers_above = 0
 
     def of(self, test: ast.expr, function: Function) -> Test:
-        """Tell what a condition asks."""
+        """Return what a condition depends on."""
         if test not in self._known:
-            self._known[test] = Test()  # a value that leads back to itself tells nothing
+            self._known[test] = Test()  # a circular value tells nothing
             self._known[test] = self._read(test, function)
         return self._known[test]
 
@@ -289,20 +288,20 @@ class Tests:
         ranks, names = function.module.ranks, names_of(test)
         of_args = names[-2:-1] in (["args"], ["training_args"])
         if of_args and names[-1] in ("should_save", "should_log"):
-            return Test(True, True, True)  # transformers: the first rank, or that of each machine
+            return Test(True, True, True)  # transformers: rank 0, or the first of each machine
         if isinstance(test, ast.Compare) and _of_single(test):
             of_rank = any(map(RANK.fullmatch, last_names(test)))
             if _alone(test) is False or not of_rank:
-                return Test()  # how many ranks there are, wherever that may come from
+                return Test()  # the number of ranks, from any source
         if not ranks.asks(test) or _asks_for_launcher(test):
             return self._elsewhere(test, function)
         if isinstance(test, ast.Name) and _is_option(test.id, function):
-            return Test()  # whether one rank alone does it
+            return Test()  # an option such as rank_zero_only=True
         side = self._side(test, function, MOST_ALIASES)
         return Test(True, side, side is not None, _grouped(test))
 
     def _side(self, test: ast.expr, function: Function, steps: int) -> bool | None:
-        """Tell for which ranks a condition holds that asks for the rank itself."""
+        """Return the `Test.side` of a condition that reads the rank itself."""
         ranks = function.module.ranks
         if isinstance(test, ast.Compare):
             sides = [test.left, *test.comparators]
@@ -319,7 +318,7 @@ class Tests:
             return None
         key = (function.module, name)
         if key not in self._sides:
-            self._sides[key] = None  # a name that leads back to itself tells nothing
+            self._sides[key] = None  # a circular name tells nothing
             found = {
                 self.of(value, function).side
                 if isinstance(value, (ast.BoolOp, ast.UnaryOp))
@@ -330,7 +329,7 @@ class Tests:
         return self._sides[key]
 
     def _joined(self, test: ast.BoolOp, function: Function) -> Test:
-        """``and`` holds at most where each part does; ``or`` is the reverse of that."""
+        """Read an ``and``, which holds at most where each part holds, or an ``or``, the reverse."""
         values = [(value, self.of(value, function)) for value in test.values]
         asking = [part for value, part in values if part.asks and not _asks_for_text(value)]
         if not asking:
@@ -343,7 +342,7 @@ class Tests:
         return Test(True, side, exact, any(part.grouped for part in asking))
 
     def _elsewhere(self, test: ast.expr, function: Function) -> Test:
-        """A call of a function in another file: what that returns; or a flag, as it was set."""
+        """Read a flag by how it was set, or a call by what a function in another file returns."""
         if isinstance(test, (ast.Name, ast.Attribute, ast.Compare)):
             return self._set_by_one(test, function) or self._given(test, function)
         if not isinstance(test, ast.Call):
@@ -357,7 +356,7 @@ class Tests:
         return Test()
 
     def _given(self, test: ast.expr, function: Function) -> Test:
-        """A parameter, or an attribute that keeps one, for which all calls give a rank's test."""
+        """Read a parameter, or an attribute that keeps it, if all calls pass a rank test."""
         path, owner = names_of(test), function.owner
         if path[:1] == ["self"] and len(path) == 2 and owner is not None:
             maker = function.module.project.method(owner, "__init__")
@@ -378,11 +377,11 @@ class Tests:
             self._callers_above -= 1
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
-        """A flag or a counter that one rank alone sets: under its test, and else to a constant."""
+        """Read a flag or counter that one rank sets under its test, and else is constant."""
         flag, side = test, True
         if isinstance(test, ast.Compare):
             counted = isinstance(test.ops[0], (ast.Gt, ast.GtE)) and len(test.ops) == 1
-            of_none = ast.unparse(test.comparators[0]) == "None"  # a writer that rank 0 alone has
+            of_none = ast.unparse(test.comparators[0]) == "None"  # a writer that only rank 0 has
             flag = test.left if counted or of_none else test
             side = not isinstance(test.ops[0], (ast.Is, ast.Eq))
         path = names_of(flag)
@@ -396,7 +395,7 @@ class Tests:
         return Test(True, side, True) if self._flags[key] else None
 
     def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
-        """Whether it is set under a test for one rank, else to what is false, and never shared."""
+        """Whether it is set under a test for one rank, else to a false value, and never shared."""
         by_one = False
         for function in functions:
             statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = function.each(
@@ -411,7 +410,7 @@ class Tests:
             named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
             stored = (name for name in named if isinstance(name.ctx, ast.Store))
             if sum(names_of(name) == path for name in stored) != len(assigned):
-                return False  # by a loop, a ``with`` or as one of several
+                return False  # set by a loop, a ``with`` or in a tuple
             if assigned and path[-1] in _given_to_all(function):
                 return False
             of_one = {
@@ -432,7 +431,7 @@ class Tests:
 
 
 def _all_alike(found: Iterable[Test]) -> Test:
-    """What several values ask, where it is the same; no more are looked at than that takes."""
+    """Return what all values depend on, if that is the same; stop at the first difference."""
     same = Test()
     for test in found:
         if not test.asks or (same.asks and same.side is not test.side):
@@ -443,7 +442,7 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 
 def _given_to_all(function: Function) -> set[str]:
-    """Names that a function reduces or broadcasts, and those that these are made from."""
+    """Return names that a function reduces or broadcasts, and names in their values."""
     calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
     given = last_names(*(part for call in calls for part in call.args))
     assigned = function.each(ast.Assign)
@@ -453,7 +452,7 @@ def _given_to_all(function: Function) -> set[str]:
 
 
 def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
-    """Whether an expression is the number of a rank, and not computed from one."""
+    """Whether an expression is a rank's number, not something computed from it."""
     if isinstance(node, ast.Call) and called_name(node) in ("int", "getenv", "get"):
         return any(
             (isinstance(argument, ast.Constant) and argument.value in VARIABLES)
@@ -475,16 +474,16 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
 
 
 def _asks_for_text(test: ast.expr) -> bool:
-    """``rank == "cpu"`` is said of a process that is alone."""
+    """Whether a rank is compared with text: ``rank == "cpu"`` is true in a single process."""
     return isinstance(test, ast.Compare) and any(
         isinstance(getattr(side, "value", None), str) for side in test.comparators
     )
 
 
 def _asks_for_launcher(test: ast.expr) -> bool:
-    """``"RANK" in os.environ`` asks whether there are ranks at all.
+    """Whether a test only asks if there are ranks: ``"RANK" in os.environ``.
 
-    So does ``os.getenv("RANK")``: as text, 0 is true.
+    So does ``os.getenv("RANK")``: the text "0" is true.
     """
     called = names_of(test.func if isinstance(test, ast.Call) else test)[-2:]
     return called in (["os", "getenv"], ["environ", "get"]) or (
@@ -495,7 +494,7 @@ def _asks_for_launcher(test: ast.expr) -> bool:
 
 
 def _first_or_none(test: ast.Compare) -> bool | None:
-    """``local_rank in [-1, 0]``: the first rank, or the only process."""
+    """Read ``local_rank in [-1, 0]``: the first rank, or the only process."""
     numbers = [ast.unparse(element) for element in getattr(test.comparators[0], "elts", ())]
     if "0" not in numbers or not set(numbers) <= {"-1", "0"}:
         return None
@@ -503,7 +502,7 @@ def _first_or_none(test: ast.Compare) -> bool | None:
 
 
 def _with_constant(test: ast.Compare) -> bool:
-    """Whether a rank is compared with a number or a name that says which: no loop's variable."""
+    """Whether a rank is compared with a number or a name for one, not a loop's variable."""
     sides = [test.left, *test.comparators]
     first = re.compile(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*")
     return len(sides) == 2 and any(
@@ -520,7 +519,7 @@ def _grouped(test: ast.expr) -> bool:
 
 
 def _ordinary(test: ast.expr) -> bool:
-    """Whether what is behind a test that leaves is the ordinary way: of several ranks, with all."""
+    """Whether all ranks of a job with several ranks usually get past a test that leaves."""
     parts = test.values if isinstance(test, ast.BoolOp) else [test]
     return all(
         _of_single(expression)
@@ -530,7 +529,7 @@ def _ordinary(test: ast.expr) -> bool:
 
 
 def _of_single(test: ast.expr) -> bool:
-    """Whether a condition only asks whether there are several ranks, not what an object is."""
+    """Whether a condition only asks if there are several ranks, not what an object is."""
     if isinstance(test, ast.Call) and called_name(test) != "isinstance":
         given = map(ast.unparse, test.args)
         if any(name.isidentifier() and not OPTIONS.fullmatch(name) for name in given):
@@ -543,7 +542,7 @@ def _of_whole_model(events: Events) -> Events:
 
 
 def _alone(test: ast.expr) -> bool | None:
-    """Whether a condition holds only in a process that is alone; False: it fails only there.
+    """Whether a condition holds only in a job of one process; False: it fails only there.
 
     ``local_rank == -1``, ``world_size == 1``, ``not dist.is_initialized()``.
     """
@@ -565,7 +564,7 @@ def _alone(test: ast.expr) -> bool | None:
 
 
 def last_names(*nodes: ast.AST) -> set[str]:
-    """Return the names in expressions: of what has owners the last, and each owner's."""
+    """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
     return {
         path[-1]
         for node in walk(*nodes)
@@ -573,16 +572,16 @@ def last_names(*nodes: ast.AST) -> set[str]:
     }
 
 
-# What is reached
+# Reachable collectives
 
 
 class Reach:
-    """The collectives that functions of a project make."""
+    """Finds the collectives that functions of a project make."""
 
     def __init__(self, own: frozenset[str] = frozenset()) -> None:
         self.tests = Tests()
         self.flags_of_handlers: dict[Module, set[str]] = {}
-        """What the signal handlers of a file set, once somebody asked."""
+        """Flags that the signal handlers of a file set; filled on demand."""
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
@@ -590,7 +589,7 @@ class Reach:
         self._one_rank: dict[Function, str] = {}
 
     def function(self, function: Function) -> Events:
-        """Return what a function makes, each collective once; none while it is being asked."""
+        """Return the collectives of a function, each once; none while it is being read."""
         if function in self._functions:
             return self._functions[function]
         if function in self._under_way or len(self._under_way) > DEEPEST_CALLS:
@@ -639,7 +638,7 @@ class Reach:
         return self._functions[function]
 
     def one_rank_decorator(self, function: Function) -> str:
-        """Return the decorator by which a function runs on one rank only; empty without one."""
+        """Return the decorator that runs a function on one rank only; empty if none does."""
         if function not in self._one_rank:
             limiting = (
                 decorator for decorator in function.decorators if self._limits(decorator, function)
@@ -653,7 +652,7 @@ class Reach:
         known = callee(called, function).functions
         if not known:
             return bool(names) and ONE_RANK_ONLY.search(names[-1]) is not None
-        for candidate in known:  # does it call what it was given under a test for one rank?
+        for candidate in known:  # does it call its argument under a test for one rank?
             tests = parts(ast.If, candidate.node)
             first = next((node for node in tests if self.tests.of(node.test, candidate).side), None)
             calls = parts(ast.Call, *(first.body if first else ()))
@@ -662,7 +661,7 @@ class Reach:
         return False
 
     def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
-        """Return what statements make one after the other."""
+        """Return the collectives of consecutive statements."""
         found: list[Event] = []
         only: bool | None = None
         needed: frozenset[tuple[str, bool]] = frozenset()
@@ -670,7 +669,7 @@ class Reach:
         reached: list[tuple[ast.stmt, Events]] = []
         for node in block:
             reached.append((node, self.statement(node, function)))
-            if isinstance(node, LEAVES):  # by this all leave it
+            if isinstance(node, LEAVES):  # nothing after it runs
                 break
         if not any(made for _, made in reached):
             return ()
@@ -691,13 +690,13 @@ class Reach:
                     only = not test.side if test.exact and test.side is not None else only
                     after = _needed_after(statement.test, function)
                     needed |= after
-                    passed = isinstance(statement.body[-1], ast.Continue)  # others of the loop come
+                    passed = isinstance(statement.body[-1], ast.Continue)  # later iterations go on
                     if not (after or passed or test.side is not None or _ordinary(statement.test)):
                         guards |= {_plain(statement.test, value=False)}
         return tuple(found)
 
     def statement(self, statement: ast.stmt, function: Function) -> Events:
-        """Return what one statement makes, in all its blocks."""
+        """Return the collectives of a statement and all its blocks."""
         if statement not in self._statements:
             self._statements[statement] = tuple(self._of_statement(statement, function))
         return self._statements[statement]
@@ -709,17 +708,17 @@ class Reach:
             yield from self.expression(node.test, function)
             yield from self._of_sides(node.test, node.body, node.orelse, function)
             return
-        for one in ast.iter_child_nodes(node):
-            if isinstance(one, ast.expr):
-                yield from self.expression(one, function)
-            elif isinstance(one, ast.withitem):
-                yield from self.expression(one.context_expr, function)
-                yield from self._entered(one.context_expr, function)
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.expr):
+                yield from self.expression(child, function)
+            elif isinstance(child, ast.withitem):
+                yield from self.expression(child.context_expr, function)
+                yield from self._entered(child.context_expr, function)
         for block in blocks_of(node):
             yield from self.block(block, function)
 
     def _entered(self, manager: ast.expr, function: Function) -> Iterator[Event]:
-        """What a class makes when a ``with`` goes in and out."""
+        """Yield the collectives of a class's ``__enter__`` and ``__exit__``."""
         if not isinstance(manager, ast.Call) or not (path := tuple(names_of(manager.func))):
             return
         if isinstance(known := function.module.meaning(path), Class):
@@ -758,13 +757,13 @@ class Reach:
         yield from no
 
     def expression(self, node: ast.expr, function: Function) -> Iterator[Event]:
-        """Yield what an expression makes; functions defined in it are not called by that."""
+        """Yield the collectives of an expression, without those of functions defined in it."""
         nodes = list(walk(node, into=False))
         perhaps = {
             below
             for choice in nodes
             if isinstance(choice, ast.IfExp)
-            # a value that is sharded is so on all ranks
+            # a value's type is the same on all ranks
             and not (
                 _of_single(choice.test) or called_name(choice.test) in ("isinstance", "hasattr")
             )
@@ -800,7 +799,7 @@ class Reach:
                 yield from self._through(method, attribute, function)
 
     def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
-        """Yield what a call makes: itself, or what it calls of the project."""
+        """Yield the collective that a call is, or those of the project's functions it calls."""
         target = callee(call.func, function)
         if target.name in self._own:
             yield Event(target.name, target.name, "", call, (_step(function, call),))
@@ -847,17 +846,17 @@ class Reach:
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
-        given = dict(called.defaults)  # what the call gives as which parameter
+        given = dict(called.defaults)  # arguments by parameter
         if isinstance(node, ast.Call):
             given |= called.given_by(node)
         for event in self.function(called):
             handed = given.get(event.shown.partition(".")[0]) if len(event.path) == 1 else None
             itself = event.shown == event.shown.partition(".")[0]
             if handed is not None and _unwraps(handed, function, whole=itself):
-                continue  # what is called there is not the wrapped model
+                continue  # the model called there is not wrapped
             conditional = event.conditional
             if event.needs:
-                bound = {  # parameters that are plainly true or false in the call
+                bound = {  # parameters for which the call passes a constant
                     name: bool(value.value)
                     for name, value in given.items()
                     if isinstance(value, ast.Constant)
@@ -870,7 +869,7 @@ class Reach:
 
 
 def _is_option(name: str, function: Function) -> bool:
-    """Whether a parameter is one, by its default, or as it is plainly given True or False."""
+    """Whether a parameter has a constant default, or is somewhere passed True or False."""
     given = function.module.ranks.values_of(name) if name in function.parameters else []
     plainly = (value for value in given if isinstance(value, ast.Constant))
     default = function.defaults.get(name)
@@ -885,7 +884,7 @@ WORLD_WIDE = re.compile(
 
 
 def _of_an_object(row: dict[str, Any], written: ast.expr, function: Function) -> bool:
-    """Whether a method's owner may be a group of some ranks: what it is is not known."""
+    """Whether a method's owner, of unknown type, may be a group of some ranks."""
     if not row.get("anyone") or not isinstance(written, ast.Attribute):
         return False
     path = names_of(written.value)
@@ -908,7 +907,7 @@ def _only(event: Event, side: bool | None, same: set[str]) -> Event:
 def _switch(
     test: ast.expr, function: Function, steps: int = MOST_ALIASES
 ) -> tuple[str, bool] | None:
-    """A parameter that is asked for, and what it must be."""
+    """Return the parameter that a test reads, and the value for which the test holds."""
     value = True
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
@@ -928,7 +927,7 @@ def _switch(
 
 
 def _guarded(events: Events, test: ast.expr, function: Function, *, value: bool) -> Events:
-    """What is made under a condition that does not ask for the rank."""
+    """Add a condition that does not depend on the rank to collectives."""
     switch = None if _of_single(test) else _switch(test, function)
     needs = {(switch[0], switch[1] is value)} if switch is not None else set()
     guards = {_plain(test, value=value)}
@@ -938,14 +937,14 @@ def _guarded(events: Events, test: ast.expr, function: Function, *, value: bool)
 
 
 def _plain(test: ast.expr, *, value: bool) -> str:
-    """A condition in words, ``not`` taken off in pairs."""
+    """Return a condition as text, without double ``not``."""
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
     return ast.unparse(test) if value else f"not {ast.unparse(test)}"
 
 
 def _by_setting(guard: str, function: Function) -> str:
-    """A condition with the setting in place of the name that holds it, or its length."""
+    """Replace a name in a condition by the setting that it holds, and ``len(x)`` by ``x``."""
     if (found := re.fullmatch(r"(not )?(\w+)( .*)?", guard)) is not None:
         values = function.values_of(found[2])
         if len(values) == 1:
@@ -954,13 +953,13 @@ def _by_setting(guard: str, function: Function) -> str:
 
 
 def _tells_of_objects(name: str, function: Function) -> bool:
-    """Whether a name tells what objects are: ``distributed = any(map(is_sharded, models))``."""
+    """Whether a name describes objects: ``distributed = any(map(is_sharded, models))``."""
     calls = parts(ast.Call, *function.values_of(name))
     return any(called_name(call) in ("any", "all", "isinstance", "hasattr") for call in calls)
 
 
 def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bool]]:
-    """What parameters must be for code behind a test that leaves."""
+    """Return the parameter values with which code after a test that leaves is reached."""
     either = test.values if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or) else [test]
     switches = (_switch(test, function) for test in either if not isinstance(test, ast.BoolOp))
     return frozenset((switch[0], not switch[1]) for switch in switches if switch is not None)
@@ -969,7 +968,7 @@ def _needed_after(test: ast.expr, function: Function) -> frozenset[tuple[str, bo
 def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
     """Whether an argument is a model without its wrapper: ``ddp.module``, ``unwrap(model)``.
 
-    Where it is itself what is called (``whole``), one that nothing wraps counts as well.
+    If the argument itself is called (``whole``), a model that is never wrapped counts as well.
     """
     values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
     made = [call for call in values if isinstance(call, ast.Call)]
@@ -984,7 +983,7 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
 
 
 def _has_group(call: ast.Call, function: Function) -> bool:
-    """Whether a group is given, and not plainly that of all ranks."""
+    """Whether a process group is passed, and not clearly the group of all ranks."""
     names = ("group", "process_group", "pg")
     given = [keyword.value for keyword in call.keywords if keyword.arg in names]
     given += [
@@ -999,7 +998,7 @@ def _has_group(call: ast.Call, function: Function) -> bool:
 
 
 def _of_all(values: list[ast.expr]) -> bool:
-    """Whether a group was made without saying of whom: of all ranks, by another backend."""
+    """Whether a group was made without naming ranks: of all ranks, by another backend."""
     return bool(values) and all(
         called_name(expression) == "new_group"
         and isinstance(expression, ast.Call)
@@ -1010,12 +1009,12 @@ def _of_all(values: list[ast.expr]) -> bool:
 
 
 def leaving(block: list[ast.stmt]) -> ast.stmt | None:
-    """Return the statement by which a block leaves a function or loop, at its end."""
+    """Return the last statement of a block if it leaves a function or loop, else None."""
     return block[-1] if block and isinstance(block[-1], LEAVES) else None
 
 
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
-    """Return the statement by which all who come to a block leave it, if there is one."""
+    """Return the statement by which all paths through a block leave it, else None."""
     for statement in block:
         exits = isinstance(statement, ast.Expr) and called_name(statement.value) in ENDS
         if exits and ast.unparse(statement).removeprefix("sys.") not in ("exit()", "exit(0)"):
@@ -1029,7 +1028,7 @@ def _last(block: list[ast.stmt]) -> ast.stmt | None:
     return None
 
 
-# Where ranks part
+# Where ranks diverge
 
 
 @dataclass(frozen=True)
@@ -1037,11 +1036,11 @@ class Parting:
     """A place from which one side goes to collectives that the other does not make.
 
     Attributes:
-        under: The statement that parts them.
-        asked: What its test asks.
-        node: What to underline: the call that leads there, or the statement that leaves.
+        under: The `if` that separates the ranks.
+        asked: What its test depends on.
+        node: Node to underline: the call that leads to a collective, or the statement that leaves.
         made: Collectives that one side makes and the other does not.
-        side: Whether it is the side of one rank that makes them; None if unknown.
+        side: True if one rank makes them, False if all but one; None if unknown.
         leaves: The statement by which the other side leaves before them.
     """
 
@@ -1054,38 +1053,38 @@ class Parting:
 
     @property
     def test(self) -> str:
-        """What parts them, in words of the source."""
+        """The test as written in the source."""
         return ast.unparse(self.under.test)
 
 
 @dataclass(frozen=True)
 class _After:
-    """What is still to come behind a block: to the end of the function, and of a loop's pass."""
+    """Code that follows a block: to the end of the function, and of the loop's iteration."""
 
     function: tuple[list[ast.stmt], ...] = ()
     passing: tuple[list[ast.stmt], ...] = ()
     loop: tuple[list[ast.stmt], ...] = ()
     fails: bool = False
-    """Whether all then end with an error, after which a launcher ends who still waits."""
+    """Whether all paths then end with an error: a launcher then ends the ranks that wait."""
 
 
 class _Inside(NamedTuple):
-    """The branch of the one rank that passes a test, or of all others, that a block is in."""
+    """The branch that a block is in: that of one rank, or that of all others."""
 
     under: ast.If
     asked: Test
     side: bool
     after: _After
-    """What the ranks go on to that do not come here."""
+    """What ranks run next that do not take this branch."""
 
 
 class Partings:
-    """Those of one function.
+    """Finds the partings of one function.
 
     Args:
-        reach: What functions make.
-        function: That is looked at.
-        local: Tells whether a condition asks for what only one rank knows, its own data.
+        reach: Finds the collectives of functions.
+        function: The function.
+        local: Tells whether a condition depends on data that only one rank knows.
     """
 
     def __init__(
@@ -1100,7 +1099,7 @@ class Partings:
     ) -> None:
         if inside is not None and (left := leaving(block)) is not None:
             branches = (inside.under.body, inside.under.orelse)
-            if not any(block is branch for branch in branches):  # those are compared as such
+            if not any(block is branch for branch in branches):  # `_compare` handles these
                 self._leaves_alone(left, block, inside)
         for place, statement in enumerate(block):
             rest = block[place + 1 :]
@@ -1119,16 +1118,16 @@ class Partings:
                 if not isinstance(statement, ast.While):
                     names |= {name.id for name in parts(ast.Name, statement.target)}
                 within = _After((body, *then.function), (), (body,))
-                # by `break` nobody leaves more than this loop
+                # `break` leaves only this loop
                 inner = inside and replace(inside.after, passing=(), loop=())
                 self._block(body, within, names, inside and inside._replace(after=inner or after))
                 self._block(statement.orelse, then, loops, inside)
-            elif isinstance(statement, ast.If):  # which ranks come to its branches, if known
+            elif isinstance(statement, ast.If):  # which ranks take its branches, if known
                 asked = self._reach.tests.of(statement.test, self._function)
                 sides = inside, inside
                 if asked.side is not None and not asked.grouped and inside is None:
-                    one = _Inside(statement, asked, asked.side, then)
-                    sides = one, one._replace(side=not one.side) if asked.exact else None
+                    branch = _Inside(statement, asked, asked.side, then)
+                    sides = branch, branch._replace(side=not branch.side) if asked.exact else None
                 alone = _alone(statement.test)
                 if alone is not True:
                     self._block(statement.body, then, loops, sides[0])
@@ -1139,7 +1138,7 @@ class Partings:
                     self._block(below, then, loops, inside)
 
     def _leaves_alone(self, left: ast.stmt, block: list[ast.stmt], inside: _Inside) -> None:
-        """One rank leaves from within its branch, for whatever reason, and the others go on."""
+        """Note that one rank leaves from within its branch while the others continue."""
         made = self._skipped(left, inside.after)
         others = self._reach.block(block, self._function)
         for node in parts(ast.If, inside.under):
@@ -1169,7 +1168,7 @@ class Partings:
         if inside is None or side is not (not inside):
             self._note(node, asked, yes, no, side, exits[1], after)
         chained = len(node.orelse) == 1 and isinstance(node.orelse[0], ast.If)
-        # an elif may ask for the reverse of what else the test asks
+        # an elif may test the reverse of the other parts of the test
         other = None if side is None or (chained and not asked.exact) else not side
         if inside is None or other is not (not inside):
             self._note(node, asked, no, yes, other, exits[0], after)
@@ -1192,7 +1191,7 @@ class Partings:
         after: _After,
     ) -> None:
         names = {event.name for event in others}
-        # conditions that cannot hold where the ranks part: the reverse of what else is asked
+        # conditions that the other parts of the test rule out where the ranks diverge
         never: set[str] = set()
         if isinstance(node.test, ast.BoolOp):
             either = isinstance(node.test.op, ast.Or)
@@ -1229,9 +1228,9 @@ class Partings:
         )
 
     def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
-        """Whether all ranks have agreed on a test's names before, or all come to it in a loop."""
+        """Whether ranks agreed on a test's names before, or each reaches it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
-        if ranks.asks(node.test):  # of ``accelerator.is_main_process`` the owner is no value
+        if ranks.asks(node.test):  # the owner in ``accelerator.is_main_process`` is no value
             owners = [attribute.value for attribute in parts(ast.Attribute, node.test)]
             names -= {name.id for name in owners if isinstance(name, ast.Name)}
         compared = parts(ast.Compare, node.test)
@@ -1243,14 +1242,14 @@ class Partings:
 
     @cached_property
     def _end(self) -> int:
-        """The line on which the groups are destroyed: from there on each process is alone."""
+        """Line at which process groups are destroyed: from there each process is alone."""
         calls = self._function.each(ast.Call)
         ends = [call.lineno for call in calls if called_name(call) == "destroy_process_group"]
         return min(ends, default=sys.maxsize)
 
     @cached_property
     def _switched(self) -> set[str]:
-        """Conditions that the function itself turns off somewhere: perhaps on this way."""
+        """Conditions that the function sets to a constant somewhere, perhaps on this path."""
         assigned = self._function.each(ast.Assign)
         return {
             ast.unparse(target)
@@ -1260,7 +1259,7 @@ class Partings:
         }
 
     def _asked(self, node: ast.If) -> set[str]:
-        """Names in the tests on the way to one: a setting that is asked there parts otherwise."""
+        """Return names in the tests on the way to a node: settings read there make it uncertain."""
         return last_names(
             *(
                 branch.test
@@ -1272,12 +1271,12 @@ class Partings:
 
     @cached_property
     def _sharded(self) -> int:
-        """The last line that shards a model: before that its state is the rank's own."""
+        """Last line that shards a model: before it, each rank has its own state."""
         calls = self._function.each(ast.Call)
         return max((call.lineno for call in calls if "fully_shard" in called_name(call)), default=0)
 
     def _agreed_names(self, before: int) -> set[str]:
-        """Names whose values went through a collective above a line, or come of such only."""
+        """Return names that went through a collective above a line, or derive only from such."""
         found: set[str] = set()
         above = (node for node in self._function.nodes if getattr(node, "lineno", before) < before)
         for node in sorted(above, key=lambda child: getattr(child, "lineno", 0)):
@@ -1290,7 +1289,7 @@ class Partings:
     def _is_agreed(self, value: ast.expr, agreed: set[str]) -> bool:
         calls = [*parts(ast.Call, value)]
         for call in calls:
-            # what is called may do it itself; what happens deeper is of other values
+            # the called function may agree on it; deeper collectives are about other values
             made = self._reach.call(call, self._function)
             if AGREES.search(called_name(call)) or any(
                 AGREES.search(event.shown) and len(event.path) == 2 for event in made
@@ -1301,7 +1300,7 @@ class Partings:
 
 
 def _ids(*nodes: ast.AST) -> set[str]:
-    """Return the variables in expressions; of an object's own its attribute, ``self.loss``."""
+    """Return the variables in expressions; attributes of ``self`` as ``self.loss``."""
     attributes = parts(ast.Attribute, *nodes)
     own = {
         f"self.{attribute.attr}"
