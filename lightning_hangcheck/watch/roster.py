@@ -131,7 +131,7 @@ class Roster:
 
     @property
     def suspended(self) -> bool:
-        """Whether somebody stopped the whole job and its launcher (job control), not only a rank."""
+        """Whether somebody stopped the whole job and its launcher (job control), not one rank."""
         alive = self.round.alive
         if not alive or any(rank.state not in STOPPED for rank in alive):
             return False

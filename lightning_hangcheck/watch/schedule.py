@@ -34,8 +34,8 @@ USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
 FRESH_NS = 2 * NANOSECONDS
 """Age up to which a look may be judged again: the longest lead, and as much for delays."""
 LONGEST_S, MOST_OF_A_CORE = 30.0, 0.01
-"""Longest pause between looks, unless they cost more than this share of a core, the target of the
-performance page."""
+"""Longest pause between looks, unless they cost more than this share of a core (a target that the
+performance page names)."""
 BETWEEN_AFRESH = 6
 """Longest pauses between two restarts of frequent looks: each brings some nine looks."""
 PAUSES_BEFORE_SURPRISE, LONGEST_PATIENCE_S = 3.0, 8.0
