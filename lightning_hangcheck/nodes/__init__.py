@@ -1,6 +1,6 @@
-"""The nodes of one job tell each other what they see, while it runs.
+"""How the nodes of one job exchange what they see while it runs.
 
-`message` is what one node sends, ranks that stand alike as one; `encoding` the only form in which
-it travels; `meeting_place` where nodes leave it for each other; `peers` what has come from whom,
-and who judges.
+`message` is what a node sends, with one line for ranks in the same situation; `encoding` its only
+format on the way; `meeting_place` where nodes leave messages for each other; `peers` which messages
+have come from whom, and who judges.
 """

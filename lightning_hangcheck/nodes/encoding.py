@@ -1,11 +1,11 @@
-"""The only form in which words travel: msgpack, compressed, read as if a stranger wrote them.
+"""The only format of messages: msgpack, compressed, read as if a stranger wrote them.
 
-Whoever can write to the meeting place could send anything. So sizes are bounded before and while
-bytes grow, nothing but the structs of a message is built from them, and what these say is checked
-before it is used. What goes wrong on the way is that sender's fault alone. There is no pickle.
+Anyone who can write to the meeting place could send anything. So sizes are bounded before and while
+bytes unpack, only a message's structs are built, and their values are checked before use. There is
+no pickle. Whatever fails on the way only costs the sender's own message.
 
-A few bytes that repeat become millions of parts once they are unpacked, so a message is refused
-before any of it is made: by what all its parts may take, and list by list while it is decoded.
+A few repeated bytes unpack to millions of objects. So a message is refused before any object is
+built, by the memory that all of them may take, and list by list while it is decoded.
 """
 
 from __future__ import annotations
@@ -44,46 +44,46 @@ if TYPE_CHECKING:
 
 MARK = b"HCND"
 MOST_PACKED = 4 * 1024 * 1024
-"""Bytes of a message as it travels: eight ranks that hang take about 20 kB."""
+"""Bytes of a message on the way: eight ranks that hang take about 20 kB."""
 MOST_UNPACKED = 32 * 1024 * 1024
 MOST_MEMORY = 256 * 1024 * 1024
-"""Bytes that a message may take, by `most_memory`, which is some six times too high."""
+"""Bytes that a message may take by `most_memory`, which is some six times too high."""
 MOST_TOGETHER = 1024 * 1024 * 1024
-"""Of all words that a node keeps with their evidence: 256 such ranks are 400 MB by it."""
+"""The same for all messages that a node keeps with evidence: 256 such ranks count as 400 MB."""
 MOST_MEMBERSHIPS = 1 << 22
-"""Members of all groups of the ranks that are told one by one."""
+"""Members in all groups of the ranks that have lines of their own."""
 A_MEMBER = 36
-"""Bytes that one takes."""
+"""Bytes of a member."""
 LONGEST_S = 1e9
 """30 years: no duration is longer, and in nanoseconds it still has 64 bits."""
 LONGEST_SENTENCE = 64 * 1024
 """Characters of one text of a judgement: all nodes print the summary."""
 LEAST, LARGEST = -(1 << 63), (1 << 63) - 1
-"""msgpack has 64 bits, one more where there is no sign; JSON has as many as are written."""
+"""Signed 64-bit numbers. msgpack also has unsigned ones, and JSON has no limit."""
 REGISTERS = range(1 << 64)
-"""As the kernel shows those of a thread: without a sign, so -1 is the largest of all."""
+"""A thread's registers as the kernel shows them: unsigned, so -1 is the largest."""
 PLAIN = frozenset({str, bool, type(None), bytes})
 LEVEL = 6
 
 A_CONTAINER, A_PART, A_BYTE = 160, 56, 8
-"""What each takes at most: a struct, tuple or dict; that and anything else which is no small
-number; and each byte, which may be such a number in a tuple."""
+"""Bytes at most: of a struct, tuple or dict; also of these, and of anything else but a small
+number; and of each byte, which may be a small number in a tuple."""
 _ALL = bytes(range(0x100))
 _NO_CONTAINERS = _ALL.translate(None, bytes((*range(0x80, 0xA0), *range(0xDC, 0xE0))))
-"""But for the bytes with which msgpack begins an array or a map."""
+"""All bytes but those that begin an array or a map in msgpack."""
 _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
-"""But for those with which it begins anything but a number from 0 to 127."""
+"""All bytes but those that begin anything except a number from 0 to 127."""
 
 
 def pack(message: Message) -> bytes:
-    """Encode what is told."""
+    """Encode a message."""
     return MARK + zlib.compress(encode_packed(message), LEVEL)
 
 
 def read_message(data: bytes) -> tuple[Message, int]:
-    """Decode what a node tells, whoever wrote it; and how many bytes it takes at most.
+    """Decode a message, whoever wrote it; return also how many bytes it takes at most.
 
-    BadMessage: it is none, too large, of another version, or says what cannot be.
+    BadMessage: it is none, too large, of another version, or has impossible values.
     """
     with _blaming_its_sender():
         message, memory = _decoded(data)
@@ -111,7 +111,7 @@ def read_message(data: bytes) -> tuple[Message, int]:
 
 
 def read_judgement(data: bytes) -> Judgement:
-    """Decode what a message says of the whole job; BadMessage as for `read_message`."""
+    """Decode a message's judgement of the whole job; BadMessage as for `read_message`."""
     if not data:
         return Judgement()
     with _blaming_its_sender():
@@ -134,7 +134,7 @@ def read_judgement(data: bytes) -> Judgement:
 
 
 def can_be_sent(packed: bytes) -> bool:
-    """Whether other nodes will read a message of ours, as far as that hangs on its size."""
+    """Whether other nodes will read a message of ours, as far as its size decides that."""
     try:
         _refuse_odd_groups(_decoded(packed)[0])
     except BadMessage:
@@ -145,7 +145,7 @@ def can_be_sent(packed: bytes) -> bool:
 def most_memory(packed: bytes) -> int:
     """Return how many bytes some msgpack may take at most once it is decoded.
 
-    Nothing is decoded: a text may have bytes that begin a part elsewhere, which makes it too many.
+    Nothing is decoded, so bytes of a text may count as objects: the result may be too high.
     """
     containers = len(packed.translate(None, _NO_CONTAINERS))
     parts = len(packed.translate(None, _NO_PARTS))
@@ -154,12 +154,12 @@ def most_memory(packed: bytes) -> int:
 
 @contextmanager
 def _blaming_its_sender() -> Iterator[None]:
-    """Whatever a stranger's bytes break, memory that is not there too, other nodes are heard."""
+    """Raise BadMessage for any error, even a lack of memory: other nodes are still read."""
     try:
         yield
     except BadMessage:
         raise
-    except Exception as error:  # whatever it is, it is of their making
+    except Exception as error:  # whatever it is, its sender caused it
         raise BadMessage(f"reading it fails ({error!r:.200})") from error
 
 
@@ -195,7 +195,7 @@ def _decoded(data: bytes) -> tuple[Message, int]:
 
 
 def _refuse_odd_groups(message: Message) -> None:
-    """Before any group is made: whose shapes, and how many members, can be."""
+    """Check shapes and numbers of members before any group is built."""
     members = 0
     for rank_class in message.lines:
         flight, groups = rank_class.view.flight, rank_class.groups
@@ -209,7 +209,7 @@ def _refuse_odd_groups(message: Message) -> None:
 
 
 def can_be_reckoned_with(fact: object) -> bool:
-    """Whether every number in a fact is finite, and every whole one has 64 bits."""
+    """Whether every number in a fact is finite, and every integer has 64 bits."""
     left: list[Any] = [fact]
     while left:
         value = left.pop()
@@ -227,7 +227,7 @@ def can_be_reckoned_with(fact: object) -> bool:
         elif kind is dict:
             left += value.values()
         elif kind is ThreadState:
-            # registers have no sign, all else has
+            # registers are unsigned, all else is signed
             if not all(register in REGISTERS for register in value.arguments):
                 return False
             left += [field for field in astuple(value) if field is not value.arguments]

@@ -1,8 +1,7 @@
-"""Where processes of one job leave each other words: a folder, or a store that torch serves.
+"""Where processes of one job leave messages for each other: a folder, or a store of torch.
 
-torch is needed to talk with a store, so a process of its own does: `hooks.places`. An answer that
-is late ends that process, and the next request starts another. A place that strangers can reach is
-sealed.
+Only a process with torch can talk to a store, so a courier does (`hooks.places`). A late answer
+ends the courier, and the next request starts another. Places that strangers can reach are sealed.
 """
 
 from __future__ import annotations
@@ -41,42 +40,42 @@ SEAL_BYTES = 32
 
 
 class MeetingPlace(Protocol):
-    """Keys and values that all who meet there see; `MeetingFailed` where it cannot be used."""
+    """Keys and values that all processes there see; `MeetingFailed` if it cannot be used."""
 
     @property
     def where(self) -> str:
-        """The place in words, for an error's sentence."""
+        """The place in words, for error messages."""
 
     def post(self, key: str, value: bytes) -> None:
-        """Leave a value under a key; an older one is replaced as a whole."""
+        """Store a value under a key; it replaces an older value as a whole."""
 
     def look(self, key: str) -> bytes | None:
-        """Return the value under a key at once, None while there is none."""
+        """Return the value under a key at once, None if there is none."""
 
 
 class DecidingPlace(MeetingPlace, Protocol):
-    """One where all can hold to the first message."""
+    """A place where all processes can agree on the first message."""
 
     def decide(self, key: str, value: bytes) -> bytes:
-        """Leave a value under a key unless one is there; return the one that stands for all."""
+        """Store a value unless the key has one; return the value that counts for all."""
 
 
 class NodesPlace(MeetingPlace, Protocol):
-    """One where the nodes of a job meet: it reads many keys at once, and may hold some open."""
+    """A place where the nodes of a job meet: it reads many keys at once, and may hold resources."""
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
         """Return the value under each key."""
 
     def look(self, key: str) -> bytes | None:
-        """Return the value under a key, None while there is none."""
+        """Return the value under a key, None if there is none."""
         return self.look_all([key])[0]
 
     def close(self) -> None:
-        """End it, also while another thread waits for an answer."""
+        """Close the place, even while another thread waits for an answer."""
 
 
 class FolderPlace(NodesPlace):
-    """Files in a folder that all who meet there see."""
+    """Files in a folder that all processes there see."""
 
     def __init__(self, folder: Path, largest: int = EVIDENCE_BYTES) -> None:
         self._folder = folder
@@ -111,7 +110,7 @@ class FolderPlace(NodesPlace):
         """Read the file of each key that exists."""
         path = self._folder
         try:
-            # see that the folder is ours before a message in it counts: anybody may have made it
+            # check that the folder is ours before a message counts: anybody may have made it
             there = self._folder.lstat()
             if (there.st_dev, there.st_ino) != self._ours:
                 make_private_folder(self._folder)
@@ -139,10 +138,9 @@ class FolderPlace(NodesPlace):
 class SealedPlace(NodesPlace):
     """A place that strangers can reach, with a seal on each value.
 
-    torch's store asks nobody who he is, and lists its keys to anybody. So the secret never goes
-    there: each value carries an HMAC of it, its key and the job. Who has not the secret can leave
-    nothing that is taken for a node's message. He may read what nodes tell, take it away, or repeat
-    it.
+    torch's store authenticates nobody, and lists its keys to anybody. So the secret never goes
+    there: each value carries an HMAC of itself, its key and the job. Without the secret, nobody can
+    forge a node's message. Strangers can still read, delete or repeat messages.
     """
 
     def __init__(self, place: NodesPlace, secret: str, job: str) -> None:
@@ -159,7 +157,7 @@ class SealedPlace(NodesPlace):
         self._place.post(key, self._seal(key, value) + value)
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Return the value under each key, None for one without a seal of ours."""
+        """Return the value under each key, None for a value without a seal of ours."""
         found: list[bytes | None] = []
         for key, data in zip(keys, self._place.look_all(keys), strict=True):
             seal, value = (data or b"")[:SEAL_BYTES], (data or b"")[SEAL_BYTES:]
@@ -186,38 +184,39 @@ SERVE, CONNECT = "serve", "connect"
 CONNECTED_WITHIN_S = 20.0
 """The first node may start later; until then there is nobody to connect to."""
 STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
-"""Importing torch takes 2 s, and many times that where a whole job does so at once."""
+"""Importing torch takes 2 s, and many times that if a whole job imports it at once."""
 LONGEST_START_S = 640.0
-"""Where it is ended ever again just before it is there, a starved node would never meet any."""
+"""The start limit doubles up to this: a courier that is always ended just too early never
+connects."""
 ANSWERED_WITHIN_S = 10.0
-"""For what takes milliseconds."""
+"""Limit for an answer that takes milliseconds."""
 AGAIN_AFTER_S = 10.0
 TASKS = 4
 """Threads of a process that loads torch with one computing thread."""
 MOST_BYTES = 64 * 1024 * 1024
 KEYS_AT_ONCE = 256
-"""Whose words, told with all the evidence of jobs of 256 ranks, are less than that."""
+"""Keys of a request: with all evidence of jobs of 256 ranks, values stay below `MOST_BYTES`."""
 END_LIMIT_S = 1.0
 
 
 class Request(Struct, frozen=True):
-    """To the courier: leave a value under the only key, or without one, say what is under each."""
+    """To the courier: store a value under the only key; without a value, read each key."""
 
     keys: tuple[str, ...]
     value: bytes | None = None
 
 
 class Answer(Struct, frozen=True):
-    """From the courier; the first one says that it is connected."""
+    """From the courier; the first answer says that it is connected."""
 
     values: tuple[bytes | None, ...] = ()
     trouble: str = ""
 
 
 class CourierPlace(NodesPlace):
-    """A store on the first node: that of torchrun's agent, or one that its sidecar offers.
+    """A store on the first node: that of torchrun's agent, or one that the first sidecar offers.
 
-    Who ``serves`` it does so as long as its courier lives.
+    A node that ``serves`` the store does so as long as its courier lives.
     """
 
     def __init__(
@@ -243,7 +242,7 @@ class CourierPlace(NodesPlace):
         self._ask(Request((key,), value))
 
     def look_all(self, keys: Sequence[str]) -> list[bytes | None]:
-        """Read keys of the store, so many with each question that none is long in answering."""
+        """Read keys of the store, so few with each request that no answer takes long."""
         found: list[bytes | None] = []
         for at in range(0, len(keys), KEYS_AT_ONCE):
             asked = tuple(keys[at : at + KEYS_AT_ONCE])
@@ -254,7 +253,7 @@ class CourierPlace(NodesPlace):
         return found
 
     def close(self) -> None:
-        """End the courier, also while another thread waits for its answer."""
+        """End the courier, even while another thread waits for its answer."""
         process = self._process
         if process is not None:
             process.kill()
@@ -294,7 +293,7 @@ class CourierPlace(NodesPlace):
             raise self._given_up(connected.trouble)
 
     def _exchange(self, request: Request | None, limit_s: float) -> Answer:
-        """Ask, and wait for the answer; who does not read or answer in time is ended for it."""
+        """Send a request and return the answer; a courier that is late is killed."""
         process, line, late = self._process, self._line, threading.Event()
         if process is None or line is None:
             raise BrokenPipeError("nobody can be asked")
@@ -326,7 +325,7 @@ class CourierPlace(NodesPlace):
         return self._unusable()
 
     def _unusable(self) -> MeetingFailed:
-        """Say why, also until it is tried again: whoever asks then may be the one who tells it."""
+        """Return the error, also until the next attempt: any caller may be the one to report it."""
         return MeetingFailed(
             f"{self.where} cannot be used ({self._why})",
             "or name a folder that all nodes see: --nodes-dir",

@@ -1,12 +1,12 @@
-"""What a node tells the others: who it is, a line for each rank, evidence where asked. Pure.
+"""What a node sends the others: who it is, a line for each rank, evidence on request. Pure.
 
-Ranks of a large job that stand alike share one line: what makes them alike, `judge.job` says
-by a number; here equal numbers only meet. So a job of a hundred thousand ranks has as much evidence
-as they have ways to stand. Of jobs of few ranks each rank is told with its evidence; of large ones
-only those that the judging node asks for, one of each class.
+In a large job, ranks in the same situation share a line. `judge.job` numbers the situations; here
+equal numbers are joined. So a hundred thousand ranks send as much evidence as there are situations.
+A small job sends each rank with its evidence. A large job sends evidence only of the ranks that the
+judging node asks for, one of each class.
 
-No moment of any clock is in it: times are told as if the evidence had been taken at `TAKEN_NS`, so
-that whoever reads it can put them on a clock of its own.
+A message has no clock's moments: its times are as if the evidence was taken at `TAKEN_NS`, so that
+the reader can move them to its own clock.
 """
 
 from __future__ import annotations
@@ -41,37 +41,37 @@ if TYPE_CHECKING:
 
 
 FOLDED_ABOVE = 256
-"""Ranks of a job above which those that stand alike are one; below, each is told by itself. The
-evidence of one rank of real training (Lightning, loaders, three samples) is 40 to 57 kB unpacked:
-that of 1,024, read each second, was 230 MB in the first node's sidecar."""
+"""World size above which ranks in the same situation share a line. Evidence of one rank of real
+training (Lightning, loaders, three samples) is 40 to 57 kB unpacked: for 1,024 ranks, read each
+second, the first node's sidecar needed 230 MB."""
 MOST_WAYS = 256
-"""Ways to stand that are judged with their evidence: jobs that hang have a handful."""
+"""Situations that are judged with their evidence: jobs that hang have a handful."""
 MOST_NAMES = 32
-"""Ranks of one way to stand whose processes are named."""
+"""Ranks of one class whose processes are named."""
 UNLIKE = 0
-"""The standing of a rank that is told by itself."""
+"""Situation of a rank that has a line of its own."""
 WITHOUT_EVIDENCE = -1
-"""The standing of ranks of whose evidence there was too much."""
+"""Situation of ranks whose evidence was dropped, as there was too much."""
 LEAVES = Meta(max_length=16_384)
 """Stacks of a rank with its workers: three samples of 5,000 threads."""
 SET = Meta(max_length=131_072)
-"""A first and a last number for every second rank of a job."""
+"""First and last number of each range, for every second rank of a job."""
 
 
 class BadMessage(Exception):
-    """What was sent is no message that this version reads; the sentence says why."""
+    """A received message that this version cannot read; the text says why."""
 
 
 class RankClass(Struct, frozen=True, array_like=True):
-    """Ranks that stand alike, or one that does not.
+    """Ranks in the same situation, or a single rank.
 
     Attributes:
-        standing: A number that only they have, `UNLIKE`, or `WITHOUT_EVIDENCE`.
-        view: One of them, with evidence if any has it, that which was silent for the shortest time.
-            It has no members of its groups, and while it travels no stacks.
-        names: Which processes the first of ``ranks`` are.
-        groups: Of the view, as in `Alike`.
-        stacks: Numbers of the view's, in the order of processes, samples, threads.
+        standing: The situation's number, `UNLIKE`, or `WITHOUT_EVIDENCE`.
+        view: One of the ranks: with evidence if any has it, then the one silent for the shortest
+            time. The view has no members of its groups, and on the way no stacks.
+        names: Processes of the first of ``ranks``.
+        groups: Groups of the view, as in `Alike`.
+        stacks: Numbers of the view's stacks, in the order of processes, samples, threads.
     """
 
     standing: int
@@ -83,7 +83,7 @@ class RankClass(Struct, frozen=True, array_like=True):
 
     @property
     def alone(self) -> bool:
-        """Whether it is one rank that is told by itself."""
+        """Whether the class is one rank with a line of its own."""
         return self.standing == UNLIKE
 
 
@@ -95,7 +95,7 @@ def class_of(view: RankView, groups: tuple[GroupFamily, ...], alike_number: int)
 
 
 def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
-    """Join those of equal standing, whose groups have one shape; in the order of first ranks."""
+    """Join classes of the same situation and group shapes, ordered by their first ranks."""
     alike: dict[tuple[object, ...], list[RankClass]] = {}
     for rank_class in classes:
         shapes = tuple(family.offsets for family in rank_class.groups)
@@ -106,9 +106,9 @@ def together(classes: Iterable[RankClass]) -> tuple[RankClass, ...]:
 
 
 def as_view(rank_class: RankClass) -> tuple[RankView, Alike]:
-    """Return a class's view, and for whom it stands.
+    """Return a class's view, and the ranks for which it stands.
 
-    Where the view's rank is no longer among them, it is as that of the first one.
+    If the view's rank has left the class, the view becomes that of the first rank.
     """
     view, groups, number = rank_class.view, rank_class.groups, rank_class.view.rank
     if not common((number, number), rank_class.ranks):
@@ -124,7 +124,7 @@ def as_view(rank_class: RankClass) -> tuple[RankView, Alike]:
 
 
 def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...]:
-    """Return what classes tell of these ranks alone; one whose view stays may not be among them."""
+    """Restrict classes to these ranks; the view stays, even of a rank that is not among them."""
     found = []
     for rank_class in classes:
         left = common(rank_class.ranks, ranks)
@@ -137,9 +137,9 @@ def within(classes: Iterable[RankClass], ranks: RankSet) -> tuple[RankClass, ...
 
 
 def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[RankClass]]:
-    """Choose no more than `MOST_WAYS` classes whose evidence counts, and return the rest, too.
+    """Choose at most `MOST_WAYS` classes whose evidence counts; return the rest, too.
 
-    Half are those of most ranks, half those of fewest: an odd one may hold all others up.
+    Half have the most ranks, half the fewest: an odd rank may hold up all others.
     """
     ordered = sorted(classes, key=lambda rank_class: (-size(rank_class.ranks), rank_class.ranks[0]))
     if len(ordered) <= MOST_WAYS:
@@ -149,7 +149,7 @@ def odd_and_usual(classes: Sequence[RankClass]) -> tuple[list[RankClass], list[R
 
 
 def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
-    """Keep the evidence of the odd and the usual ones; return also how many ranks lost theirs."""
+    """Keep evidence as `odd_and_usual` chooses; return also how many ranks lost theirs."""
     kept, rest = odd_and_usual(classes)
     if not rest:
         return tuple(classes), 0
@@ -161,12 +161,12 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
 
 
 def without_evidence(rank_class: RankClass) -> RankClass:
-    """Return a class without what looks brought; its groups stay: by them ranks are alike."""
+    """Return a class without evidence of looks; its groups stay, as they make ranks alike."""
     return replace(rank_class, view=brief(rank_class.view), stacks=())
 
 
 def brief(view: RankView) -> RankView:
-    """Return a rank without what looks brought."""
+    """Return a rank without evidence of looks."""
     if not view.processes and view.flight is None:
         return view
     return replace(view, processes=(), flight=None)
@@ -198,33 +198,33 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
 
 VERSION = 6
 TAKEN_NS = 1 << 60
-"""36 years: neither before nor after it a time of a running machine comes near 0, which says that
-there is no such time."""
+"""36 years: moved by this, no time of a running machine comes near 0, which means that there is no
+such time."""
 CALM_BELOW_S = 1.5
-"""Silence below which a rank tells no stacks and no collectives: a look comes at 2 s."""
+"""Silence below which a rank sends no stacks and no collectives: a look comes at 2 s."""
 TOO_LARGE = Gap("evidence of this node", None, "it is too large to be told", "other")
 
-# How much of each is read: some times what the largest job needs, 131,072 ranks on 16,384 nodes.
+# Reading limits: several times what the largest job needs, 131,072 ranks on 16,384 nodes.
 
 MOST_RANKS = 1 << 20
 MOST_OF_A_NODE = 1_024
 MOST_GAPS = 64
 MOST_CODE = 1_024
 MOST_ASKED = 64
-"""Addresses of silent nodes: where more fell silent, a few tell enough."""
+"""Addresses of silent nodes: if more nodes are silent, a few are enough."""
 MOST_ENDS = 8
-"""Ranks of a node whose end is told: those that ended first, and of large jobs only two."""
+"""Ranks of a node whose end is sent: those that ended first, of large jobs only `FEW_ENDS`."""
 FEW_ENDS = 2
 _ASKED = Meta(max_length=MOST_ASKED)
 _STACKS = Meta(max_length=1 << 16)
 _DEPTH = Meta(max_length=1_024)
-"""Python's own limit for calls within each other is 1,000."""
+"""Python's own limit for nested calls is 1,000."""
 
 
 class RoundMark(Struct, frozen=True):
-    """By what nodes know that their ranks are of one start of the job, however they count it.
+    """How nodes recognise that their ranks belong to one start of the job, however they count.
 
-    Seconds since torchrun started them, else 0, and at which port they look for their store.
+    Seconds since torchrun started the ranks, else 0, and the port where they look for their store.
     """
 
     began_s: float = 0.0
@@ -232,14 +232,14 @@ class RoundMark(Struct, frozen=True):
 
 
 class ReadMessage(Struct, frozen=True, array_like=True):
-    """Which message of the judging node was read last: node, stamp."""
+    """The judging node's message that was read last: node and stamp."""
 
     judge: int = -1
     stamp: int = 0
 
 
 class LeftRound(Struct, frozen=True, omit_defaults=True):
-    """The round of a node that ended last; its ranks that ended first, without evidence."""
+    """The last round of a node that ended; its ranks that ended first, without evidence."""
 
     number: int
     world_size: int = 0
@@ -248,16 +248,16 @@ class LeftRound(Struct, frozen=True, omit_defaults=True):
 
 
 class RoundEnd(Struct, frozen=True):
-    """How a round ended on all nodes, as the judging node remembers it, and as it is told."""
+    """How a round ended on all nodes, as the judging node remembers and reports it."""
 
     round: Round
     verdict: Verdict
 
 
 class Judgement(Struct, frozen=True, array_like=True):
-    """What the judging node says of the whole job: the newest verdict that it told.
+    """The judging node's newest verdict on the whole job.
 
-    And how the round before ended, until that is long ago.
+    ``end``: how the round before ended, until that is long ago.
     """
 
     verdict: Verdict | None = None
@@ -265,28 +265,29 @@ class Judgement(Struct, frozen=True, array_like=True):
 
     @property
     def kind(self) -> str:
-        """What the verdict is; empty where there is none."""
+        """Kind of the verdict; empty if there is none."""
         return self.verdict.verdict if self.verdict is not None else ""
 
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node tells of its ranks, and of what it has read.
+    """What a node sends about its ranks, and about what it has read.
 
     Attributes:
-        version: Of this form; another one is not read.
-        stamp: Another one each time.
-        ended: The command has ended there: nothing more will be heard.
-        world_size: Ranks of the job as the node knows it, 0 while unknown.
-        local_world_size: Ranks that should run there, None where no launcher says so.
+        version: Version of this format; others are not read.
+        stamp: Different in each message.
+        ended: The command has ended there: no further message will come.
+        world_size: Ranks of the job as the node knows it, 0 if unknown.
+        local_world_size: Ranks that should run there, None if no launcher says so.
         machine: As in `RunFacts`.
         software: Version of this package there.
-        frames: Each call of their stacks once; ``stacks`` are its numbers, outermost first.
-        left: The round before, times as those of the ranks; None once that is long ago.
-        reach: What connections show of the addresses that the judging node ``asks`` about: those of
-            nodes that it no longer hears. It ``wants`` the evidence of ranks.
-        read: The newest message of the judging node that it has read.
-        judgement: What it judges for all, as msgpack; empty where it judges nothing.
+        frames: Each frame of the stacks once; ``stacks`` have their numbers, outermost first.
+        left: The round before, with times like the ranks'; None once that is long ago.
+        reach: What connections show of the addresses that the judging node asks about.
+        read: The newest message of the judging node that this node has read.
+        judgement: Its `Judgement` as msgpack; empty if it judges nothing.
         known: All nodes that it hears have read a verdict of that kind.
+        asks: Addresses of nodes that the judging node no longer hears; it ``wants`` ranks'
+            evidence.
     """
 
     version: int
@@ -315,7 +316,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def ranks(self) -> RankSet:
-        """Those of which it tells."""
+        """Ranks in the message."""
         return joined(rank_class.ranks for rank_class in self.lines)
 
 
@@ -329,10 +330,10 @@ def message_of(
     folded_above: int = FOLDED_ABOVE,
     **facts: object,
 ) -> Message:
-    """Tell the case of one node, with its own ranks alone; ``facts`` are other fields of `Message`.
+    """Return the case of one node, with its own ranks alone; ``facts`` are other fields.
 
-    Of ``wanted`` ranks evidence is asked for. In a job of more than ``folded_above`` ranks those
-    that stand alike share a line. The stamp is another one each time.
+    ``wanted``: ranks whose evidence is asked for. In a job of more than ``folded_above`` ranks,
+    those in the same situation share a line. The stamp differs in each message.
     """
     shift_ns = TAKEN_NS - case.taken_ns
     views = [brief(view) if view.silent_for_s < CALM_BELOW_S else view for view in case.ranks]
@@ -366,7 +367,7 @@ def message_of(
 
 
 def left_round(case: Case) -> LeftRound:
-    """Return what other nodes are to know of a round that has ended here."""
+    """Return what other nodes need to know of a round that has ended here."""
     ended = [view for view in case.ranks if view.process_exit is not None]
     ended.sort(key=lambda view: view.process_exit.order if view.process_exit is not None else 0)
     most = MOST_ENDS if case.run.world_size <= FOLDED_ABOVE else FEW_ENDS
@@ -375,7 +376,7 @@ def left_round(case: Case) -> LeftRound:
 
 
 def shortened(message: Message) -> Message:
-    """Return the message without evidence, where it would be too large to be told or kept."""
+    """Return the message without evidence, for one that is too large to be sent or kept."""
     return replace(
         message,
         lines=tuple(map(without_evidence, message.lines)),
@@ -387,7 +388,7 @@ def shortened(message: Message) -> Message:
     )
 
 
-# Stacks: each call and each stack is told once.
+# Stacks: each frame and each stack is sent once.
 
 
 def with_table(message: Message) -> Message:
@@ -411,7 +412,7 @@ def with_table(message: Message) -> Message:
 
 
 def without_table(message: Message) -> Message:
-    """Give the lines of a message their stacks back; BadMessage where these are not as is told."""
+    """Give the lines their stacks back; BadMessage if a number of a stack or frame is wrong."""
     if any(not 0 <= call < len(message.frames) for stack in message.stacks for call in stack):
         raise BadMessage("a stack has a call that is not there")
     stacks = [tuple(message.frames[call] for call in stack) for stack in message.stacks]

@@ -1,20 +1,20 @@
-"""The nodes of a job around this one: what is heard of whom, and who judges for all.
+"""The other nodes of a job: what was heard of each, and who judges for all.
 
-    the first node     judges, always
+    the first node     always judges
     any other          follows the lowest number that it has heard within 15 s
     hears no lower one judges for all that it hears, once it has listened for 15 s
 
-So of the nodes that hear each other the lowest judges, and the others repeat what it says. Silence
-counts only while this node listens. One that was silent counts again once it was heard for 10 s.
+So of nodes that hear each other the lowest judges, and the others repeat its verdict. Silence
+counts only while this node listens. After a silence a node counts again once it was heard for 10 s.
 
-They meet in one place; where that is a store, and a folder is known that all of them may see, those
-that lose the store go on there as well, and who misses them looks there, too. Each may have a
-folder of its own by that name: so it counts as a place to meet once another node was heard in it.
-They never leave the store for it: a store that failed once may do so again.
+Nodes meet in one place. If that is a store, and there is a folder that all nodes may see, nodes
+that lose the store also use the folder, and nodes that miss them look there. Each node may have a
+folder of its own by that name, so the folder counts once another node was heard in it. A node that
+uses the folder keeps using both: a store that failed once may do so again.
 
-At each place a node leaves its message under a key of its own, in a thread of its own: a place that
-does not answer holds nobody up. What was left by an earlier job looks like a node that is there, so
-nothing counts before it has changed while we watched.
+At each place a thread leaves this node's message under the node's own key: a place that does not
+answer blocks nobody. An earlier job's message looks like a node that is there, so a message counts
+only if it has changed since this node began to watch.
 """
 
 from __future__ import annotations
@@ -59,35 +59,36 @@ if TYPE_CHECKING:
 
 FIRST = 0
 SILENT_AFTER_S = 15.0
-"""Three times the longest pause of a calm node; a busy node, or place, is slower."""
+"""Three times the longest pause of a calm node; busy nodes and places are slower."""
 MISSED_AFTER_S = 7.5
-"""Silence after which a node is looked for elsewhere."""
+"""Silence after which a node is looked for in other places."""
 BACK_AFTER_S = 10.0
 FEW = 3
-"""Lower numbers that may judge, and are listened to."""
+"""Lower-numbered nodes, possible judges, that are listened to."""
 MOST_ABOVE = MOST_LOOKED_FOR = 64
-"""Higher ones, where no lower one is there, or the store is lost: does anybody come elsewhere?"""
+"""Higher-numbered nodes listened to if no lower one is there, or the store is lost; missed
+nodes."""
 HURRIED_S, EVERY_S, CALM_S, CALMER = 0.2, 1.0, 5.0, 4.0
-"""Pauses between words: where a rank has failed, for its launcher's store goes in a second or two;
-where something is silent; and where all get on, after `CALMER` times as long."""
+"""Seconds between messages: if a rank has failed, as its launcher's store goes in 1 to 2 s; if
+something is silent; and at most if all advance, after `CALMER` times as long."""
 UNOPENED_EVERY_S = 3.0
-"""How often one who uses another place looks here for nodes that are not heard there."""
+"""How often an unused place is searched for nodes that are missed in the other."""
 LOST_AFTER_S = 5.0
-"""Trouble with a store that had answered before; a busy one repeats within a second or two."""
+"""Trouble with a store that has answered before; a busy store answers again within 1 to 2 s."""
 STUCK_AFTER_S = 7.5
 TROUBLE_AFTER_S = 60.0
-"""The first node may start so much later than the others; training waits for it, too."""
+"""The first node may start that much later than the others; training waits for it, too."""
 LAPSE_S = 4.0
-"""Who listens so much later than it meant to, as on a starved machine, knows nothing of others'
-silence."""
+"""A node that listens this much later than planned, as on a starved machine, knows nothing of
+others' silence."""
 LAST_WORD_S = 1.0
 IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
-"""A place is left alone for so many times as long as it took to use it, and no longer than that: a
-turn during which this process was stopped took as long, and others must not find it silent."""
+"""A place rests for this multiple of its last turn, and at most for this time: a turn in which this
+process was stopped took long, too, and other nodes must not find it silent."""
 LARGE = 256 * 1024
-"""Bytes of a message that may be more than others read."""
+"""Bytes from which a message may be too large for other nodes."""
 STRANGERS, STRANGE_S, STRANGERS_WITHIN_S = 4, 10.0, 15.0
-"""Messages under our own key that are not ours, in so many seconds, no further apart than these."""
+"""Foreign messages under our key that show a double, the seconds that they span, longest pause."""
 
 
 def key_of(node: int) -> str:
@@ -96,11 +97,11 @@ def key_of(node: int) -> str:
 
 
 class _Exchange:
-    """One place: what is left there for the other nodes, and taken from them, by a thread.
+    """One place: a thread leaves this node's messages there, and reads the other nodes'.
 
-    Where it is not ``opened``, nodes are only looked for. It may have ``answered`` once, another
-    node been heard there; it is unusable since ``trouble_since_ns``, if at all. ``double``:
-    addresses of another node with our number.
+    If it is not ``opened``, missed nodes are only looked for. ``answered``: it did so once.
+    ``met_others``: another node was heard there. ``trouble_since_ns``: since when it is unusable,
+    else 0. ``double``: addresses of another node with our number.
     """
 
     def __init__(self, meeting: NodesPlace, peers: Peers, *, opened: bool) -> None:
@@ -121,7 +122,7 @@ class _Exchange:
 
     @property
     def usable(self) -> bool:
-        """Whether the place answered when last tried, and not too long ago."""
+        """Whether the place answered the last attempt, and does not hang in the present one."""
         return self.answered and not self.trouble_since_ns and not self._lasts(STUCK_AFTER_S)
 
     def trouble(self, now_ns: int) -> str:
@@ -137,7 +138,7 @@ class _Exchange:
         return ""
 
     def _lasts(self, seconds: float) -> bool:
-        """Whether the present turn has gone on for so long."""
+        """Whether the present turn has lasted this long."""
         began_ns = self._began_ns
         return bool(began_ns) and self._peers.now_ns() - began_ns >= seconds * NANOSECONDS
 
@@ -145,7 +146,7 @@ class _Exchange:
         self._thread.start()
 
     def close(self) -> None:
-        """Tell what was asked for last, and no more; a place that does not answer is left alone."""
+        """Send the last message; a place that does not answer is left alone."""
         self._closing.set()
         self.wake.set()
         if self._thread.ident is not None:
@@ -170,13 +171,13 @@ class _Exchange:
         return self._peers.pause_s if self.opened else UNOPENED_EVERY_S
 
     def take_turn(self) -> None:
-        """Hear the others once, and tell them what is to be told, as `start` does ever again."""
+        """Read the others' messages once, and send what is due; `start` repeats this."""
         now_ns = self._peers.now_ns()
         self._began_ns = now_ns
         try:
             try:
                 self._hear()
-            finally:  # whatever is wrong with hearing, the others are to hear this node
+            finally:  # even if reading fails, others must hear this node
                 if self.opened:
                     self._post()
             ended_ns = self._peers.now_ns()
@@ -220,10 +221,10 @@ class _Exchange:
         self.posted = message
 
     def _note_double(self, data: bytes | None) -> None:
-        """Is there another node with our number? By what stands where we alone tell.
+        """Detect another node with our number, by messages under the key that only we use.
 
-        While torchrun numbers its nodes anew two may have one number for a second or two, and slow
-        storage may show an older message again: so it takes some messages, none of ours.
+        While torchrun renumbers its nodes, two nodes may share a number for 1 to 2 s, and slow
+        storage may show an older message again. So several messages count, none of them ours.
         """
         seen, now_ns, strangers = hash(data), self._peers.now_ns(), self._strangers
         known = seen in self._ours or (bool(strangers) and strangers[-1][1] == seen)
@@ -240,9 +241,9 @@ class _Exchange:
 
 
 class Role(NamedTuple):
-    """What a node does: whom it follows, or that it judges for all.
+    """What a node does: follow another node, or judge for all.
 
-    ``waits``: whom it followed fell silent, and it is not known yet who judges.
+    ``waits``: the node that it followed fell silent, and who judges is not known yet.
     """
 
     judge: int | None = None
@@ -251,14 +252,14 @@ class Role(NamedTuple):
 
 
 ALONE = Role()
-"""Nobody is heard, and nobody can be told: it judges its own ranks."""
+"""No node is heard, and none can be reached: this node judges its own ranks."""
 
 
 class PeerState(Struct, frozen=True):
-    """A node of which something was heard: its message, and when that was new, by our clock.
+    """A node that was heard: its newest message, and when that came, by our clock.
 
-    ``back_ns``: since when it is heard after a silence; 0 where it never was silent. ``memory``:
-    bytes that the message takes at most. ``judged``: what it says of the whole job.
+    ``back_ns``: since when it is heard again after a silence; 0 if it never was silent. ``memory``:
+    bytes that the message takes at most. ``judged``: its judgement of the whole job.
     """
 
     message: Message
@@ -274,10 +275,10 @@ class PeerState(Struct, frozen=True):
 
 
 class Peers:
-    """One node among the others; ``meetings`` are where they meet, and where they go on.
+    """This node and its peers; ``meetings`` are their place, and the place that replaces it.
 
-    Its ``role`` is as of when it told last, ``followed`` who judged for it last; of ``unused``
-    nodes what they tell cannot be read.
+    ``role`` is as of the last message, ``followed`` the node that judged for this node last.
+    ``unused``: nodes with messages that cannot be read, and why.
     """
 
     def __init__(
@@ -302,48 +303,48 @@ class Peers:
         self._ways = [_Exchange(meeting, self, opened=n == 0) for n, meeting in enumerate(meetings)]
 
     def start(self) -> None:
-        """Hear and tell in threads of its own from now on."""
+        """Read and send in threads from now on."""
         for way in self._ways:
             way.start()
 
     def take_turn(self) -> None:
-        """Hear and tell once, at each place; `start` has it done again and again."""
+        """Read and send once at each place; `start` repeats this."""
         for way in self._ways:
             way.take_turn()
 
     def close(self) -> None:
-        """Tell what was asked for last, and end what talks with the places."""
+        """Send the last message, and close the places."""
         for way in self._ways:
             way.close()
 
-    # What is heard
+    # What is received
 
     @property
     def others(self) -> dict[int, PeerState]:
-        """The nodes that this one has heard itself."""
+        """The nodes that this node has heard itself."""
         return dict(self._others)
 
     def quiet_s(self, node: int) -> float:
-        """Seconds for which this node has listened to another one and heard nothing."""
+        """Seconds for which this node has listened to another node and heard nothing."""
         peer = self._others.get(node)
         received_ns = peer.received_ns if peer is not None else 0
         since_ns = max(received_ns, self._asked.get(node, received_ns or self.listened_ns))
         return (self.listened_ns - since_ns) / NANOSECONDS
 
     def silent_s(self, peer: PeerState) -> float:
-        """Seconds since a node was heard; 0 where they are few, or its job has ended."""
+        """Seconds since a silent node was heard; 0 if it is not silent, or its job has ended."""
         silent = self.quiet_s(peer.message.node) >= SILENT_AFTER_S
         seconds = (self.listened_ns - peer.received_ns) / NANOSECONDS
         return seconds if silent and not peer.message.ended else 0.0
 
     def absent(self) -> list[int]:
-        """Return the nodes of which nothing was ever heard, long after somebody began to listen."""
+        """Return the nodes that were never heard, though this node has listened for long."""
         known = self._others.keys() | self.unused.keys() | {self._own}
         asked = (node for node in list(self._asked) if node not in known)
         return sorted(node for node in asked if self.quiet_s(node) >= SILENT_AFTER_S)
 
     def listens_to(self) -> list[int]:
-        """Return the nodes whose words this one takes: all where it judges, else who may judge."""
+        """Return the nodes to read: all if this node judges, else those that may judge."""
         if self.role.judges:
             nodes = [node for node in range(self._nnodes) if node != self._own]
         else:
@@ -361,17 +362,17 @@ class Peers:
         return nodes
 
     def sought(self) -> list[int]:
-        """Return some of them that are not heard where this node listens."""
+        """Return some missed nodes, to look for in places that this node does not use."""
         missed = [node for node in list(self._asked) if self.quiet_s(node) >= MISSED_AFTER_S]
         return missed[:MOST_LOOKED_FOR]
 
     def listen_anew(self, now_ns: int) -> None:
-        """Silence counts from now on: this node could not listen for a while."""
+        """Count silence from now on: this node could not listen for a while."""
         with self._lock:
             self._asked = dict.fromkeys(self._asked, now_ns)
 
     def take(self, node: int, data: bytes) -> bool:
-        """Take a message that stands under the key of a node, and say whether it is heard by it."""
+        """Take a message found under a node's key; return whether the node is heard by it."""
         now_ns = self.now_ns()
         try:
             message, memory = read_message(data)
@@ -408,10 +409,10 @@ class Peers:
         self.unused.pop(node, None)
         return True
 
-    # Who judges, and what that one says
+    # Who judges, and the judgement
 
     def look_round(self) -> None:
-        """Learn what this node does by now, and use the folder as well once the store is lost."""
+        """Update this node's role, and use the folder as well once the store is lost."""
         self.role = self._role()
         self.followed = self.role.judge if self.role.judge is not None else self.followed
         store, folder = self._ways[0], self._ways[-1]
@@ -428,7 +429,7 @@ class Peers:
             return Role(judges=True)
         lower = [node for node in self.listens_to() if node < self._own]
         there = [node for node in lower if self.quiet_s(node) < SILENT_AFTER_S]
-        for node in there:  # ascending; one that was silent counts again after a while
+        for node in there:  # ascending; after a silence a node counts again later
             peer = self._others.get(node)
             if peer is not None:
                 back_s = (self.listened_ns - peer.back_ns) / NANOSECONDS
@@ -442,16 +443,16 @@ class Peers:
 
     @property
     def judge(self) -> PeerState | None:
-        """The node that this one follows, as it was heard last."""
+        """The node that this node follows, as it was heard last."""
         return self._others.get(self.role.judge) if self.role.judge is not None else None
 
     @property
     def judged(self) -> Judgement:
-        """What that node judged last: of the job, and how the round before ended."""
+        """That node's last judgement: of the job, and of the round before."""
         return self.judge.judged if self.judge is not None else Judgement()
 
     def all_know(self, verdict: Verdict) -> bool:
-        """Whether the judging node has told that all have read a verdict of this kind."""
+        """Whether the judging node has reported that all have read a verdict of this kind."""
         if self.role.judges:
             posted = [way.posted for way in self._ways if way.opened and way.posted is not None]
             known = any(message.known and message.stamp >= self._since_ns for message in posted)
@@ -459,18 +460,18 @@ class Peers:
         judge = self.judge
         return judge is not None and judge.message.known and judge.judged.kind == verdict.verdict
 
-    # What is told
+    # What is sent
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next message, where nothing is asked for before."""
+        """Seconds until the next message, if nothing asks for it before."""
         if self._hurried:
             return HURRIED_S
         calm_s = (self.now_ns() - self._busy_ns) / NANOSECONDS
         return min(CALM_S, max(EVERY_S, calm_s / CALMER))
 
     def hurry(self, *, ends: bool = True) -> None:
-        """Hear and tell more often from now on, the end is near; or as ever: it was a round's."""
+        """Exchange more often, as the end is near; or as usual again, if only a round ended."""
         if ends or self._hurried:
             self._hurried = ends
             for way in self._ways:
@@ -484,7 +485,7 @@ class Peers:
         *,
         busy: bool = True,
     ) -> None:
-        """Have this told next, with the verdict and the last round's end where this node judges."""
+        """Send this next; a judging node adds the verdict, and how the last round ended."""
         self.look_round()
         followed, told = self.judge, Judgement()
         settled = self.role.judges or self.role.judge is not None
@@ -496,7 +497,7 @@ class Peers:
         if told != self._judged:
             self._judged_bytes = encode_packed(told) if told != Judgement() else b""
         if self.role.judges:
-            # each node that is heard has read a verdict of the kind that this one told
+            # each node that is heard has read a verdict of this kind from this node
             known = told.kind == self._judged.kind != "" and all(
                 peer.message.read.judge == self._own and peer.message.read.stamp >= self._since_ns
                 for node, peer in self.others.items()
@@ -512,7 +513,7 @@ class Peers:
                 way.wake.set()
 
     def to_send(self) -> Message | None:
-        """Return what is told now, with what is of this moment: its stamp, and what was read."""
+        """Return the message to send now, with its stamp, and what was read."""
         stamp, message, judge = self.now_ns(), self._outgoing, self.judge
         if message is None:
             return None
@@ -525,27 +526,27 @@ class Peers:
 
     @property
     def _shared(self) -> list[_Exchange]:
-        """The places by which nodes can hear each other, as far as it is known."""
+        """The places where nodes can hear each other, as far as that is known."""
         return self._ways if self._ways[-1].met_others else self._ways[:1]
 
     @property
     def where(self) -> str:
-        """The place where they meet, in words."""
+        """The place where the nodes meet, in words."""
         return self._shared[-1].where
 
     @property
     def moved(self) -> bool:
-        """Whether others were heard in the folder, as the store is lost to some."""
+        """Whether other nodes were heard in the folder, as some have lost the store."""
         return len(self._shared) > 1
 
     @property
     def in_trouble(self) -> bool:
-        """Whether no place can be used; one may be usable in which nobody else is."""
+        """Whether no place can be used; a usable place may have no other node."""
         return not any(way.usable for way in self._ways if way.opened)
 
     @property
     def trouble(self) -> str:
-        """Why the nodes do not hear each other, where that lasts; empty where they do."""
+        """Why the nodes have not heard each other for long; empty if they do."""
         troubles = [way.trouble(self.now_ns()) for way in self._shared]
         if not all(troubles):
             return ""
@@ -556,5 +557,5 @@ class Peers:
 
     @property
     def same_number(self) -> tuple[str, ...] | None:
-        """Addresses of another node that has this one's number; None while there is none."""
+        """Addresses of another node that has this node's number; None if there is none."""
         return next((way.double for way in self._ways if way.double is not None), None)

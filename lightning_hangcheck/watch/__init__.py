@@ -1,8 +1,8 @@
-"""The sidecar: watches the ranks of one node from a process of its own, and tells what it proves.
+"""The sidecar: a process that watches the ranks of one node and reports what is proven.
 
-From the top: `sidecar` (the program), `loop` (read, look, judge, tell until the job is over), which
-asks `schedule` when to look, `alarm` what is news, `pace` whether ranks keep their own pace, and
-`roster` who the ranks are. What can block is done by others: `workers` read foreign processes,
-`writer` saves and prints. `link` is how outsiders start it and talk to it, `among_nodes` its watch
-among those of other nodes, `joined_nodes` how what they tell becomes part of our case.
+`sidecar` is the program; `loop` reads, looks, judges and reports until the job is over. `schedule`
+decides when to look, `alarm` what is news, `pace` whether ranks keep their own pace, `roster` who
+the ranks are. Work that may block is done elsewhere: `workers` reads foreign processes, `writer`
+saves and prints. `link` is how others start the sidecar and talk to it. `among_nodes` exchanges
+cases and verdicts with other nodes; `joined_nodes` joins theirs to this node's case.
 """

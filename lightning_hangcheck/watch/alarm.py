@@ -1,4 +1,4 @@
-"""The state of an incident: what is told of it once, when it is over, and when the job ends.
+"""The state of an incident: what is reported once, when it is over, and when the job ends.
 
 Pure; time is a parameter, in monotonic nanoseconds.
 """
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.observe.watched_rank import WatchedRank
 
 Telling = Literal["line", "report", "named", "silent", "aftermath"]
-"""``named``: a line that names who holds a hang up of which nobody could be named before."""
+"""``named``: a line that names the culprits of a hang whose culprits were unknown before."""
 PROVEN = ("hang", "dead")
 CALLED: dict[VerdictKind, str] = {
     "slow": "slow",
@@ -30,23 +30,23 @@ CALLED: dict[VerdictKind, str] = {
     "hang": "called a hang",
     "dead": "called dead",
 }
-"""What was said of a job while its alarm stood."""
+"""What the message of a recovery calls the alarm that has ended."""
 SETTLED_NS = 3 * NANOSECONDS
-"""Time for which a rank must have advanced before that is called a recovery. On Ctrl-C a Python
-program ends within a second, and its launcher's word comes within a tenth."""
+"""Time for which culprits must have advanced before a recovery is reported. After Ctrl-C a Python
+program ends within 1 s, and its launcher's message arrives within 0.1 s."""
 LAUNCHER_TOLD_NS = NANOSECONDS
-"""A launcher tells of a signal within a tenth of a second; what it tells much later is another."""
+"""A launcher reports a signal within 0.1 s; a much later message is about another signal."""
 FIRST_REMINDER_S = 120.0
-"""Each later one after twice the time: a night of ten hours has nine."""
+"""Each further reminder comes after twice the time: nine in ten hours."""
 OBEYED_WITHIN_S = 60.0
-"""Time after which no more steps are begun: SLURM kills 30 s after its SIGTERM (KillWait), and
-Lightning stops after the batch. A job that steps later was asked something else."""
+"""Time after a request to end by which no new steps begin: SLURM kills 30 s after its SIGTERM
+(KillWait), Lightning stops after the batch. A job that steps later was asked for something else."""
 
 
 class Alarm:
-    """One incident at a time: calm, or raised by a verdict that still stands, with its case.
+    """The current incident: none, or a verdict that still holds, with its case.
 
-    ``advances_since_ns``: since when its culprits advance again; 0 while they do not.
+    ``advances_since_ns``: since when the culprits advance again; 0 while they do not.
     """
 
     def __init__(self) -> None:
@@ -62,17 +62,17 @@ class Alarm:
 
     @property
     def proven(self) -> bool:
-        """Whether a hang stands."""
+        """Whether the verdict is a proven hang."""
         return self.verdict is not None and self.verdict.verdict in PROVEN
 
     @property
     def suspected(self) -> str:
-        """What is suspected, in a sentence; empty where nothing is, and where it is proven."""
+        """Summary of the suspicion; empty if there is none, or if the hang is proven."""
         suspects = self.verdict is not None and self.verdict.verdict == "suspect"
         return self.verdict.summary if self.verdict is not None and suspects else ""
 
     def take(self, verdict: Verdict, *, closer: bool = False) -> Telling | None:
-        """Take the newest judgement, and return how to tell it; None where nothing in it is new."""
+        """Take the newest verdict; return how to report it, or None if nothing in it is new."""
         severity, current = SEVERITY.get(verdict.verdict, 0), self.verdict
         if severity == 0:
             return None
@@ -80,11 +80,11 @@ class Alarm:
             known = SEVERITY[current.verdict]
             known_as = (current.verdict, current.culprits, current.cause)
             if known_as == (verdict.verdict, verdict.culprits, verdict.cause):
-                more = len(verdict.ranks) > len(current.ranks)  # with nodes not heard before
+                more = len(verdict.ranks) > len(current.ranks)  # of further nodes
                 self.verdict = verdict if more else current
                 return "silent" if more or closer else None
-            # of ranks that poll alike some are awake at each look, or hardly get a processor: one
-            # that only missed some of those that are stuck is no news while nobody waits for them
+            # Ranks that poll are awake at some looks, or get little processor time. A verdict that
+            # only misses some culprits is no news while no rank waits for the missed ones.
             missed = set(current.culprits) - set(verdict.culprits)
             fewer = missed and set(verdict.culprits) <= set(current.culprits)
             fewer = fewer and verdict.cause == current.cause and missed.isdisjoint(verdict.victims)
@@ -103,20 +103,20 @@ class Alarm:
         return "named" if self._named and not named_before else "silent"
 
     def raised(self, case: Case) -> None:
-        """Take down what the standing verdict rests on: whoever advances from then on recovers."""
+        """Store the case of the verdict: a culprit that advances after this moment recovers."""
         self.case, self._raised_ns, self.advances_since_ns = case, case.taken_ns, 0
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
-        """Move along with silence that is forgiven, which would else look like progress since."""
+        """Move the alarm's moment by a forgiven silence, or that would look like progress."""
         self._raised_ns = min(self._raised_ns + lapse_ns, now_ns)
 
     def has_passed(
         self, here: Mapping[int, WatchedRank], elsewhere: Mapping[int, int] | None, now_ns: int
     ) -> bool:
-        """Whether all culprits that are left have advanced since the alarm was raised.
+        """Whether all remaining culprits have advanced since the alarm was raised.
 
-        Where none is seen anywhere, as their node is silent: whether those have that waited for
-        them here. It waits a little after that: ranks that are asked to end advance, too.
+        If their nodes are silent and no culprit is seen, this node's victims count. Ranks must
+        advance for `SETTLED_NS`: ranks that are asked to end advance, too.
         """
         current = self.verdict
         alive = {rank: watched for rank, watched in here.items() if watched.process_exit is None}
@@ -133,19 +133,19 @@ class Alarm:
         return now_ns - self.advances_since_ns >= SETTLED_NS
 
     def stalled_s(self, now_ns: int) -> float:
-        """Return for how many seconds the job has stood still, by our own clock; 0 if it moves."""
+        """Return for how many seconds the job has stalled, by our own clock; 0 if it moves."""
         current = self.verdict
         if current is None or current.stalled_since is None or current.verdict == "slow":
             return 0.0
         return current.stalled_for_s + (now_ns - self._raised_ns) / NANOSECONDS
 
     def recovered(self, detected_at: str, since_ns: int) -> Verdict | None:
-        """The culprits advance since a moment: return the verdict that ends the alarm."""
+        """Return the verdict that ends the alarm, for culprits that advance since ``since_ns``."""
         before_s = self.verdict.stalled_for_s if self.verdict is not None else 0.0
         return self.ended(detected_at, before_s + (since_ns - self._raised_ns) / NANOSECONDS)
 
     def ended(self, detected_at: str, silent_for_s: float) -> Verdict | None:
-        """End the alarm, and return the verdict that says so; None if none stood."""
+        """End the alarm and return the verdict that says so; None if there was no alarm."""
         raised, self.verdict = self.verdict, None
         if raised is None:
             return None
@@ -162,7 +162,7 @@ class Alarm:
         )
 
     def reminder(self, now_ns: int, *, wanted: bool = True) -> float | None:
-        """After 2, 4, 8... minutes, return for how many seconds it stands; None between."""
+        """Return for how many seconds the alarm stands after 2, 4, 8... minutes; None between."""
         kind = self.verdict.verdict if self.verdict is not None and wanted else None
         if kind != self._reminded_kind:
             self._reminded_kind, self._kind_since_ns = kind, now_ns
@@ -176,7 +176,7 @@ class Alarm:
 
 
 class Shutdown:
-    """Is the job shutting down? What ranks do then is no recovery, and no new hang."""
+    """Whether the job is shutting down: what ranks do then is neither a recovery nor a new hang."""
 
     def __init__(self) -> None:
         self.asked: AskedEnd | None = None
@@ -187,11 +187,11 @@ class Shutdown:
 
     @property
     def was_asked(self) -> bool:
-        """Whether somebody asked for it, and not only ranks show a signal that they got."""
+        """Whether somebody asked for the end; a signal that only ranks show does not count."""
         return self.asked is not None and not self._shown
 
     def ask(self, by: str, ranks: Sequence[RankView], suspected: str, now_ns: int) -> None:
-        """Take down that somebody asks the job to end; who asks first counts."""
+        """Record that somebody asks the job to end; the first request counts."""
         shown, self._shown = self._shown, False
         if self.asked is not None:
             if shown and now_ns - self.asked_ns < LAUNCHER_TOLD_NS:
@@ -203,23 +203,23 @@ class Shutdown:
         self._steps = {}
 
     def end_round(self) -> AskedEnd | None:
-        """Forget what only the ranks of a round showed that has ended; return what others said."""
+        """Forget a request that only the ended round's ranks showed; return any other."""
         if self._shown:
             self.asked = None
         return self.asked
 
     def hang_proven(self, ranks: Sequence[RankView]) -> None:
-        """Remember who was gone when the hang was proven: more of them mean the end."""
+        """Remember which ranks were gone when the hang was proven: further exits mean the end."""
         self._gone = frozenset(view.rank for view in ranks if view.process_exit is not None)
 
     def begun(
         self, ranks: Sequence[RankView], *, proven: bool, suspected: str = "", now_ns: int
     ) -> bool:
-        """Whether the job is shutting down: it was asked to, or its ranks show that."""
+        """Whether the job is shutting down: it was asked to, or its ranks show it."""
         if self.asked is not None and now_ns - self.asked_ns >= OBEYED_WITHIN_S * NANOSECONDS:
             steps = {view.rank: view.beat.step for view in ranks if view.beat is not None}
             self._steps = self._steps or steps
-            if steps != self._steps:  # new ones, long after it was asked to end
+            if steps != self._steps:  # new steps, long after the request
                 self.asked = None
         if self.asked is not None:
             return True

@@ -1,10 +1,10 @@
-"""This node's watch among those of the job's other nodes: what it tells them, and what they add.
+"""This node among the job's other nodes: what it sends them, and what they add.
 
-One node judges the whole job, the lowest that is heard: the others' ranks join its cases, and its
-verdict is told on all nodes. A node that hears nobody judges its own ranks, as it would alone.
+The lowest node that is heard judges the whole job: the other nodes' ranks join its cases, and all
+nodes report its verdict. A node that hears no other node judges its own ranks alone.
 
-Which node this is, and where the nodes meet, the launcher's command may say before any rank runs.
-Else a rank tells it, with each round anew: torchrun's agents number themselves afresh.
+The launcher's command may say which node this is, and where nodes meet, before any rank runs.
+Otherwise a rank says so, anew in each round: torchrun's agents renumber themselves.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
 
 class Meeting(NamedTuple):
-    """Where the nodes of a job meet, and behind a store the folder in which they go on without it.
+    """Where the nodes of a job meet; if that is a store, also the folder in case it is lost.
 
-    ``told``: the place, or why there is none, for run.json; ``way_out``: what would make one.
+    ``description``: the place, or why there is none, for run.json. ``way_out``: how to get a place.
     """
 
     places: tuple[NodesPlace, ...] = ()
@@ -65,9 +65,9 @@ class Meeting(NamedTuple):
 
 
 def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
-    """Choose what was named for it, else a store that is there, else one to be served.
+    """Choose the folder that was named, else an existing store, else a store to be served.
 
-    Else a folder in the run folder; nothing of it for a job of one node.
+    A shared run folder comes last, alone or as a fallback. A job of one node needs no place.
     """
     if place.nnodes == 1:
         return Meeting()
@@ -108,30 +108,30 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
 
 
 def _folder(named: str | Path, job: str) -> FolderPlace:
-    """A folder of this job alone: two jobs may be given one."""
+    """A folder of this job alone: two jobs may be given the same path."""
     mark = hashlib.sha256(job.encode()).hexdigest()[:12]
     return FolderPlace(Path(named).absolute() / f"hangcheck-{mark}", MOST_PACKED)
 
 
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
-"""Verdicts on the whole job; how it ended each node says of its own ranks."""
+"""Verdicts on the whole job; each node reports itself how its own ranks ended."""
 JITTER_NS = NANOSECONDS // 2
-"""By which the same look may seem to be of another moment, as its telling took longer."""
+"""A look's moment may seem to differ by this much, as messages take different times."""
 SAID_AFTER_S = SILENT_AFTER_S + 5.0
-"""Silence after which it is said though nothing shows why."""
+"""Silence after which a node is reported as silent though nothing shows why."""
 LAST_WORDS_S = 3.0
 POLL_S = 0.05
 LONGEST_ADDRESS = 64
-"""Characters of one, with the name of its interface."""
+"""Characters of an address with its interface's name."""
 WANTS_TIMES = 10
-"""Of so many parts of the time one goes into asking for evidence: 16,384 nodes take a second."""
+"""Pause between choices of wanted ranks, per duration of a choice: 1 s for 16,384 nodes."""
 
 
 class AmongNodes:
-    """One of several nodes, and its peers.
+    """This node, and its peers.
 
-    ``left`` is the round before, of this node's own ranks, for the others; ``round_end`` what
-    became of it on all nodes, where this one judged it.
+    ``left``: the round before, of this node's own ranks, for the other nodes. ``round_end``: how
+    that round ended on all nodes, if this node judged it.
     """
 
     def __init__(
@@ -159,27 +159,27 @@ class AmongNodes:
 
     @property
     def follows(self) -> bool:
-        """Whether another node judges for this one, or is about to."""
+        """Whether another node judges for this node, or is about to."""
         return self.peers.role.judge is not None or self.peers.role.waits
 
     @property
     def judges(self) -> bool:
-        """Whether this node judges for all that are heard."""
+        """Whether this node judges for all nodes that are heard."""
         return self.peers.role.judges
 
     def is_due(self, now_ns: int) -> bool:
-        """Whether it is time to tell the others how things are."""
+        """Whether it is time to send this node's case."""
         return now_ns - self._sent_ns >= self.peers.pause_s * NANOSECONDS
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
-        """Give a round the number that it has on the other nodes, where they know better."""
+        """Give a round the number that it has on the other nodes, if that is higher."""
         self._mark = joining.mark_of(watched)
         watched.number = joining.agreed_number(
             watched, self._mark, self.judged_with().values(), now_ns
         )
 
     def tell(self, own: Case, verdict: Verdict | None, *, ended: bool = False) -> None:
-        """Tell the other nodes."""
+        """Send this node's case to the other nodes."""
         self._sent_ns = own.taken_ns
         ends = any(view.process_exit is not None for view in own.ranks)
         self.peers.hurry(ends=ends)
@@ -217,7 +217,7 @@ class AmongNodes:
         self.peers.tell(message, relayed, self.round_end, busy=busy or silent)
 
     def _addresses_of_missed(self, known: dict[int, PeerState]) -> dict[int, tuple[str, ...]]:
-        """By which alone nodes are known that may fall silent: then something is known by then."""
+        """Return addresses of nodes that may be silent, to know why once they are."""
         peers = self.peers
         missed = [
             node
@@ -227,10 +227,10 @@ class AmongNodes:
         return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
     def judged_with(self) -> dict[int, PeerState]:
-        """Return the nodes that this one may say something of.
+        """Return the nodes about which this node may say something.
 
-        Where it judges, all; where it follows, that one and those in whose place it judges; alone,
-        whom it followed last: silence says nothing where the place to meet is lost.
+        All if it judges. If it follows, the judging node, and lower nodes that it replaces. Alone,
+        the node that it followed last: without a meeting place silence says nothing.
         """
         role, peers_known, followed = self.peers.role, self.peers.others, self.peers.followed
         if role.judges:
@@ -241,7 +241,7 @@ class AmongNodes:
         return {node: peer for node, peer in peers_known.items() if node == followed}
 
     def news(self) -> Verdict | None:
-        """Return what the node has told since last asked that this one follows."""
+        """Return the judging node's verdict if it is new since the last call."""
         verdict = self.peers.judged.verdict
         if verdict is None or verdict == self._relayed:
             return None
@@ -256,7 +256,7 @@ class AmongNodes:
         return self.peers.all_know(verdict)
 
     def looked_elsewhere(self) -> bool:
-        """Whether other nodes have told since last asked what a look of theirs brought."""
+        """Whether other nodes have sent a new look since the last call."""
         looked = {}
         for node, peer in self.peers.others.items():
             processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
@@ -268,9 +268,9 @@ class AmongNodes:
         return bool(news)
 
     def join(self, own: Case) -> Case:
-        """Return the case with the ranks of the other nodes, where this one judges for them.
+        """Return the case, joined with the ranks of the other nodes if this node judges for them.
 
-        Where it judges alone, those of nodes that nobody hears join as unheard.
+        If it judges alone, ranks of nodes that nobody hears join as unheard.
         """
         if self.follows or self._unjoinable:
             return own
@@ -284,13 +284,13 @@ class AmongNodes:
     def _with_others(self, own: Case) -> Case:
         peers, theirs = self.peers, self.judged_with()
         fell_silent = list(self._silent_nodes(own))
-        if not self.judges:  # where the place to meet is lost, not to be heard says nothing
+        if not self.judges:  # without a meeting place, silence alone says nothing
             fell_silent = [node for node in fell_silent if node.reach == "unanswered"]
         silent = [theirs[node.number] for node in fell_silent]
         there = [peer for peer in theirs.values() if self.judges and not peers.silent_s(peer)]
         joined = joining.join_peers(own, there, silent, self.place.number)
         gaps = list(map(joining.silence_gap, fell_silent))
-        unused: dict[str, list[int]] = {}  # nodes by why what they tell cannot be read
+        unused: dict[str, list[int]] = {}  # nodes by the reason why their messages are unreadable
         for node, reason in dict(peers.unused).items():
             unused.setdefault(reason, []).append(node)
         for reason, nodes in unused.items():
@@ -321,9 +321,9 @@ class AmongNodes:
                 yield joining.silent_node(nodes[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
-        """Return how the job ended on all nodes, where a rank failed here and this one judges.
+        """Return how the job ended on all nodes, if a rank failed here and this node judges.
 
-        Where it judges alone, nodes that nothing acknowledged for long enough are gone.
+        If it judges alone, nodes that have acknowledged no packet for long enough are gone.
         """
         case: Case | None = None
         try:
@@ -334,13 +334,13 @@ class AmongNodes:
                 gone = {node.number for node in silent if node.reach == "unanswered"}
                 known = {n: peer for n, peer in self.judged_with().items() if n in gone}
                 return joining.ended_on_all(own, known, self.place, lost=True) or own
-            # wait a little for the others: what failed there is told within a second
+            # wait a little for the other nodes: they report a failure within 1 s
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
             while case is None:
                 time.sleep(POLL_S)
                 self.peers.look_round()
-                # nodes of which only the sidecar had died: what became of them is open
+                # if only the sidecar of a node died, what became of its ranks is open
                 silent = self._silent_nodes(own)
                 alive = {node.number for node in silent if node.reach in ("answers", "goes_on")}
                 known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
@@ -361,10 +361,10 @@ class AmongNodes:
         }
 
     def notice_silence(self, own: Case) -> None:
-        """Say once of each node that it fell silent, or is heard again, and who judges then.
+        """Report once for each node that it fell silent, or is heard again, and who judges then.
 
-        What nodes cannot both be right about is said by who judges; that the nodes do not hear each
-        other, by each.
+        The judging node reports contradictions between nodes. If nodes do not hear each other, each
+        node says so.
         """
         peers, number = self.peers, self.place.number
         if peers.moved:
@@ -406,24 +406,24 @@ class AmongNodes:
                 log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{instead}")
 
     def close(self) -> None:
-        """Tell what was asked for last, and end what talks with the store."""
+        """Send the last message, and close the meeting places."""
         self.peers.close()
 
 
 def is_on_whole_job(verdict: Verdict | None) -> bool:
-    """Whether all nodes are to tell it; of a lost pace only its own node tells."""
+    """Whether all nodes report the verdict; only its own node reports a lost pace."""
     if verdict is None or verdict.verdict not in RELAYED:
         return False
     return verdict.stalled_since is not None
 
 
-# What two nodes cannot both be right about: said once, also where nothing hangs
+# Contradictions between nodes: reported once, even if nothing hangs
 
 
 def contradictions(
     own: Case, mark: RoundMark, peers: Sequence[PeerState], number: int
 ) -> Iterator[str]:
-    """Compare what nodes tell with what is seen here, and with each other: a sentence for each."""
+    """Compare nodes' messages with this node and each other; yield a sentence for each conflict."""
     versions: dict[str, list[int]] = {}
     for peer in peers:
         versions.setdefault(peer.message.software, []).append(peer.message.node)
@@ -446,8 +446,8 @@ def contradictions(
                 f"it has {size}: start all nodes with the same --nnodes and --nproc-per-node (or "
                 "WORLD_SIZE)"
             )
-        # torch 2.13's agents keep the address of the first round that they were in, while the first
-        # node may be another one since (dynamic_rendezvous.py, ``_bootstrap_store_info``)
+        # torch 2.13's agents keep the address of their first round, though another node may be the
+        # first by now (dynamic_rendezvous.py, ``_bootstrap_store_info``)
         ports = message.mark.store_port, mark.store_port
         stood = min(message.mark.began_s, mark.began_s) >= joining.STOOD_S
         if stood and all(ports) and ports[0] != ports[1]:

@@ -1,4 +1,4 @@
-"""What other nodes tell, and that nothing is heard of some, becomes part of our case."""
+"""Joins to this node's case what other nodes send, and that some are silent."""
 
 from __future__ import annotations
 
@@ -51,18 +51,18 @@ if TYPE_CHECKING:
 
 CANNOT_JOIN = "what other nodes tell is left out, it cannot be joined"
 ANSWERED_LATER_S = 5.0
-"""By so much something must have come later than a node's last message: both travel."""
+"""A packet must come this much later than a node's last message to count: both travel."""
 UNANSWERED_S = 3.0
-"""A lost packet is repeated within a second; one of a thousand is, several times, within three."""
+"""A lost packet is sent again within 1 s; one in a thousand needs several tries, within 3 s."""
 GOES_ON_S = 5.0
 
 
 def join_peers(
     own: Case, peers: Iterable[PeerState], silent: Iterable[PeerState] = (), number: int = 0
 ) -> Case:
-    """Return the case of this node with the ranks of others, but for those of another round.
+    """Return this node's case with the ranks of other nodes that are in the same round.
 
-    Of nodes that are ``silent`` only who their ranks are, and how far they were.
+    Of ``silent`` nodes only the ranks' names, and how far they were, are joined.
     """
     started = own.run.local_world_size is not None
     theirs = [peer for peer in peers if started and _belongs(peer, own)]
@@ -74,7 +74,7 @@ def join_peers(
             cases.append(
                 _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
             )
-    # ranks that stand alike are the same on all of these nodes: they are as one node's case
+    # ranks in the same situation form one case for all of these nodes
     lines = (line for peer in theirs for line in peer.message.lines if not line.alone)
     classes = within(together(lines), (0, own.run.world_size - 1))
     if classes:
@@ -86,12 +86,12 @@ def join_peers(
 
 
 def _belongs(peer: PeerState, own: Case) -> bool:
-    """Whether a launcher has numbered its ranks, and they are of the round that we see."""
+    """Whether a launcher numbered the node's ranks, and they are in this node's round."""
     return peer.message.local_world_size is not None and peer.message.round == own.run.round
 
 
 def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
-    """What another node told, as its case would be: on our clocks, of our command."""
+    """Return a node's message as a case: on our clocks, with our command."""
     message = peer.message
     age_s = max(0.0, (own.taken_ns - peer.received_ns) / NANOSECONDS)
     case = Case(
@@ -137,7 +137,7 @@ def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Cas
 
 
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
-    """Of a silent node only who its ranks are, and how far they were: all else may have changed."""
+    """Return a silent node's ranks, and how far they were: all else may have changed."""
     quiet_s = (own.taken_ns - peer.received_ns) / NANOSECONDS
     alone = [line.view for line in peer.message.lines if line.alone]
     lines = [line for line in peer.message.lines if not line.alone]
@@ -154,7 +154,7 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
 
 
 def wanted_of(peers: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
-    """Return ranks of other nodes whose evidence is needed: one of each class that is silent."""
+    """Return ranks of other nodes whose evidence is needed: one of each silent class."""
     if world_size <= FOLDED_ABOVE:
         return ()
     lines = (line for peer in peers for line in peer.message.lines)
@@ -163,7 +163,7 @@ def wanted_of(peers: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
 
 
-# Nodes of which nothing is heard: those that fell silent, and those that never came
+# Nodes that are not heard: those that fell silent, and those that never came
 
 
 def with_silent_nodes(
@@ -173,7 +173,7 @@ def with_silent_nodes(
     silent: Sequence[SilentNode],
     gaps: Sequence[Gap],
 ) -> Case:
-    """Return the joined case with what is not heard of other nodes."""
+    """Return the joined case with what is unknown of other nodes."""
     facts = replace(
         own.run,
         world_size=joined.run.world_size,
@@ -188,7 +188,7 @@ def with_silent_nodes(
 def addresses_to_ask(
     peers: Mapping[int, PeerState], own: Iterable[str], missed: Iterable[int]
 ) -> dict[int, tuple[str, ...]]:
-    """Return the addresses by which nodes that may have fallen silent alone are known."""
+    """Return, for each missed node, the addresses that no other node has."""
     known = Counter(own)
     for peer in peers.values():
         known.update(set(peer.message.addresses))
@@ -201,7 +201,7 @@ def addresses_to_ask(
 def silent_node(
     peer: PeerState, seconds: float, reaches: Iterable[AddressReach], others: Iterable[RankView]
 ) -> SilentNode:
-    """Say of a node that it fell silent, and what was known of it last."""
+    """Describe a node that fell silent, and what was known of it last."""
     there = list(reaches)
     unanswered_s = max((peer.unanswered_s for peer in there if peer.unanswered), default=0.0)
     silences = [view.silent_for_s for view in others]
@@ -230,12 +230,12 @@ def silent_node(
 
 
 def views_of(peers: Iterable[PeerState]) -> Iterator[RankView]:
-    """Yield what nodes tell of their ranks, of those that stand alike one."""
+    """Yield the nodes' views of ranks, one for all ranks in the same situation."""
     return (line.view for peer in peers for line in peer.message.lines)
 
 
 def silence_gap(node: SilentNode) -> Gap:
-    """Write that a node fell silent as what could not be seen."""
+    """Return a node's silence as a gap."""
     known = f"; last known there: {node.last_known}" if node.last_known else ""
     why = f"has not been heard for {node.silent_s:.0f} s: {why_silent(node)}{known}"
     return Gap(which_node(node), None, why, "other_nodes")
@@ -247,28 +247,28 @@ def which_nodes(nodes: Iterable[int]) -> str:
     return f"node{'s' if ',' in numbers or '-' in numbers else ''} {numbers}"
 
 
-# Rounds that several nodes have in common: how one ended, and the job; which number one has. The
-# judging node waits a little for what the others tell of their ranks, and the others for what it
-# makes of that, so all end a round alike. Meanwhile the next one is watched: nothing here blocks.
+# Rounds of several nodes: how a round and the job ended, and which number a round has. The judging
+# node waits a little for the others' messages, and they for its verdict, so that all end a round
+# alike. The next round is watched meanwhile: nothing here blocks.
 
 JUDGED_AFTER_S = 8.0
-"""What failed on another node is told within a second; nodes that are numbered anew begin to hear
-each other only then, some seconds later."""
+"""Another node reports a failure within 1 s; but renumbered nodes begin to hear each other only
+then, some seconds later."""
 FOLLOWED_AFTER_S = JUDGED_AFTER_S + 5.0
-"""Then the verdict of who judges has come, or does not: it has lost more than this round."""
+"""By then the judging node's verdict has come, or that node has lost more than this round."""
 TOLD_S = 60.0
-"""So long others are told of it: by then all have begun the next round, or none will."""
+"""Time for which other nodes are sent the round: by then all have begun the next, or none will."""
 TOGETHER_S = 3.0
-"""torchrun's agents start their ranks within a second, once all have met; a message takes up to
-two. What was started and ended within three has had no time to hang."""
+"""torchrun's agents start their ranks within 1 s, once all have met; a message takes up to 2 s.
+Ranks that began and ended within 3 s had no time to hang."""
 STOOD_S = 5.0
-"""So old a round must be before it takes another number: what was of the round before has gone."""
+"""Age from which a round may change its number: by then the round before has gone."""
 MOST_COMPARED = 4_096
-"""Ranks of a node."""
+"""Ranks of a node that are compared."""
 
 
 class LeftHere(NamedTuple):
-    """A round that has ended on this node: the case of its ranks here, the hang that stood then."""
+    """A round that ended on this node: the case of its ranks here, and the hang at its end."""
 
     case: Case
     started_at: str
@@ -276,7 +276,7 @@ class LeftHere(NamedTuple):
 
 
 class EndedRounds:
-    """What is not settled yet, the oldest first."""
+    """Rounds that ended here, the oldest first, until it is known how they ended on all nodes."""
 
     def __init__(self) -> None:
         self._left: list[LeftHere] = []
@@ -285,13 +285,13 @@ class EndedRounds:
         self._newest_ns = 0
 
     def meet(self, nodes: AmongNodes | None) -> None:
-        """End rounds with these from now on: they are met anew, in another order, each round."""
+        """Settle rounds with these nodes from now on: each round they meet anew, in other order."""
         self._nodes = nodes
         if nodes is not None:
             nodes.left = self._newest
 
     def leave(self, left: LeftHere) -> None:
-        """Take a round in that has just ended here, and have the other nodes know."""
+        """Add a round that has just ended here, and send it to the other nodes."""
         self._left.append(left)
         self._newest, self._newest_ns = left_round(left.case), left.case.taken_ns
         self.meet(self._nodes)
@@ -299,7 +299,7 @@ class EndedRounds:
     def settled(
         self, now_ns: int, *, at_once: bool = False
     ) -> Iterator[tuple[Case, Verdict, Round]]:
-        """Yield the rounds of which it is known by now how they ended."""
+        """Yield the rounds whose end is known by now."""
         nodes = self._nodes
         if nodes is not None and now_ns - self._newest_ns > TOLD_S * NANOSECONDS:
             nodes.left = nodes.round_end = self._newest = None
@@ -322,7 +322,7 @@ class EndedRounds:
                 found = case, verdict, ended
             else:
                 end = nodes.peers.judged.end
-                # it is of no other round, also where nodes count theirs otherwise
+                # its processes must be ours: nodes may count their rounds differently
                 pids = {} if end is None else {rank.rank: rank.pid for rank in end.verdict.ranks}
                 same = all(pids.get(view.rank) in (None, view.pid) for view in left.case.ranks)
                 found = left.case, *end_round(*left)
@@ -337,11 +337,11 @@ class EndedRounds:
             yield found
 
 
-# How the ranks of all nodes ended: what the others told before they went
+# How the ranks of all nodes ended, by the other nodes' last messages
 
 
 def first_failure_ns(own: Case) -> int:
-    """Return when the first rank here was seen to have failed, 0 if none did."""
+    """Return when the first failure of a rank here was seen, 0 if none failed."""
     ends = (view.process_exit for view in own.ranks if failed(view))
     return min((end.seen_ns for end in ends if end is not None), default=0)
 
@@ -354,10 +354,10 @@ def ended_on_all(
     over: bool = True,
     lost: bool = False,
 ) -> Case | None:
-    """Return how a round ended on all nodes; None while one has not told that, unless it is over.
+    """Return how a round ended on all nodes; None while a node has not reported and time is left.
 
-    Who has told nothing since a rank failed here is gone, if others have, or it is known to be
-    ``lost``; else it is the place where they meet that went first, and nothing is known of any.
+    A node that sent nothing since a rank failed here is gone if other nodes sent something, if it
+    is the only other node, or if it is ``lost``. Else the meeting place went first.
     """
     there = [_in_round(peer, own.run.round) for peer in heard.values()]
     known = [(peer, _tells_an_end(peer)) for peer in there if peer is not None]
@@ -379,7 +379,7 @@ def ended_on_all(
 
 
 def _in_round(peer: PeerState, number: int) -> PeerState | None:
-    """What a node tells of a round: its present one, or the last; None if it is another."""
+    """Return what a node says of a round, its present or last one; None for any other round."""
     message, left = peer.message, peer.message.left
     if message.round == number or left is None or left.number != number:
         return peer if message.round == number else None
@@ -394,12 +394,12 @@ def _tells_an_end(peer: PeerState) -> bool:
     return peer.message.ended or any(view.process_exit is not None for view in views_of([peer]))
 
 
-# One number for one round on all nodes. Each node counts the rounds that it saw. One that joined
-# later, or whose ranks came and went unseen, has counted fewer.
+# One number for one round on all nodes. Each node counts the rounds that it saw: fewer if it joined
+# later, or if ranks came and went unseen.
 
 
 def mark_of(watched: WatchedRound) -> RoundMark:
-    """Return by what other nodes know a round of this one."""
+    """Return the mark by which other nodes recognise a round of this node."""
     ranks = [rank for rank in watched.ranks.values() if rank.found.start.launcher == "torchrun"]
     ports = {rank.found.store_port for rank in ranks}
     starts = [rank.found.started_ticks for rank in ranks if rank.found.started_ticks]
@@ -412,7 +412,7 @@ def mark_of(watched: WatchedRound) -> RoundMark:
 def agreed_number(
     watched: WatchedRound, mark: RoundMark, peers: Iterable[PeerState], now_ns: int
 ) -> int:
-    """Return the number of the present round: never a smaller one than it has."""
+    """Return the number of the present round: never smaller than its own."""
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)
     if not mark.store_port or not settled:
         return watched.number
@@ -428,6 +428,6 @@ def agreed_number(
     numbers = [message.round for message, _ in others if message.mark.store_port == mark.store_port]
     every_rank = [*watched.ranks, *chain.from_iterable(ranks for _, ranks in others)]
     if not numbers and sorted(every_rank) == list(range(watched.world_size)):
-        # each rank of the job once: it is one start, at whatever stores
+        # each rank of the job once: it is one start, whatever stores the ranks use
         numbers = [message.round for message, _ in others]
     return max(numbers, default=watched.number)

@@ -1,6 +1,6 @@
-"""Starting a sidecar, and the line between it and `hangcheck run`.
+"""How a sidecar is started, and how it talks with `hangcheck run`.
 
-One JSON object a line, both ways, over pipes. The launcher says whom to tell of a hang, that the
+They exchange one JSON object a line over pipes. The launcher says whom to alert to a hang, that the
 job shall end, and how the command ended; the sidecar says that a hang is proven. Each side sees the
 other's death as the end of its pipe.
 """
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
 MODULE = "lightning_hangcheck.watch.sidecar"
 TASKS = 24
 """Threads and processes that must have room: `hangcheck run`, the sidecar's own seven threads, and
-a look at three processes. A look at more asks for the room that it takes (`watch.scout`)."""
+a look at three processes. A larger look asks for its own room (`watch.workers`)."""
 
 
 class CommandEnded(Struct, frozen=True, tag="ended"):
-    """From the launcher: the command is gone, and has left these processes running."""
+    """From the launcher: the command has ended, and left these processes running."""
 
     pid: int
     exit_code: int
@@ -41,16 +41,16 @@ class CommandEnded(Struct, frozen=True, tag="ended"):
 
 
 class EndAsked(Struct, frozen=True, tag="end"):
-    """From the launcher: somebody asked the job to end, or it does; ``by`` as in `AskedEnd`."""
+    """From the launcher: somebody asked the job to end, or it ends; ``by`` as in `AskedEnd`."""
 
     by: str
 
 
 class HangProven(Struct, frozen=True, tag="hang"):
-    """From the sidecar: a hang stands, its evidence is saved.
+    """From the sidecar: a hang is proven, and its evidence is saved.
 
-    ``ranks`` of this node, each by process id and start in clock ticks; ``restarts_left``: how
-    often torchrun will start them again, None where nobody says.
+    ``ranks``: those of this node, each as process id and start in clock ticks. ``restarts_left``:
+    how often torchrun will start them again, None if unknown.
     """
 
     ranks: tuple[tuple[int, int], ...] = ()
@@ -71,9 +71,9 @@ def send(pipe: IO[bytes], message: Message) -> bool:
 
 
 class Inbox:
-    """Reads messages in a thread of its own, so that its owner never waits for the other side.
+    """Reads messages in a thread, so that its owner never waits for the other side.
 
-    Once that has closed its end, and all it sent can be taken, it has ``ended``.
+    ``ended``: the other side has closed its end, and all its messages can be taken.
     """
 
     def __init__(self, pipe: IO[bytes]) -> None:
@@ -91,7 +91,7 @@ class Inbox:
             return None
 
     def _read(self, pipe: IO[bytes]) -> None:
-        """Read the descriptor itself: a buffer that is locked in here at exit aborts Python."""
+        """Read the descriptor itself: a buffer that this thread locks at exit aborts Python."""
         unread = b""
         while data := os.read(pipe.fileno(), 65_536):
             *lines, unread = (unread + data).split(b"\n")
@@ -102,13 +102,13 @@ class Inbox:
 
 
 def start_sidecar(session: Session, settings: Settings) -> None:
-    """Start the sidecar of this node. It outlives us, and ends by itself with the job."""
+    """Start the sidecar of this node. It outlives us, and ends with the job."""
     process = start_linked_sidecar(session, settings, subprocess.DEVNULL)
 
     def reap() -> None:
         process.wait()
 
-    try:  # it leaves us within half a second, see `sidecar`: no zombie stays
+    try:  # it forks and exits within 0.5 s, see `sidecar`: reap the zombie
         start_thread(reap, "hangcheck-start")
     except NoRoom:
         reap()
@@ -119,7 +119,7 @@ def start_linked_sidecar(
 ) -> subprocess.Popen[bytes]:
     """Start a sidecar that talks with its launcher over its standard input and output.
 
-    A process group of its own keeps Ctrl-C and a launcher's kill away: it must tell the end.
+    Its own process group keeps Ctrl-C and a launcher's kill away, as it must report the end.
     """
     require_room(TASKS)
     return subprocess.Popen(

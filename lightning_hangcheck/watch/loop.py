@@ -1,4 +1,4 @@
-"""The loop: read, look, judge, tell what is new, until the job is over. It never waits."""
+"""The loop: read, look, judge and report until the job is over. It never waits."""
 
 from __future__ import annotations
 
@@ -53,16 +53,15 @@ if TYPE_CHECKING:
 
 DISK_LIMIT_S = 5.0
 SETTLED_AFTER_S = 1.0
-"""How long everybody must be gone before the job counts as over, where no launcher says so. The
-rank that starts a sidecar has its page by then, and torchrun, which may start ranks again, counts
-as somebody."""
+"""How long nobody may be there before the job is over, if no launcher says so. By then the rank
+that starts a sidecar has its page; torchrun, which may restart ranks, counts as being there."""
 PLACE_EVERY_NS = NANOSECONDS // 2
 SOON_S = 0.05
-"""Time to the next tick while others work for us."""
+"""Pause before the next tick while a look, a scan or the writer is under way."""
 UPDATE_S = 0.2
-"""Pages are read no more often for that; a tick of 0.25 s that comes early reads them, too."""
+"""Pages are not read more often than this; a tick of 0.25 s that comes early still reads them."""
 MOST_SEEN_CLOSER = 4
-"""Culprits of which the facts tell."""
+"""Culprits whose native calls are read: the facts name no more."""
 LEFT_BEHIND_AFTER_S = 1.0
 """Time in which helpers of multiprocessing, and loggers, end after the command."""
 STILL_THERE_NS = 10 * NANOSECONDS
@@ -70,7 +69,7 @@ STILL_THERE_NS = 10 * NANOSECONDS
 
 
 class Watcher:
-    """Watches the ranks of one node, among the job's nodes if they meet, until all is over."""
+    """Watches the ranks of one node, together with the job's other nodes, until the job is over."""
 
     def __init__(self, session: Session, settings: Settings, folder: RunFolder) -> None:
         self._session = session
@@ -98,13 +97,13 @@ class Watcher:
         self._limits = patience_of(settings)
         self._schedule = Schedule(settings.look_after, *figures_of(self._limits))
         self._shutdown = Shutdown()
-        # among other nodes
+        # other nodes
         self._nodes: AmongNodes | None = None
         self._place: NodePlace | None = None
         self._met = ""
         self._placed_ns = 0
         self._alone = False
-        # how it ends; the launcher is gone where it was killed, and only we know what it has left
+        # how the job ends; if the launcher was killed, only we know which processes it has left
         root = process_ref(session.facts.root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
         self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
@@ -131,11 +130,11 @@ class Watcher:
 
     @property
     def _follows(self) -> bool:
-        """Whether another one of several nodes judges for this one, too."""
+        """Whether another node judges for this node."""
         return self._nodes is not None and self._nodes.follows
 
     def run(self) -> None:
-        """Watch until the job is over, tell its end, and leave nothing behind."""
+        """Watch until the job is over, report its end, and leave nothing behind."""
         ended, over = None, False
         while ended is None and not over:
             with self._faults.of("this node's place among others"):
@@ -156,14 +155,14 @@ class Watcher:
         self._alerting.close()
         self._scout.close()
         self._roster.close()
-        self._session.remove()  # a launcher may have been killed that would do it
+        self._session.remove()  # the launcher does this, unless it was killed
 
     def asked_to_end(self, number: int, _: FrameType | None) -> None:
-        """Signal handler: schedulers send SIGTERM to everybody, and we must tell the end."""
+        """Signal handler: schedulers send SIGTERM to all, and the sidecar must report the end."""
         self._signal = signal.Signals(number).name
 
     def _tick(self) -> None:
-        """Read everything once, and act on it; what fails is a gap, and the rest goes on."""
+        """Read everything once and act on it; a part that fails becomes a gap, the rest goes on."""
         now_ns = time.monotonic_ns()
         lapsed = True
         with self._faults.of("how long nobody watched"):
@@ -174,7 +173,7 @@ class Watcher:
             look, failed = self._looker.finished(), False
         if look is not None and not look.samples:
             self._gaps, look, failed = look.gaps, None, True
-        if failed:  # the next one comes as if it had brought nothing, not at once
+        if failed:  # the next look comes as after an empty one, not at once
             suspicious = self._alarm.verdict is not None
             self._schedule.looked(self._look_begun_ns, suspicious=suspicious)
         self._roster.end_asked = self._shutdown.was_asked
@@ -187,7 +186,7 @@ class Watcher:
         with self._faults.of("what outlived its launcher"):
             self._say_outlived(now_ns)
         if look is not None and self._look_begun_ns < self._roster.round_began_ns:
-            look = None  # its ranks are gone, and others have followed
+            look = None  # its ranks are those of the round before
         if look is not None:
             self._gaps, self._code = look.gaps, look.code
             with self._faults.of("what a look brought"):
@@ -200,7 +199,7 @@ class Watcher:
             alive = self._roster.round.alive
             if not self._ending:
                 self._slow.read(alive, now_ns, lapsed=lapsed)
-            # each node compares its own ranks, and speaks of them only while no alarm stands
+            # each node compares its own ranks, and reports on them only while there is no alarm
             if not self._ending and self._alarm.verdict is None and self._shutdown.asked is None:
                 self._slow.tell(alive, now_ns, lambda: self._own_case(self._roster.round, now_ns))
         with self._faults.of("a look"):
@@ -220,12 +219,12 @@ class Watcher:
         time.sleep(seconds)
 
     def _end_asked(self, by: str) -> None:
-        """Somebody asks the job to end: from now on nothing is judged afresh."""
+        """Record that somebody asks the job to end: from now on nothing is judged anew."""
         now_ns = time.monotonic_ns()
         self._shutdown.ask(by, self._roster.round.views(now_ns), self._alarm.suspected, now_ns)
 
     def _conclude(self, command: CommandEnded | None) -> None:
-        """Judge the last round and tell it; a hang that stands is not judged afresh."""
+        """Judge the last round and report it; a proven hang is not judged anew."""
         exit_code, left_running = None, tuple[int, ...]()
         if command is not None:
             exit_code, left_running = command.exit_code, command.left_running
@@ -263,10 +262,10 @@ class Watcher:
         self._files.end(self._alarm, verdict, rounds, exit_code, "" if asked is None else asked.by)
 
     def _forgive_lapse(self, now_ns: int) -> bool:
-        """Forgive silence while we were not run, or the job was not; whether there is any.
+        """Forgive silence while the sidecar, or the job, did not run; return whether there was any.
 
-        Where we held ourselves up it counts: pages say since when ranks are silent. The moment of
-        the alarm moves along, else what is forgiven would look like progress since.
+        A delay that the sidecar caused itself counts: pages say since when ranks are silent. The
+        alarm's moment moves, too, or the forgiven silence would look like progress.
         """
         late_ns, self._read_ns = now_ns - self._read_ns, now_ns
         lapse_ns = self._metronome.read(now_ns)
@@ -282,7 +281,7 @@ class Watcher:
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
-        """Tell how each round ended that another has followed, and start afresh with that one."""
+        """Report how each round ended that another round has followed, and start afresh."""
         rounds, self._roster.left = self._roster.left, []
         for left, next_start in rounds:
             self._settle_rounds(now_ns, at_once=True)
@@ -301,12 +300,12 @@ class Watcher:
             self._earlier = (*self._earlier, ended)
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
-        """Judge what a look brought, or what time alone has made of it; or see that all ends."""
+        """Judge what a look found, or what time alone has changed; or see that the job ends."""
         ranks, alive = self._roster.round.ranks, self._roster.round.alive
         if look is None and not self._alarm.proven and self._shutdown.asked is None:
             self._ending = False
         else:
-            # where a rank has ended, or said that it does, since last asked; and once a second
+            # again if a rank has ended, or says that it ends, and once a second
             ends = [
                 (rank.process_exit is None, rank.beat and rank.beat.ending)
                 for rank in ranks.values()
@@ -343,7 +342,7 @@ class Watcher:
         for rank in watched.alive:
             with self._faults.of("what it does", rank.found.rank):
                 still.append(rank.note_activity(now_ns))
-        # what may be a step or a poll is judged by the next look, which comes soon
+        # the next look, which comes soon, decides whether this was a step or a poll
         self._unsure = not self._unsure and any(rank.in_doubt for rank in watched.alive)
         if not self._unsure:
             with self._faults.of("a verdict"):
@@ -351,7 +350,7 @@ class Watcher:
         alarm = self._alarm.verdict
         seen: tuple[object, ...] = ()
         if alarm is not None:
-            # it changes once somebody moves whom the alarm is about, or it becomes another
+            # changes once a rank that the alarm names moves, or the alarm becomes another
             about = {*alarm.culprits, *alarm.victims} or watched.ranks.keys()
             ranks = [rank for number, rank in watched.ranks.items() if number in about]
             marks = ((rank.progress.last_progress_ns, rank.progress.last_new_ns) for rank in ranks)
@@ -370,7 +369,7 @@ class Watcher:
         if self._follows:
             return
         case = self._case(now_ns)
-        if self._ends(case.ranks, now_ns):  # as ranks of other nodes show it, too
+        if self._ends(case.ranks, now_ns):  # ranks of other nodes may show it
             return
         self._alone = True
         self._schedule.judged(self._roster.round.alive, now_ns)
@@ -378,7 +377,7 @@ class Watcher:
         self._raise(case, verdict, self._alarm.take(verdict, closer=closer))
 
     def _verdict_of(self, case: Case) -> Verdict:
-        """A rule that fails at what was seen of a rank leaves what the ranks tell themselves."""
+        """Judge a case; if a rule fails on what looks saw, judge by the ranks' own reports."""
         with self._faults.of("what the looks show"):
             return judge(case)
         unlooked = tuple(replace(view, processes=(), flight=None) for view in case.ranks)
@@ -399,7 +398,7 @@ class Watcher:
         self._writer.publish(case, verdict, telling, hang)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
-        """Tell the other nodes how things are here, and take what the first one says of all."""
+        """Send this node's case to the other nodes, and take the judging node's verdict."""
         if looked or nodes.is_due(now_ns):
             nodes.agree(self._roster.round, now_ns)
             own = self._own_case(self._roster.round, now_ns)
@@ -424,19 +423,19 @@ class Watcher:
             self._writer.publish(self._case(time.monotonic_ns()), recovered, "line")
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Tell what became of the job while a hang stood, with the evidence of that hang."""
+        """Report what became of the job during a hang, with the evidence of that hang."""
         raised, hang = self._alarm.case, self._alarm.verdict
         if raised is None or hang is None:
             return
         after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
         aftermath = Aftermath(after_s=after_s, text=text)
         case = replace(raised, aftermath=aftermath)
-        # what other nodes told rests on more than this node's case shows
+        # a verdict of other nodes rests on more than this node's case shows
         verdict = self._verdict_of(case) if self._alone else with_aftermath(hang, aftermath)
         self._writer.publish(case, verdict, "aftermath")
 
     def _say_still_there(self, now_ns: int) -> None:
-        """A hung job that does not end when it is asked to: say once how it can be ended."""
+        """Say once how to end a hung job that does not end when asked to."""
         asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
         if asked is None or not self._alarm.proven or self._settings.on_hang != "report":
             return
@@ -447,7 +446,7 @@ class Watcher:
             self._tell_aftermath(text, now_ns)
 
     def _say_outlived(self, now_ns: int) -> None:
-        """Ranks outlive a killed `hangcheck run`, also where it was about to end them."""
+        """Say that ranks outlive a killed `hangcheck run`, even if it was about to end them."""
         gone_ns, watched = self._launcher_gone_ns, self._roster.round
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
@@ -467,7 +466,7 @@ class Watcher:
             return
         ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
         alarm, closer = self._alarm.verdict, tuple[int, ...]()
-        # local variables on request only, and of ranks that a suspicion names
+        # local variables on request only, and of culprits only
         values = alarm.culprits if self._settings.locals and alarm is not None else ()
         if alarm is not None and self._alarm.proven and alarm is not self._seen_closer:
             # native calls cost a pause: only of ranks that a hang names, and once a verdict
@@ -476,7 +475,7 @@ class Watcher:
         self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
     def _case(self, now_ns: int) -> Case:
-        """Of all nodes, while the job goes on."""
+        """Return the case of all nodes, while the job runs."""
         case = self._own_case(self._roster.round, now_ns)
         return case if self._nodes is None else self._nodes.join(case)
 
@@ -507,15 +506,15 @@ class Watcher:
         )
         return complete_case(case)
 
-    # Beside the ranks: other nodes, who is told, and when all is over
+    # Other nodes, reports, and the end of the job
 
     def _find_place(self, now_ns: int) -> None:
-        """Join the other nodes once it is known which of them this is, and when it is another."""
+        """Meet the other nodes once this node's place is known, and again when it changes."""
         known, files = self._place, self._files
         if not self._placed_ns or now_ns - self._placed_ns >= PLACE_EVERY_NS:
             self._placed_ns = now_ns
             place = place_of(self._session)
-            # how many ranks run here changes nothing for the other nodes
+            # the number of ranks here means nothing to the other nodes
             if place is not None and known is not None:
                 news = replace(place, ranks=known.ranks) != known
             else:
@@ -541,7 +540,7 @@ class Watcher:
             files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
-        """Tell what is saved by now, what stands for long, and how the ranks began."""
+        """Report what is saved by now, remind of a lasting alarm, and show the start report."""
         alarm, nodes, now_ns = self._alarm, self._nodes, time.monotonic_ns()
         self._writer.watch_storage()
         self._writer.tell(
@@ -558,7 +557,7 @@ class Watcher:
                 self._writer.say(news)
 
     def _receive(self) -> CommandEnded | None:
-        """Take what came since: the launcher's messages, and signals that reached ourselves."""
+        """Handle the launcher's messages, and signals to us; return the command's end, if any."""
         if self._signal:
             self._end_asked(f"{self._signal} (sent to the sidecar, too)")
             log.once(
@@ -579,9 +578,9 @@ class Watcher:
         return None
 
     def _over(self) -> bool:
-        """Without a launcher's word: everybody who was there is gone, and nobody came back.
+        """Whether, without a word of the launcher, all ranks are gone and none has come back.
 
-        A launcher that starts failed ranks again may still be there, and do so.
+        A launcher that restarts failed ranks may still be there, and do so.
         """
         roster, facts, ticks = self._roster, self._session.facts, self._root_ticks
         goes_on = self._inbox is not None or roster.anyone_there
@@ -595,7 +594,7 @@ class Watcher:
         return now - self._gone_since >= SETTLED_AFTER_S
 
     def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
-        """Tell the launcher; of several nodes only the one that judges alerts anybody else."""
+        """Inform the launcher; of several nodes only the judging node sends alerts."""
         send(sys.stdout.buffer, word)
         if not self._follows:
             self._alerting.tell(verdict, str(self._writer.folder.path), number)

@@ -1,9 +1,9 @@
-"""Does a rank that advances keep its own pace? All but `SlowTelling` is pure.
+"""Whether a rank that advances keeps its own pace. All but `SlowTelling` is pure.
 
-The measure is the *sustained* step: what all steps of a window took at least, but for one stretch
-in eight. However long a few steps are (an evaluation, a save, a burst on the storage), they do not
-sustain. A rank is slow when its sustained step is several times the longest that it ever had: what
-it did before for as long is its own pace, and so is what grew little by little.
+The measure is the sustained step: the time that every step of a window took at least, except in one
+stretch of eight. A few long steps (an evaluation, a save, a burst on the storage) do not raise it.
+A rank is slow if its sustained step is several times the longest that it ever had. What the rank
+did for as long before is its own pace, and so is a gradual slowdown.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ WINDOW, EXCEPTIONS = 8, 1
 """Stretches over which a step must be sustained, and how many of them may be faster; with stretches
 of three steps, 24 steps."""
 LEARNT = 16
-"""Windows that must have been seen, and be over, before anything is unusual: with the first and the
-present one the rank has run for four times the window by then."""
+"""Windows that must be over before any pace is unusual. With the first and the present window, the
+rank has run for four times a window by then."""
 KEPT = 64
-"""Stretches of which the usual step is the median."""
+"""The usual step is the median of this many stretches."""
 SLOW, BACK = 3.0, 2.0
-"""Times the longest sustained step: further apart than the kinds of batches of a usual loop. At
-half of the last stretches below twice that step, the pace is back."""
+"""Multiples of the longest sustained step. ``SLOW`` exceeds the spread between kinds of batches in
+a usual loop. The pace is back once half a window's stretches, all but one, are below ``BACK``."""
 TIMES_NEWS = 2
-"""A pace that was told so often, and passed, is one of the rank's own."""
+"""A slow pace that was reported this often is one of the rank's own."""
 WAIT_FOR_OTHERS = 2
-"""Stretches for which the first rank that is slow waits for others: ranks that wait for each other
-in each step are slow together, but end their stretches in turn."""
+"""Stretches for which the first slow rank waits for others: ranks that wait for each other in each
+step are slow together, but end their stretches in turn."""
 LEAST_STEPS = 3
-"""Of one stretch: a single long step, such as one that saves, is not all of it."""
+"""Steps of a stretch at least: a single long step, such as a save, does not fill it."""
 BETWEEN_LOOPS = ("startup", "model_load", "trainer_init", "teardown")
-"""Where a rank has no training loop: the next one may be of another model."""
+"""Phases without a training loop: the next loop may train another model."""
 
 
 class JobPace:
@@ -75,12 +75,12 @@ class JobPace:
             self._ranks[rank].read(beat, now_ns)
 
     def interrupt(self) -> None:
-        """Nobody watched, or the job was not run."""
+        """Discard the present window: nobody watched, or the job did not run."""
         for pace in self._ranks.values():
             pace.interrupt()
 
     def slowness(self, now_ns: int) -> Slowness | None:
-        """Return who is slow, once that can be judged and after each further stretch, or None."""
+        """Return the slow ranks once that can be judged and after each further stretch, or None."""
         slow = {rank: pace for rank, pace in self._ranks.items() if pace.slow_since}
         asked = sum(pace.count for pace in self._ranks.values())
         if self._reported or not slow or asked == self._asked:
@@ -97,14 +97,14 @@ class JobPace:
         )
 
     def tell(self) -> None:
-        """What `slowness` has just returned was told."""
+        """Note that the result of `slowness` was reported."""
         self._reported = tuple(self._slow)
         self._reported_since_ns = min(pace.slow_from_ns for pace in self._slow.values())
         for pace in self._slow.values():
             pace.tell()
 
     def recovered_s(self, now_ns: int) -> float | None:
-        """Ask once whether the pace is back that was told as lost, and for how long it was lost."""
+        """Return once for how many seconds the reported pace was lost, after it is back."""
         paces = (self._ranks.get(rank) for rank in self._reported)
         blamed = [pace for pace in paces if pace is not None and pace.reported]
         if not all(pace.is_back for pace in blamed):
@@ -119,9 +119,8 @@ class JobPace:
 class _RankPace:
     """The pace of one rank.
 
-    One that was ``told`` as slow learns nothing until its pace is back. ``slow_since`` is the
-    stretch, of ``count``, from which on it sustains steps several times as long as ever; 0 while it
-    does not.
+    A ``reported`` rank learns nothing until its pace is back. ``slow_since``: the stretch, of
+    ``count``, since which its sustained step is `SLOW` times the longest; 0 if it is not.
     """
 
     def __init__(self, slow_after_s: float) -> None:
@@ -142,11 +141,11 @@ class _RankPace:
         self.count = self.slow_since = 0
 
     def read(self, beat: Beat, now_ns: int) -> None:
-        """Take a reading of the page: a stretch ends with it once it has the steps and the time."""
+        """Take a reading of the page; a stretch ends once it has enough steps and time."""
         if beat.phase in BETWEEN_LOOPS:
             self._between_loops, self._since = True, None
             return
-        # the sums that the rank keeps, or those that its last step's number and time make
+        # the sums that the rank keeps, or sums made from its last step's number and time
         sums, in_parts = beat.step_times, beat.step_times is not None
         if sums is None:
             if beat.step is None or beat.phase not in ("training_step", "dataloading"):
@@ -181,7 +180,7 @@ class _RankPace:
             self._learnt += 1
 
     def interrupt(self) -> None:
-        """Nobody watched, or the job was not run: what is in the present window does not count."""
+        """Discard the present window: nobody watched, or the job did not run."""
         self._since = None
         self._recent.clear()
         self._unlearnt.clear()
@@ -193,7 +192,7 @@ class _RankPace:
 
     @property
     def is_back(self) -> bool:
-        """Whether most of its last stretches come near to its own pace."""
+        """Whether most of the last stretches are near the rank's own pace."""
         last = list(self._recent)[-WINDOW // 2 :]
         short = [step for _, step in last if step.seconds < BACK * self._known_s]
         return len(last) == WINDOW // 2 and len(short) >= len(last) - EXCEPTIONS
@@ -233,14 +232,14 @@ class _RankPace:
 GLANCES = 10
 SHORTEST_S, LONGEST_S = 0.4, 1.0
 GOLDEN = 0.618
-"""Of the pauses between glances: no step's length stays in time with it."""
+"""Ratio that spreads the pauses between looks: they never keep time with the steps."""
 ASLEEP = "S"
 
 
 class Glances:
-    """Who waits and who works while all ranks are slow: looks at moments that follow no step.
+    """Who waits and who works while ranks are slow, from looks that do not keep time with steps.
 
-    Ranks that wait for a slow one spend most of each step in a collective, and that one at work.
+    Ranks that wait for a slow rank spend most of each step in a collective; the slow rank works.
     """
 
     def __init__(self) -> None:
@@ -250,16 +249,16 @@ class Glances:
 
     @property
     def enough(self) -> bool:
-        """Whether there were as many as wanted."""
+        """Whether `GLANCES` looks were taken."""
         return self.count >= GLANCES
 
     @property
     def pause_s(self) -> float:
-        """Seconds until the next one."""
+        """Seconds until the next look."""
         return SHORTEST_S + (LONGEST_S - SHORTEST_S) * (self.count * GOLDEN % 1)
 
     def take(self, look: Look) -> None:
-        """Add one of them."""
+        """Add a look."""
         self.count += 1
         for target, sample in look.samples:
             threads = sample.stack.threads if sample.stack is not None else ()
@@ -267,7 +266,7 @@ class Glances:
             if target.role != "rank" or not frames:
                 continue
             self._looks[target.rank] += 1
-            # whether its main thread waits for other ranks; backward waits only where it sleeps
+            # a main thread works unless it waits for ranks; backward waits only while asleep
             wait, kernel = find_wait(frames), sample.kernel
             state = kernel.threads[0].state if kernel is not None and kernel.threads else ""
             for_ranks = wait is not None and wait.kind in FOR_RANKS
@@ -275,7 +274,7 @@ class Glances:
                 self._works.setdefault(target.rank, Counter())[users_place(frames)] += 1
 
     def added_to(self, slowness: Slowness) -> Slowness:
-        """Return the facts with what was seen of these ranks."""
+        """Return the facts with what the looks saw of these ranks."""
         ranks = []
         for rank in slowness.ranks:
             works, looks = self._works.get(rank.rank, Counter()), self._looks[rank.rank]
@@ -285,17 +284,17 @@ class Glances:
         return replace(slowness, ranks=tuple(ranks))
 
 
-# What is told of it: once that it is lost, once that it is back. It is no alarm: nothing stands
-# still, nothing is ended, and nobody is reminded.
+# Reports: once that the pace is lost, once that it is back. This is no alarm: nothing is stuck, no
+# job is ended, and no reminder comes.
 
 LOOKING_S = 20.0
-"""Longest time for the looks; on a machine that has time for them they take 8 s."""
+"""Longest time for the looks; on a machine that is not overloaded they take 8 s."""
 TOO_LATE_S = 60.0
-"""After which, because an alarm stood meanwhile, what was found is not told any more."""
+"""Age from which a finding is not reported any more; an alarm may have delayed it."""
 
 
 class SlowTelling:
-    """What is told of the pace of one round's ranks."""
+    """Reports on the pace of one round's ranks."""
 
     def __init__(self, settings: Settings, servers: Path, writer: Writer) -> None:
         self._pace = JobPace(settings.slow_after or None)
@@ -307,18 +306,18 @@ class SlowTelling:
         self._reported: Verdict | None = None
 
     def read(self, alive: Sequence[WatchedRank], now_ns: int, *, lapsed: bool) -> None:
-        """Take a reading."""
+        """Take a reading of the ranks' pages."""
         if lapsed:
             self._pace.interrupt()
         beats = {rank.found.rank: rank.beat for rank in alive if rank.beat is not None}
         self._pace.read(beats, now_ns)
 
     def tell(self, alive: Sequence[WatchedRank], now_ns: int, case: Callable[[], Case]) -> None:
-        """Tell what is new; to be asked only while no alarm stands."""
+        """Report what is new; call this only while there is no alarm."""
         slow_s = self._pace.recovered_s(now_ns)
         if slow_s is not None:
             telling, self._reported, self._found = self._reported, None, None
-            # where something graver was told since, that was over in its own way
+            # a graver verdict that was published since has had an end of its own
             if telling is not None and self._writer.newest is telling:
                 back = replace(
                     telling,
@@ -332,7 +331,7 @@ class SlowTelling:
         found = self._found
         if found is None:
             found = self._pace.slowness(now_ns)
-            # before anybody is looked at it must be worth telling
+            # look at ranks only if the slowness is worth a report
             if found is not None and _judged(case(), found)[1].verdict == "slow":
                 self._pace.tell()
                 self._found, self._found_ns, self._glances = found, now_ns, Glances()
@@ -350,7 +349,7 @@ class SlowTelling:
         self._looker.close()
 
     def _seen_enough(self, found: Slowness, now_ns: int, alive: Sequence[WatchedRank]) -> bool:
-        """Look a few times at the slow ranks; with looks that take too long, do with fewer."""
+        """Whether the slow ranks were looked at enough, or for too long; begin a due look."""
         if now_ns - self._found_ns > LOOKING_S * NANOSECONDS:
             return True
         look = self._looker.finished()
@@ -368,7 +367,7 @@ class SlowTelling:
 
 
 def _judged(seen: Case, slowness: Slowness) -> tuple[Case, Verdict]:
-    """Judge by the pace alone: an older look at a rank says nothing of it now."""
+    """Judge by the pace alone: older looks at a rank say nothing about it now."""
     unlooked = tuple(replace(view, processes=(), flight=None) for view in seen.ranks)
     case = replace(seen, ranks=unlooked, slowness=slowness)
     return case, judge(case)

@@ -1,7 +1,7 @@
 """The ranks of this node, round by round, kept up to date from processes, pages and exits.
 
-torchrun starts all ranks again when one has failed, a shell loop the whole command. The ranks of
-two rounds are never mixed: one that is gone since the last round is not waited for in this one.
+torchrun starts all ranks again when a rank has failed; a shell loop starts the whole command again.
+Ranks of two rounds are never mixed: no round waits for a rank of the round before.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ if TYPE_CHECKING:
     from lightning_hangcheck.watch.workers import Scout, Scouted
 
 VITALS_EVERY_NS = 2 * NANOSECONDS // 5
-"""The kernel counts processor time in ticks of 10 ms, and it is judged over a second; how a rank
-ends is seen at once, by other means."""
+"""Processor time is judged over a second, in the kernel's ticks of 10 ms. Exits of ranks are
+noticed at once, by other means."""
 YOUNG_S = 30.0
 SCAN_YOUNG_S, SHARE_YOUNG = 0.5, 0.1
 SCAN_SETTLED_S, LONGEST_SETTLED_S, SHARE_SETTLED = 2.0, 10.0, 0.01
-"""Between two rounds of the scout, and what they may take of a core. Before a look it goes anyway,
-and after the end of a rank all is young again."""
+"""Seconds between two scans of the scout, and the share of a core that scans may take. Looks read
+the processes themselves, and after a rank's start or end the job counts as young."""
 MOST_UNNUMBERED = 512
-"""Processes whose end is watched though nobody calls them ranks; each takes a descriptor until
-then, of the 1,024 that a process commonly has."""
+"""Processes whose exit is watched though they have no rank number. Each takes a descriptor until
+its exit; a process commonly has 1,024."""
 NUMBERS_EVERY_S, NUMBERS_LONGEST_S, NUMBERS_LIMIT_S = 1.0, 10.0, 1.0
 NUMBERS_SHARE = 0.01
 """What the answers may cost a rank: gloo's recorder writes out its whole record, 1 MB in 20 ms."""
@@ -56,7 +56,7 @@ NUMBERS_AT_ONCE = 4
 
 
 class CollectiveReadings:
-    """Asks silent ranks how far their collectives have come, all at a time, beside the loop."""
+    """Asks silent ranks for their newest collective numbers, in threads beside the loop."""
 
     def __init__(self, servers: Path) -> None:
         self._servers = servers
@@ -66,7 +66,7 @@ class CollectiveReadings:
         self._interval_s = NUMBERS_EVERY_S
 
     def update(self, alive: Sequence[WatchedRank], now_ns: int) -> None:
-        """Hand on what came in, and ask again where it is time to."""
+        """Hand on the answers once all are in, and ask again if it is time."""
 
         def ask(path: Path) -> tuple[Numbers, float]:
             began_s = time.perf_counter()
@@ -92,15 +92,15 @@ class CollectiveReadings:
         self._begun_ns = now_ns if self._pending else self._begun_ns
 
     def close(self) -> None:
-        """Give up what is under way: it ends by its own time limit."""
+        """Give up pending requests; each ends at its own time limit."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class Roster:
     """All ranks that this node's sidecar knows.
 
-    The present ``round`` began when its first rank was seen; the ``left`` ones, each with what
-    followed, stay until they are taken. ``end_asked``: what is left of the job only takes its time.
+    The present ``round`` began when its first rank was seen. ``left``: ended rounds that nobody has
+    taken yet, each with the start of the next. ``end_asked``: torchrun alone begins no new round.
     """
 
     def __init__(
@@ -126,12 +126,12 @@ class Roster:
 
     @property
     def anyone_there(self) -> bool:
-        """Whether a rank is there, or a process that recorded and was not told as a rank yet."""
+        """Whether a rank is alive, or a process with a page that is no known rank yet."""
         return bool(self.round.alive) or self._pages.any_alive()
 
     @property
     def suspended(self) -> bool:
-        """Somebody stopped the whole job with its launcher (job control), not one rank of it."""
+        """Whether somebody stopped the whole job and its launcher (job control), not one rank."""
         alive = self.round.alive
         if not alive or any(rank.state not in STOPPED for rank in alive):
             return False
@@ -139,7 +139,7 @@ class Roster:
         return launcher is not None and launcher.state in STOPPED
 
     def update(self, now_ns: int, *, last: bool = False) -> None:
-        """Read pages and vital signs, and take what the scout brought; send it out now and then."""
+        """Read pages and vital signs, take what the scout found, and send it out if that is due."""
         cost_s = self._scout.cost_s
         between_s = min(max(SCAN_SETTLED_S, cost_s / SHARE_SETTLED), LONGEST_SETTLED_S)
         if not self.round.alive or now_ns - self._changed_ns < YOUNG_S * NANOSECONDS:
@@ -161,31 +161,31 @@ class Roster:
             self._scout.begin_scan(beats, now_ns, known, anyone_there=there)
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
-                self._read_beats(beats, now_ns)  # of ranks too short-lived to be known before
+                self._read_beats(beats, now_ns)  # of ranks too short-lived to be found before
         for rank in list(self.round.ranks.values()):
             end = rank.process_exit
             if end is not None and end.exit_code is None and not rank.ended_by_word:
-                # a parent that reaped it before its exit code could be read has kept it
+                # a parent that reaped the rank before its exit code could be read has kept the code
                 code = self._session.end_of(rank.found.pid)
                 if code is not None:
                     self.round.note_exit(rank.found.pid, code)
             alone = rank.found.guessed and self.round.is_guess_a_launcher
             if end is not None and (alone or rank.found.pid == self._waiting_agent):
-                del self.round.ranks[rank.found.rank]  # it was no rank: how it ended blames none
+                del self.round.ranks[rank.found.rank]  # it was no rank: its exit blames nobody
 
     def wait(self, seconds: float) -> None:
-        """Wait so long, or until a rank ends: its exit code can only be read at once."""
+        """Wait ``seconds``, or until a rank ends: its exit code can only be read at once."""
         for ended in self._exit_watcher.wait(seconds):
             self._changed_ns = ended.seen_ns
             self.note_exit(ended.pid, ended.exit_code)
 
     def note_exit(self, pid: int, exit_code: int | None) -> None:
-        """Take down how a process ended that may be a rank."""
+        """Record how a process that may be a rank ended."""
         self._exit_codes[pid] = exit_code
         self.round.note_exit(pid, exit_code)
 
     def unrecorded(self) -> tuple[Gap, ...]:
-        """Say of which ranks nothing is recorded, because their Python runs no start-up file."""
+        """Report the ranks that record nothing because their Python skips our start-up file."""
         gaps = []
         for found in (rank.found for rank in self.round.alive if rank.beat is None):
             option = self._ignoring.get(found.pid, "")
@@ -198,7 +198,7 @@ class Roster:
         return tuple(gaps)
 
     def close(self) -> None:
-        """Let go of pages, processes and what is asked of them."""
+        """Close pages and exit watcher, and give up pending requests."""
         self._pages.close()
         self._exit_watcher.close()
         self._collectives.close()
@@ -217,12 +217,12 @@ class Roster:
         self._ignoring = scouted.ignoring
         known = self.round.alive
         for process in scouted.processes:
-            # what may be a rank that no launcher numbered may end before it says so
+            # a process that no launcher numbered may be a rank, and end before it says so
             unnumbered = process.python and process.identity.launcher == "none"
             if unnumbered and len(self._exit_codes) < MOST_UNNUMBERED:
                 self._exit_watcher.watch(process.pid)
                 self._exit_codes.setdefault(process.pid, None)
-        # what was taken for a rank and is none, such as a parent that waits for the ranks
+        # processes that were taken for ranks and are none, such as a parent of ranks
         every, beats = (*scouted.found, *scouted.gone), scouted.beats
         strangers = {process.pid for process in scouted.processes}
         strangers -= {found.pid for found in scouted.found}
@@ -231,29 +231,29 @@ class Roster:
             started_others = rank.found.guessed and rank.found.pid in starters
             if started_others or (rank.process_exit is None and rank.found.pid in strangers):
                 del self.round.ranks[rank.found.rank]
-        # of one round first what said so: a launcher may only be taken for a rank without them
+        # named ranks of a round first: a launcher is guessed to be a rank only without them
         for found in sorted(every, key=lambda found: (found.start.number or 0, found.guessed)):
             self._take(found, scouted, now_ns)
         new = [rank for rank in self.round.alive if rank not in known]
         self.round.read_vitals(new, now_ns, self._exit_codes)
 
     def _take(self, found: FoundRank, scouted: Scouted, now_ns: int) -> None:
-        """Take in a rank that was found, unless it is none of this round's or of a later one's."""
+        """Add a found rank to this round, or begin the next round with it; else ignore it."""
         beats, words = scouted.beats, scouted.words.get(found.pid)
         if found.pid == self._waiting_agent or found.pid in self.round.agents:
             agent = FoundRank(rank=0, pid=found.pid, started_ticks=found.started_ticks)
             found = replace(agent, local_rank=0, guessed=True)
         known = self.round.ranks.get(found.rank)
         if known is not None and known.found == found and not found.guessed:
-            return  # nothing new, as mostly: what follows asks all ranks
+            return  # nothing new, the usual case; the rest visits all ranks
         if self.round.is_after(found):
             return
-        # once ranks were told by a launcher or a page, no older process is one of them
+        # once a launcher or a page has named ranks, no older process is a rank
         ranks = self.round.ranks.values()
         starts = [rank.found.started_ticks for rank in ranks if not rank.found.guessed]
         if found.guessed and any(not start or found.started_ticks <= start for start in starts):
             if not self.end_asked and self.round.is_waited_out_by(found, now_ns):
-                # begin the next round with torchrun alone, as the first began: no rank has come
+                # no rank has come yet: begin the next round with torchrun alone, as the first began
                 began_ns, start = self.round.ended_ns, RoundStart(launcher="torchrun")
                 self._leave_round(replace(found, guessed=False, start=start), beats, began_ns)
                 self.round.take_in(found, began_ns)
@@ -286,8 +286,8 @@ class Roster:
         words: list[str] | Gap | None = None,
     ) -> None:
         number = self.round.number
-        # ranks that a launcher or a page told are the same job again, not the next command of a
-        # shell script; one that was only guessed to be a rank is so by its command line
+        # ranks that a launcher or a page named are the same job again, not a shell script's next
+        # command; a guessed rank is that only if its command line is the same
         guessed = all(rank.found.guessed for rank in self.round.ranks.values())
         if not guessed or words == self.round.guessed_words:
             counted = found.start.number != self.round.count
@@ -300,7 +300,7 @@ class Roster:
 
 
 PATIENCE_NS = 10 * NANOSECONDS
-"""Ranks leave their process group's making within a second of each other, unless one hangs."""
+"""Ranks finish creating their process group within 1 s of each other, unless one hangs."""
 
 
 class _Said(msgspec.Struct, frozen=True):
@@ -311,7 +311,7 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class StartStates:
-    """Compares what ranks say at their start, once for each set of processes."""
+    """Compares what ranks report at their start, once for each set of processes."""
 
     def __init__(self) -> None:
         self._states: dict[int, dict[str, str]] = {}
@@ -319,7 +319,7 @@ class StartStates:
         self._since_ns: int | None = None
 
     def take(self, lines: bytes) -> None:
-        """Look through lines of a journal on their way to the disk, in whatever thread has them."""
+        """Read lines of a journal on their way to the disk; any thread may call this."""
         for entry in parse_journal(lines)[0] if b'"kind":"state"' in lines else ():
             if entry.get("kind") == "state":
                 with suppress(msgspec.ValidationError):  # of another version of this package
@@ -327,7 +327,7 @@ class StartStates:
                     self._states[said.pid] = said.facts
 
     def news(self, pids: Mapping[int, int], now_ns: int) -> str | None:
-        """Return the report of ranks once all have spoken, or have had the time for it."""
+        """Return the start report once all ranks have reported or had time to, else None."""
         states = {rank: self._states[pid] for rank, pid in pids.items() if pid in self._states}
         if not states or not self._shown.isdisjoint(pids.values()):
             return None
@@ -339,7 +339,7 @@ class StartStates:
 
 
 def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdict, Round]:
-    """Judge a round that has ended: the verdict to tell, and the round as it is remembered."""
+    """Judge a round that has ended: the verdict to report, and the round to remember."""
     number, verdict = case.run.round, judge(case)
     if hang is None or verdict.verdict == "finished":
         alone = replace(verdict, summary=own_end(case))
@@ -358,7 +358,7 @@ def end_round(case: Case, started_at: str, hang: Verdict | None) -> tuple[Verdic
 
 
 def describe_round(number: int, started_at: str, verdict: Verdict) -> Round:
-    """Describe a round that has ended, for run.json and for the verdicts to come."""
+    """Describe a round that has ended, for run.json and for later verdicts."""
     return Round(
         number=number,
         started_at=started_at,

@@ -1,13 +1,13 @@
 """When to look at a job again. Pure: time is a parameter, in monotonic nanoseconds.
 
-A look costs each rank a few milliseconds, so none is taken while ranks tell that they get on;
-suspicion is cheap and looks often at first; whatever stands is looked at less and less. What
-looks themselves saw does not begin a silence anew: a rank that never tells anything and computes
-for an hour would be looked at all the time. Looks come when the contract's table may have something
-to say: as a silence passes one of its figures, what is told must rest on a fresh look. So that one
-begins earlier by the time that looks take, and is judged again when the figure has been passed:
-but only for a suspicion, or where nobody but a person could end the wait. What else is to be called
-a hang must be seen after its time.
+A look costs each rank a few milliseconds, so none is taken while ranks report progress. Under
+suspicion looks come often at first, and rarer the longer nothing changes. Activity that only looks
+see does not restart a silence; otherwise a rank that computes for an hour without a report would be
+looked at all the time.
+
+When a silence passes a figure of the contract's table, the report must rest on a fresh look. So
+that look begins earlier by a look's duration, and is judged again once the figure has passed: for
+suspicions, and for waits that only a person could end. Any other hang must be seen after its time.
 """
 
 from __future__ import annotations
@@ -24,29 +24,30 @@ if TYPE_CHECKING:
 
 FIRST_LOOKS, BETWEEN_FIRST_LOOKS_S = 4, 1.0
 WHILE_SUSPECT_S, LONGEST_OF_ALARM_S = 2.5, 60.0
-"""Between two looks while an alarm stands: doubled each time, until something moves."""
+"""Seconds between two looks during an alarm: doubled each time, until something moves."""
 ALL_NAMED_S = 10.0
-"""Silence at which whatever can be suspected is: up to it, the looks come as for a suspicion."""
+"""Silence by which anything suspect is reported: until then looks come as under suspicion."""
 LEAST_BETWEEN_S = 0.8
-"""What two samples must be apart to show that a rank is idle; see `judge.patience`."""
+"""Least distance of two samples that show a rank to be idle; see `judge.patience`."""
 USUAL_LEAD_S, LONGEST_LEAD_S = 0.4, 1.0
-"""How much before a figure its look begins, until one has shown how long it takes, and at most."""
+"""How long before a figure its look begins: before a look has shown its duration, and at most."""
 FRESH_NS = 2 * NANOSECONDS
-"""Age up to which a look may be judged again: the longest lead, and as much for what is late."""
+"""Age up to which a look may be judged again: the longest lead, and as much for delays."""
 LONGEST_S, MOST_OF_A_CORE = 30.0, 0.01
-"""What looks at ranks that are only slow may cost together: the target of the performance page."""
+"""Longest pause between looks, unless they cost more than this share of a core (a target that the
+performance page names)."""
 BETWEEN_AFRESH = 6
-"""Longest intervals between two such beginnings: each brings some nine looks."""
+"""Longest pauses between two restarts of frequent looks: each brings some nine looks."""
 PAUSES_BEFORE_SURPRISE, LONGEST_PATIENCE_S = 3.0, 8.0
-"""How long a job of known pauses may be silent at most before it is looked at. One in which every
-rank is idle is looked at as any other, as often as that costs no more than `MOST_OF_A_CORE`: ranks
-that pause together look like ranks that wait for each other, which are to be named within 3 s."""
+"""Multiple of a job's known pauses, and seconds at most, before its silence causes a look. If every
+rank is idle, looks come as early as in any job while that costs no more than `MOST_OF_A_CORE`:
+ranks that pause together look like ranks that wait for each other, to be named within 3 s."""
 
 
 def figures_of(limits: Limits) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Return the seconds of silence at which the table says something new, whatever the pace.
 
-    First those that are foreseen: a look may begin before them.
+    The first tuple has the foreseen figures: a look may begin before them.
     """
     foreseen: list[float] = []
     others: list[float] = []
@@ -58,7 +59,7 @@ def figures_of(limits: Limits) -> tuple[tuple[float, ...], tuple[float, ...]]:
 
 
 class Schedule:
-    """Decides at each reading whether it is time to look; figures are as of `figures_of`."""
+    """Decides at each reading whether to look; figures are as `figures_of` returns them."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class Schedule:
         self._early, self._early_again_ns = False, 0
 
     def due_for(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
-        """Say whether to look now, by the rank that has told nothing for longest."""
+        """Whether to look now, by the rank that has reported nothing for longest."""
         silent = max(alive, key=lambda rank: rank.progress.since_reported_ns(now_ns), default=None)
         if silent is None:
             return False
@@ -101,7 +102,7 @@ class Schedule:
         self._judged = _passed_by(alive, now_ns, self._foreseen)
 
     def says_more(self, alive: Sequence[WatchedRank], now_ns: int) -> bool:
-        """Whether a foreseen figure was passed since the ranks were judged; the look is fresh."""
+        """Whether a foreseen figure has passed since the last judgement; the look is fresh."""
         if not alive or not self._looks or now_ns - self._last_ns > FRESH_NS:
             return False
         return _passed_by(alive, now_ns, self._foreseen) > self._judged
@@ -109,11 +110,11 @@ class Schedule:
     def due(
         self, silent_s: float, longest_pause_s: float, idle_s: float, now_ns: int, passed: int = 0
     ) -> bool:
-        """Say whether to look now.
+        """Whether to look now.
 
-        ``silent_s``: the longest time for which any rank told nothing, and that rank's longest
-        known pause in its place, 0 if unknown. ``idle_s``: how long all have been idle. ``passed``:
-        how many figures of the table the silences will have passed as a look ends.
+        ``silent_s``: the longest silence of any rank. ``longest_pause_s``: that rank's longest
+        known pause, 0 if unknown. ``idle_s``: how long all ranks have been idle. ``passed``:
+        figures of the table that the silences will have passed when a look ends.
         """
         self._silent_s = silent_s
         since_look = (now_ns - self._last_ns) / NANOSECONDS if self._looks else float("inf")
@@ -146,18 +147,18 @@ class Schedule:
         cost_s: float = 0.0,
         lasted_s: float = 0.0,
     ) -> None:
-        """Note when a look was begun, and what it led to.
+        """Note when a look began, and what it led to.
 
-        ``moved``: since the one before a rank advanced or did what was new, or the alarm changed.
-        ``stood_still``: a rank did not move through its code. ``cost_s``: processor time of us and
-        what we started; ``lasted_s``: until it was judged.
+        ``moved``: since the look before, a rank advanced or did something new, or the alarm
+        changed. ``stood_still``: a rank did not move through its code. ``cost_s``: processor time
+        of the sidecar and the processes it started. ``lasted_s``: time until the look was judged.
         """
         self._lead_s = min(LONGEST_LEAD_S, max(lasted_s, self._lead_s / 2))
         self._cost_s = max(cost_s, self._cost_s / 2)
         slowest_s = max(LONGEST_S, self._cost_s / MOST_OF_A_CORE)
         seldom = self._interval_s > WHILE_SUSPECT_S and begun_ns >= self._afresh_ns
         if stood_still and not self._stood_still and seldom:
-            self._looks, self._still_ns = 0, begun_ns  # it moved: a hang may begin here
+            self._looks, self._still_ns = 0, begun_ns  # it moved before: a hang may begin here
             self._afresh_ns = begun_ns + int(BETWEEN_AFRESH * slowest_s * NANOSECONDS)
         self._stood_still = stood_still
         still_s = (begun_ns - self._still_ns) / NANOSECONDS if self._still_ns else self._silent_s
@@ -176,14 +177,14 @@ class Schedule:
             self._interval_s = min(2 * self._interval_s, slowest_s)
 
     def calm(self) -> None:
-        """All ranks advance: the next silence starts afresh."""
+        """Start afresh: all ranks advance."""
         self._looks = self._still_ns = 0
         self._early = False
         self._interval_s, self._alarm_interval_s = BETWEEN_FIRST_LOOKS_S, WHILE_SUSPECT_S
 
 
 def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:
-    """Count the figures that silences have passed, the longest of them and the shortest."""
+    """Count the figures that the longest and shortest silence and idle time have passed."""
     if not alive:
         return 0
     silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]

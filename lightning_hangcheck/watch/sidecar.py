@@ -1,6 +1,6 @@
-"""The sidecar as a program, with a session's folder: started by `link`, never by hand.
+"""The sidecar as a program: `link` starts it with a session's folder, never a user.
 
-It watches until the job is over, tells the end, and leaves nothing behind.
+It watches until the job is over, reports the end, and leaves nothing behind.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ if TYPE_CHECKING:
 
 
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
-"""Looking at the folder takes milliseconds, the patience with another node's claim included."""
+"""Reading the folder takes milliseconds; the limit includes the wait for another node's claim."""
 MOST_DESCRIPTORS = 65_536
-"""Allowed to the sidecar, if the hard limit has room: a rank takes five and more, and 192 ranks had
-all of the 1,024 that are a common soft limit."""
+"""Descriptors allowed to the sidecar if the hard limit has room. A rank takes five or more: 192
+ranks used up the 1,024 that are a common soft limit."""
 MOST_NEW_OBJECTS = 10_000
-"""Between two searches for garbage; with Python's 700 each tick of 64 ranks makes several."""
+"""New objects between garbage collections; with Python's 700 a tick of 64 ranks makes several."""
 
 
 def _settle(session: Session) -> RunFolder:
-    """Agree on the run folder, and say once a node where it is not the one that was named."""
+    """Agree on the run folder, and report once a node if it is not the folder that was named."""
     try:
         try:
             settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
@@ -68,16 +68,16 @@ def _settle(session: Session) -> RunFolder:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Watch one session. What goes wrong ends the watching with one sentence, never the job."""
+    """Watch one session. An error ends the watching with one sentence, never the job."""
 
     def say_failed(failed: threading.ExceptHookArgs) -> None:
         name = failed.thread.name if failed.thread is not None else "a thread"
         log.once(f"thread {name}", f"{name} of the sidecar failed ({failed.exc_value!r})")
 
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher holds its signals back
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the launcher blocks its signals
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.excepthook = say_failed
-    os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher holds up nobody
+    os.set_blocking(sys.stdout.fileno(), False)  # a stopped launcher must not block us
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -85,25 +85,25 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0])
     try:
         session = read_session(folder)
-        # be no child of the rank that started us: its launcher may end that with all its children,
-        # as Ray's workers do when they exit (ray 2.60, RAY_kill_child_processes_on_worker_exit),
-        # and how the job ended would stay unsaid
+        # do not stay a child of the rank that started us: its launcher may kill it with its
+        # children, as Ray's workers do at exit (ray 2.60, RAY_kill_child_processes_on_worker_exit),
+        # and nobody would report how the job ended
         if not session.facts.launched and os.fork():
             os._exit(0)
-        # the one sidecar of this session, for as long as this process lives: a round may ask for
-        # one while that of the round before is only being replaced
+        # the only sidecar of this session while this process lives: a round may start a sidecar
+        # before the one of the round before is replaced
         lock = os.open(session.watch_lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return 0
         log.start_writer()
-        # named in the session, so that ranks allow it to read them and see its end
+        # the session names the sidecar, so that ranks allow it to read them and notice its end
         me = process_ref(os.getpid())
         facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
         write_atomically(session.sidecar_file, encode(facts))
     except (HangcheckError, OSError) as error:
-        if not folder.exists():  # the job has ended already: its last rank freed what was shared
+        if not folder.exists():  # the job is over: its last rank removed the session
             return 0
         log.once("sidecar", f"the run is not watched: {error}")
         return 2
@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         sidecar = Watcher(session, from_environment(os.environ), _settle(session))
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, sidecar.asked_to_end)
-        # all that was imported stays: looking through it for garbage took a fifth of a tick
+        # imported objects stay: searching them for garbage took a fifth of a tick
         gc.freeze()
         gc.set_threshold(MOST_NEW_OBJECTS)
         sidecar.run()
@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])
-    # end without waiting for threads of a look that is under way, nor for what they started
+    # do not wait for threads of a pending look, nor for processes that they started
     log.finish(log.LAST_WORDS_S)
     let_go_of_streams()
     for child in psutil.Process().children():

@@ -1,9 +1,9 @@
-"""What the loop leaves to others, so that it never waits: foreign processes, and time.
+"""Work that the loop leaves to threads, so that it never waits: foreign processes, and time.
 
-Command lines, environments and maps of a process cannot be read while its memory is locked. The
+While a process's memory is locked, its command line, environment and maps cannot be read. The
 `Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
-are to be looked at. The `Metronome` is a thread that only sleeps: where even that is not run, the
-machine is overloaded, or we were stopped.
+to look at. The `Metronome` is a thread that only sleeps: if even that is late, the machine is
+overloaded, or the sidecar was stopped.
 """
 
 from __future__ import annotations
@@ -38,33 +38,33 @@ if TYPE_CHECKING:
 
 BEAT_S = 0.25
 LAPSE_NS = 2 * NANOSECONDS
-"""A beat of the metronome that comes this much late means that we were stopped or starved."""
+"""A beat that is this late means that the sidecar was stopped or starved."""
 STARVED = (
     "the sidecar was not run for seconds on end (an overloaded machine, or it was stopped): "
     "silence of that time does not count, so what is told comes later"
 )
 FRESH_NS = 2 * NANOSECONDS
-"""Age of what is known of the processes with which they are looked at."""
+"""Age up to which the known process tree serves for a look."""
 LAST_SCAN_S = 2.0
-"""At the end of the job, where nothing else is left to be done."""
+"""Limit for the last scan: the job is over, and nothing else is left to do."""
 SRUN_EVERY_NS, SRUN_SAID_AFTER_NS = 5 * NANOSECONDS, 30 * NANOSECONDS
-"""A rank on this machine is seen within seconds of its start."""
+"""Between searches for srun; and its age if it is reported: ranks here are seen within seconds."""
 OURS = ("hangcheck", "lightning_hangcheck")
 _IGNORING = frozenset("IES")
 
 
 class Metronome:
-    """Times in which this process was not run, by a thread that only sleeps.
+    """Measures the times in which this process did not run, by a thread that only sleeps.
 
-    What holds up the loop alone does not hold that up. Time is a parameter, in nanoseconds.
+    What delays only the loop does not delay that thread. Time is a parameter, in nanoseconds.
     """
 
     def __init__(self, now_ns: int) -> None:
-        self._state = (0, now_ns)  # replaced as a whole, by another thread than the reader's
+        self._state = (0, now_ns)  # replaced as a whole: its reader is another thread
         self._read_ns = 0
 
     def start(self) -> Metronome:
-        """Beat from now on, in a thread of its own."""
+        """Beat from now on, in a thread."""
 
         def run() -> None:
             while True:
@@ -75,11 +75,11 @@ class Metronome:
         return self
 
     def beat(self, now_ns: int) -> None:
-        """Take down that we are run at this moment."""
+        """Record that this process runs at this moment."""
         self._state = (self._starved_ns(now_ns), now_ns)
 
     def read(self, now_ns: int) -> int:
-        """Return for how many nanoseconds we were not run since last asked, up to now."""
+        """Return for how many nanoseconds this process did not run since the last call."""
         starved_ns = self._starved_ns(now_ns)
         news_ns, self._read_ns = max(0, starved_ns - self._read_ns), max(starved_ns, self._read_ns)
         if news_ns:
@@ -88,7 +88,7 @@ class Metronome:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What could not be seen because of it."""
+        """The gap for the time in which this process did not run, if any."""
         what = f"{self._read_ns / NANOSECONDS:.0f} s of the job"
         return (Gap(what, None, STARVED, "watcher"),) if self._read_ns else ()
 
@@ -99,10 +99,10 @@ class Metronome:
 
 
 class Scouted(NamedTuple):
-    """What one round among the job's processes brought: their pages, as ranks are believed to be.
+    """What one scan of the job's processes found; ``beats`` are their pages, with believed ranks.
 
-    Ranks that are there, and those that left a page only; command lines of new ranks and of
-    guesses; and by which option the Python of ranks without a page leaves our start-up file out.
+    ``gone``: ranks that left only a page. ``words``: command lines of new and guessed ranks.
+    ``ignoring``: for ranks without a page, the Python option that skips our start-up file.
     """
 
     processes: tuple[SeenProcess, ...]
@@ -114,12 +114,12 @@ class Scouted(NamedTuple):
 
 
 class Scout:
-    """Reads foreign processes, one piece of work at a time; ``cost_s``: of its newest round."""
+    """Reads foreign processes, one job at a time; ``cost_s``: processor time of the last scan."""
 
     def __init__(self, session: Session, *, quiet: bool = False) -> None:
         facts = session.facts
         self._root_pid = facts.root_pid
-        self._numbered = facts.numbered and not facts.restarts  # that root may wait without a rank
+        self._numbered = facts.numbered and not facts.restarts  # a restarting root may have no rank
         self._tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
         self._may_be_srun = facts.launched and not quiet
         self._srun_looked_ns = 0
@@ -131,13 +131,13 @@ class Scout:
 
     @property
     def busy(self) -> bool:
-        """Whether a round is under way."""
+        """Whether a scan is under way."""
         return self._scan is not None
 
     def begin_scan(
         self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
     ) -> None:
-        """Begin a round among the processes, unless one is under way."""
+        """Begin a scan of the processes, unless one is under way."""
 
         def look_round() -> Scouted:
             began_s = time.thread_time()
@@ -154,9 +154,9 @@ class Scout:
             lines = command_lines([*new, *silent])
             words = {pid: lines[pid] for pid in new}
             ignoring = {pid: _ignoring_option(lines[pid]) for pid in silent}
-            # a rank that came and went between two scans is known by the page that it left. One
-            # that never learnt its number is rank 0 where nobody else has left a page. A process
-            # that its parent has not waited for yet is gone, too
+            # a rank that came and went between two scans is known by its page; if it never learnt
+            # its number, it is rank 0, provided there is no other page. A process that its parent
+            # has not reaped is gone, too
             gone = tuple(
                 FoundRank(
                     rank=beat.rank or 0,
@@ -176,7 +176,7 @@ class Scout:
             self._scan = self._thread.submit(look_round)
 
     def scanned(self, *, wait: bool = False) -> Scouted | None:
-        """Return what the round brought once it is over, else None."""
+        """Return the scan's findings once it is over, else None."""
         scan = self._scan
         if scan is None or not (scan.done() or wait):
             return None
@@ -184,7 +184,7 @@ class Scout:
         return scan.result(LAST_SCAN_S if wait else 0)
 
     def targets(self, ranks: Sequence[tuple[int, int]]) -> tuple[list[Target], tuple[Gap, ...]]:
-        """Find the processes to look at, and why some are left out; whoever asks waits for it."""
+        """Find the processes to look at, and why others are left out; the caller waits."""
 
         def find() -> tuple[list[Target], tuple[Gap, ...]]:
             now_ns = time.monotonic_ns()
@@ -201,9 +201,9 @@ class Scout:
 
 
 def srun_in_front(root_pid: int, now_ns: int) -> bool:
-    """Say that `srun` hides the ranks of a run, whose tasks run on other machines; whether it does.
+    """Report that `srun` hides the ranks, as its tasks run on other machines; return whether so.
 
-    Seen from the processes, not from the command: a shell script may start it.
+    Read from the processes, not from the command: a shell script may start srun.
     """
     processes = descendants(root_pid)
     lines = command_lines(process.pid for process in processes)
@@ -225,6 +225,6 @@ def srun_in_front(root_pid: int, now_ns: int) -> bool:
 
 
 def _ignoring_option(words: Sequence[str] | Gap) -> str:
-    """Return which of Python's options leaves our start-up file out; empty if none."""
+    """Return the Python option that skips our start-up file; empty if there is none."""
     options = python_options(() if isinstance(words, Gap) else words[1:])
     return min(_IGNORING.intersection(letter for letter, _ in options), default="")

@@ -1,8 +1,8 @@
-"""What leaves the sidecar, in this order: evidence to the disk, word to the launcher, text.
+"""What leaves the sidecar, in this order: evidence to disk, message to the launcher, text.
 
-One thread writes the run folder and may wait for it; text is printed by the thread of `log`, which
-may wait for its reader; who is alerted elsewhere is told by a messenger, a process of its own. The
-loop waits for none of them: it only asks what is saved by now, and tells what is late all the same.
+One thread writes the run folder and may wait for it. `log` prints text in a thread of its own,
+which may wait for its reader. A messenger, a separate process, sends alerts. The loop waits for
+none of them: it asks what is saved by now, and reports late verdicts anyway.
 """
 
 from __future__ import annotations
@@ -70,25 +70,25 @@ if TYPE_CHECKING:
     from lightning_hangcheck.watch.roster import Roster
 
 CARRY_EVERY_S = 0.5
-"""How far the journals in the run folder may be behind; a listing of shared memory each time."""
+"""How far the journals in the run folder may be behind; each update lists shared memory."""
 SILENT_AFTER_S, WAIT_AT_THE_END_S = 5.0, 1.0
-"""A busy disk takes a second or two for a write; this is worth a sentence. At its end the job waits
-for it."""
+"""A busy disk takes 1 to 2 s for a write, and a write that takes this long is reported. At its end
+the job waits this long for a write."""
 TOLD_AFTER_S = 5.0
-"""Storage that has not saved a verdict by then is not waited for, nor are other nodes."""
+"""A verdict is reported after this time even if it is not saved, or other nodes do not know it."""
 MOST_WAITING = 100
-"""Pieces of work kept while the storage is silent; a verdict of 8 ranks is about 200 KB."""
+"""Pieces of work queued while the storage is silent; a verdict of 8 ranks is about 200 KB."""
 METRICS_SILENT_AFTER_S = 15.0
-"""Three writings were due by then."""
+"""Three writes are due in this time."""
 MESSENGER_TASKS = 8
 """Threads and processes of a messenger: itself, one for each address, a shell and what it runs."""
 LONGEST_TEXT = 2000
-"""Characters; services cut what is longer, and a summary is one sentence."""
+"""Characters; services cut longer texts, and a summary is one sentence."""
 
 
 @dataclass
 class _Publication:
-    """A verdict on its way out: due once its saving was ``tried``, or took too long."""
+    """A verdict to report: due once its saving was ``tried``, or took too long."""
 
     verdict: Verdict
     text: str
@@ -105,10 +105,10 @@ class _Publication:
 class Writer:
     """Saves and prints verdicts, and carries the ranks' journals to the run folder.
 
-    This process cannot end while its thread waits in the kernel; whoever waits for its end waits
-    for its word instead. ``seen`` is told journals' lines on their way; ``tell_launcher`` the word
-    of a proven hang, the verdict, and its number, at which the launcher may end the job. ``newest``
-    is what was told last, at ``told_ns``.
+    The process cannot exit while its thread waits in the kernel, so others wait for its message
+    instead of its exit. ``seen`` gets the journals' lines. ``tell_launcher`` gets a proven hang,
+    its verdict and its number; the launcher may then end the job. ``newest`` is the last published
+    verdict, of ``published_ns``.
     """
 
     def __init__(
@@ -142,12 +142,12 @@ class Writer:
 
     @property
     def waits(self) -> bool:
-        """Whether a verdict is on its way out: `tell` is to be asked again soon."""
+        """Whether a verdict is on its way out: `tell` must be called again soon."""
         return bool(self._unsaid) or self._hang is not None
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """What the run folder lacks: journals that somebody removed, verdicts that failed."""
+        """What the run folder lacks: journals that somebody removed, and unsaved verdicts."""
         removed = self._journals.removed
         if not removed:
             return self._unsaved
@@ -159,7 +159,7 @@ class Writer:
     def publish(
         self, case: Case, verdict: Verdict, telling: Telling, hang: HangProven | None = None
     ) -> None:
-        """Have a verdict saved with its evidence, and told after that."""
+        """Have a verdict saved with its evidence, then reported."""
         self.newest, self.published_ns = verdict, time.monotonic_ns()
         self.stalls.take(verdict, self.published_ns)
         by_s = time.monotonic() + TOLD_AFTER_S
@@ -168,7 +168,7 @@ class Writer:
         self._hang = self._hang if hang is None else news
 
         def save() -> None:
-            """Number it behind those of an earlier sidecar of this run: none is overwritten."""
+            """Number it after verdicts of an earlier sidecar of this run: none is overwritten."""
             try:
                 if self._number is None:
                     numbers = (*self.folder.verdict_numbers(), *self.folder.evidence_numbers())
@@ -197,10 +197,10 @@ class Writer:
         known: Callable[[Verdict], bool] = lambda _: True,
         at_once: bool = False,
     ) -> None:
-        """Tell what is saved by now, or late: first the launcher, then whoever reads our text.
+        """Report verdicts that are saved or late: first to the launcher, then as text.
 
-        A job that moves again is not ended for a hang that no longer ``stands``. Where one is ended
-        for it, the store goes by which other nodes hear of it: so they must have ``known`` it.
+        A job that moves again is not ended for a hang that no longer ``stands``. An ended job's
+        store goes, by which other nodes hear of the hang: so they must have ``known`` it before.
         """
         hang = self._hang
         if hang is not None and not at_once and self._ends_the_job and not stands:
@@ -217,17 +217,17 @@ class Writer:
                 log.say(text)
 
     def say(self, text: str) -> None:
-        """Print what is neither a verdict nor an error."""
+        """Print text that is neither a verdict nor an error."""
         if not self._quiet:
             log.say(text)
 
     def save(self, job: Callable[[], object]) -> None:
-        """Have other work on the run folder done after what was asked for before."""
+        """Queue work on the run folder, behind earlier work; drop it if too much waits."""
         if self._work.qsize() < MOST_WAITING:
             self._work.put(job)
 
     def watch_storage(self) -> None:
-        """Say once that the run folder does not answer; to be called now and then."""
+        """Report once that the run folder does not answer; call this now and then."""
         since_s = self._busy_since
         seconds = 0.0 if since_s is None else time.monotonic() - since_s
         if seconds >= SILENT_AFTER_S:
@@ -243,7 +243,7 @@ class Writer:
         log.once("storage", f"{silent}{what} {way}")
 
     def close(self, time_limit_s: float) -> None:
-        """Finish writing, but wait no longer than so many seconds, and not for silent storage."""
+        """Finish writing within a time limit, and do not wait for storage that does not answer."""
         self._work.put(None)
         deadline = time.monotonic() + time_limit_s
         while self._thread.is_alive() and time.monotonic() < deadline:
@@ -257,7 +257,7 @@ class Writer:
         self.tell(at_once=True)
 
     def _text(self, case: Case, verdict: Verdict, telling: Telling) -> str:
-        """A report is an alarm, and whoever was shown one is told of its end."""
+        """Return the text to print; whoever saw a report also sees how its alarm ends."""
         folder = str(self.folder.path)
         try:
             if telling in ("line", "named"):
@@ -270,7 +270,7 @@ class Writer:
                 self._reported = True
                 return render(case, verdict, folder)
             return render_again(verdict, folder) if telling == "aftermath" else ""
-        except Exception as error:  # noqa: BLE001 - whatever a form does wrong, the verdict is said
+        except Exception as error:  # noqa: BLE001 - the verdict is printed even if its form fails
             log.once("text", f"a verdict could not be shown in its form ({error!r})")
             return f"{verdict.verdict.upper()}  {verdict.summary}"
 
@@ -284,7 +284,7 @@ class Writer:
             self._do(job or carry)
             page = self._page
             if page is not None and (job is None or self._work.empty()):
-                # only once nothing else waits: a job may be ended once the evidence is saved
+                # only if nothing else waits: a job may be ended once the evidence is saved
                 self._page = None
                 self._do(carry)
                 self._do(page)
@@ -308,7 +308,7 @@ class Writer:
 
 
 class NewestOnly:
-    """Writes a file by a thread of its own; what comes while that is busy is left out."""
+    """Writes a file in a thread; what comes while a write is under way is dropped."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -317,7 +317,7 @@ class NewestOnly:
         self._writing: Future[None] | None = None
 
     def write(self, data: bytes) -> None:
-        """Have it written, unless the storage has not taken what came before."""
+        """Write the data in the thread, unless the last write is still under way."""
         now_s = time.monotonic()
         if self._writing is None or self._writing.done():
             self._since_s, self._writing = now_s, self._pool.submit(self._write, data)
@@ -325,7 +325,7 @@ class NewestOnly:
             self._say(f"has not answered for {METRICS_SILENT_AFTER_S:g} s")
 
     def close(self, last: bytes, time_limit_s: float) -> None:
-        """Write the last, but wait no longer than so many seconds."""
+        """Write the last data, within a time limit."""
         try:
             self._pool.submit(self._write, last).result(time_limit_s)
         except FuturesTimeoutError:
@@ -343,7 +343,7 @@ class NewestOnly:
 
 
 class Alerting:
-    """Tells people elsewhere: starts a messenger for each hang, and never waits for one."""
+    """Alerts people: starts a messenger process for each hang, and never waits for it."""
 
     def __init__(self) -> None:
         self.asked_for = AlertsAskedFor()
@@ -351,7 +351,7 @@ class Alerting:
         self._threads: list[threading.Thread] = []
 
     def tell(self, verdict: Verdict, run_dir: str, number: int | None) -> None:
-        """Have a messenger tell of a hang."""
+        """Start a messenger that reports a hang."""
         if not self.asked_for.any:
             return
         run_id, cause = run_dir.rpartition("/")[2], verdict.cause or ""
@@ -385,12 +385,12 @@ class Alerting:
                 with suppress(BrokenPipeError), messenger.stdin as pipe:
                     pipe.write(delivery)
 
-        # an environment may be larger than a pipe holds, and the messenger has yet to start
+        # in a thread: the environment may exceed what the pipe holds until the messenger reads
         self._threads.append(threading.Thread(target=send, daemon=True))
         self._threads[-1].start()
 
     def close(self) -> None:
-        """Wait for those under way, within a limit; then end them and say so."""
+        """Wait for messengers, within a limit; then end them and say so."""
         deadline = time.monotonic() + AT_THE_END_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
@@ -411,25 +411,25 @@ class Alerting:
             messenger.kill()
 
 
-# The files that tell of a run while it goes on and when it ends, composed from its ranks:
+# The files that describe a run, while it lasts and when it ends, made from its ranks:
 #
-#     run.json      who its ranks are, and its rounds: when a rank appears, and at the end
+#     run.json      its ranks and rounds: when a rank appears, and at the end
 #     watch.json    what is known of each rank now, for visitors; once a second, in shared memory
-#     ledger.jsonl  one line on what the run came to
+#     ledger.jsonl  one line on the run's outcome
 #     metrics file  of ``--prometheus``, for node-exporter's textfile collector
 
 READ_LIMIT_S = 2.0
-"""One small file; storage that is slower than this has its rounds told from here on."""
+"""Limit for one small file; slower storage loses the rounds before this sidecar."""
 NOTES_EVERY_S, METRICS_EVERY_S = 1.0, 5.0
-"""A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for two seconds.
-Prometheus asks every 15 s by habit. What is told is written at once."""
+"""A note of eight ranks costs the sidecar 0.1 ms; `hangcheck attach` looks for 2 s. Prometheus asks
+every 15 s by habit. A published verdict is written at once."""
 METRICS_END_LIMIT_S = 1.0
 GPU_LIMIT_S = 3.0
-"""Asked while the run begins, by the thread that writes; a driver that wakes 8 GPUs takes 1 s."""
+"""Asked at the run's start, by the writing thread; a driver that wakes 8 GPUs takes 1 s."""
 
 
 class RunFiles:
-    """Keeps them; ``meeting`` and ``node`` as in `RunRecord`."""
+    """Keeps these files; ``meeting`` and ``node`` are as in `RunRecord`."""
 
     def __init__(
         self, session: Session, settings: Settings, writer: Writer, roster: Roster
@@ -490,7 +490,7 @@ class RunFiles:
         exit_code: int | None,
         ended_by: str,
     ) -> None:
-        """Write what the run came to."""
+        """Write how the run ended."""
         watched, now_ns, ended_at = self._roster.round, time.monotonic_ns(), utc_now()
         self._save_record(rounds, ended_at=ended_at, exit_code=exit_code, ended_by=ended_by)
         seconds: dict[Phase, float] = {}
@@ -519,7 +519,7 @@ class RunFiles:
             self._metrics.close(reading, METRICS_END_LIMIT_S)
 
     def _save_record(self, rounds: tuple[Round, ...], **end: object) -> None:
-        """Have run.json written with what ranks were started with; who is gone keeps that."""
+        """Write run.json with what ranks were started with; ranks that are gone keep theirs."""
         facts, watched = self._session.facts, self._roster.round
         record = RunRecord(
             run_id=self._session.run_folder.run_id,
@@ -570,7 +570,7 @@ class RunFiles:
         )
         try:
             write_atomically(self._session.watch_file, encode(notes))
-        except OSError as error:  # memory that is full costs no more than that
+        except OSError as error:  # full memory costs no more than the notes
             log.once("notes", f"visitors of this job learn nothing from its sidecar ({error})")
 
     def _reading(
@@ -581,7 +581,7 @@ class RunFiles:
         verdict: Verdict | None = None,
         exit_code: int | None = None,
     ) -> bytes:
-        """As things are now, or as the run ended with a verdict."""
+        """Return the metrics as of now, or as of the run's end with a verdict."""
         now_s, shown = time.time(), verdict or alarm.verdict
         stands = shown is not None and shown is alarm.verdict
         return metrics_text(
@@ -598,7 +598,7 @@ class RunFiles:
         )
 
     def _write_ledger(self, line: Run) -> None:
-        """Append to the ledger that was named, else to that of the runs."""
+        """Append to the ledger that was named, else to the ledger of the runs folder."""
         folder = self._session.run_folder
         runs = folder.path.parent
         if self._ledger is not None:
@@ -615,7 +615,7 @@ class RunFiles:
 
 
 def rounds_so_far(session: Session) -> tuple[Round, ...]:
-    """Return the rounds of this run that a sidecar before us saw to their end."""
+    """Return the rounds of this run that ended under an earlier sidecar."""
     try:
         read = partial(read_fact, session.run_folder.run_file, RunRecord)
         record = apart(READ_LIMIT_S, read)
@@ -627,7 +627,7 @@ def rounds_so_far(session: Session) -> tuple[Round, ...]:
 
 
 def offloaded(folder: RunFolder) -> tuple[str, ...]:
-    """Return what the ranks' journals tell of offloaded models; touches the disk."""
+    """Return the offloaded models that the ranks' journals name; reads the disk."""
     found: dict[str, None] = {}
     for journal in sorted(folder.journals.glob("*.jsonl")):
         words = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
