@@ -37,30 +37,30 @@ Activity = Literal[
     "moving", "busy", "idle", "waiting", "stopped", "gone", "missing", "unseen", "unheard"
 ]
 JUST_NOW_S = 1.0
-"""A rank whose page showed progress within this time advances, whatever the samples caught."""
+"""A rank whose page showed progress within this time advances, whatever the samples show."""
 LIVELOCK_AFTER_S = 6.0
-"""Time after which moving through functions that were all seen before is taken for a livelock. The
-looks at 2, 3 and 4 s of silence meet most functions of a loop, so that at 10 s it is known."""
+"""Time after which a rank that moves only through known functions is in a livelock. The looks at 2,
+3 and 4 s of silence meet most functions of a loop, so at 10 s it is known."""
 STORAGE_ANSWERS = 20
-"""Times a second that a thread which waits for storage is woken above which it gets on. A call that
-hangs is woken never, or once in many seconds to try again."""
+"""Wakes a second above which a thread that waits for storage makes progress. A call that hangs is
+woken never, or once in many seconds to try again."""
 QUESTION = 256
-"""Bytes for each of its turns on the processor below which a thread that sleeps in between only
-asks again: a poll of torch's store takes 40, one over HTTP up to 150, a page of results 1,000."""
+"""Bytes for each turn on the processor, below which a thread that sleeps between turns only asks
+again: a poll of torch's store takes 40, over HTTP up to 150, a page of results 1,000."""
 MANY_BYTES = 64 * 1024
 TRANSFER_RATE = 4096
-"""Bytes a second above which a read or write call makes way. Our own threads read and write about
-700 bytes a second in the rank (a line of /proc twice a second, the journal)."""
+"""Bytes a second above which a read or write call makes progress. Our own threads read and write
+about 700 bytes a second in the rank (a line of /proc twice a second, the journal)."""
 TRANSFER_CALLS = frozenset({0, 1, 17, 18, 19, 20, 40, 63, 64, 65, 66, 67, 68, 71})
-"""read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. A number of the
-one that means another call on the other (uname, semget, shmdt) is none that a thread stays in."""
+"""read, write, pread64, pwrite64, readv, writev, sendfile on x86-64, then on arm64. Numbers that
+mean another call on the other machine (uname, semget, shmdt) are calls that end at once."""
 DOWNLOAD_RATE = 1024
-"""Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days. What
-services in the process exchange meanwhile stays below."""
+"""Bytes a second that count for a thread that waits at a connection: a gigabyte in 12 days.
+Services in the process exchange fewer meanwhile."""
 SHORTEST_FLOW_S = 1.0
-"""Time over which bytes are counted at least: our own threads read 390 of them at once."""
+"""Least time over which bytes are counted: our own threads read 390 of them at once."""
 BUSY_PERCENT = 5
-"""A GPU without work shows 0, one that draws somebody's screen up to 3."""
+"""A GPU without work shows 0, a GPU that draws a screen up to 3."""
 NEARLY_FULL = 0.95
 GIB = 1 << 30
 
@@ -145,7 +145,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
     if keeper is None:
         wait = read.wait
         if wait is not None and wait.kind == "last_calls" and read.serves_calls:
-            wait = None  # it does what others called, in threads beside
+            wait = None  # its other threads serve calls
         wait = wait or find_wait(found.stuck_frames)
         if wait is not None and wait.kind == "backward":  # it computes, unless it is idle
             alone = view.beat is not None and view.beat.world_size == 1
@@ -166,11 +166,11 @@ def read_rank_activity(view: RankView) -> RankActivity:
         hidden = hidden or any(map(gpu_works, view.processes))
         nothing_new = view.nothing_new_for_s >= LIVELOCK_AFTER_S
         livelocked = not (carried or woke or hidden) and nothing_new
-        # one that sleeps nearly all the time only asks again, whatever its children do
+        # a process that sleeps nearly all the time only asks again, whatever its children do
         asks = process.activity == "moving" and process.cpu_share < IDLE_SHARE
         activity = ("idle" if asks else "busy") if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
-    # on a crowded machine it takes longer to be in every function of what is no loop
+    # on a crowded machine, code that is no loop takes longer to show all its functions
     enough = not process.starved or (
         found.livelocked and view.nothing_new_for_s * process.cpu_share >= LIVELOCK_AFTER_S
     )
@@ -232,8 +232,8 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     ][-NEWEST:]
     by_state, moved = _without_steps(look), list[bool]()
     carried = starved = stood = False
-    # of processor time: of the process, its main thread, all threads that could end its wait, and
-    # the busiest of these; where these are not known, of the process, or of the main one alone
+    # processor time of the process, its main thread, all threads that could end its wait, and the
+    # busiest of these; if these are unknown, of the process, or of the main thread alone
     flowed, span_s, cpu_s, main_s, awaited_s, busiest_s = 0, 0.0, 0.0, 0.0, 0.0, 0.0
     for earlier, later in pairwise(usable):
         before, after = earlier.kernel, later.kernel
@@ -249,7 +249,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
         main_s += main_share * seconds
         awaited_s += (cpu_share if awaited is None else sum(of_awaited)) * seconds
         busiest_s += max(main_share, *of_awaited, 0.0) * seconds
-        # ready at both looks, and computing: on a crowded machine it gets little of a processor
+        # ready at both looks, and computing: on a crowded machine the thread gets little time
         first, second = (
             {thread.tid for thread in each.states[1:] if thread.state == "R"}
             for each in (earlier, later)
@@ -269,7 +269,7 @@ def read_process_activity(look: ProcessLook) -> ProcessActivity:
     if not moved:
         return ProcessActivity(activity=by_state or "unseen", samples=min(1, len(usable)))
     does: Activity = "idle"
-    # a child that only works now and then (a service) is nobody's to wait for
+    # nobody waits for a child that works only now and then (a service)
     if all(moved) if look.role == "child" else any(moved):
         does = "moving"
     elif starved or busiest_s >= IDLE_SHARE * span_s or awaited_s >= BUSY_SHARE * span_s:
@@ -326,7 +326,7 @@ def _went_on(
     ):
         return False  # one source names classes, the other does not
 
-    def key(thread: Thread) -> tuple[int | None, str]:  # the source may not tell ids
+    def key(thread: Thread) -> tuple[int | None, str]:  # the source may lack ids
         return (thread.tid, "" if thread.tid is not None else thread.stack.name)
 
     def users_part(frames: tuple[Frame, ...]) -> tuple[Frame, ...]:
@@ -343,7 +343,7 @@ def _went_on(
             continue
         then, now = without_ours(old.frames), without_ours(thread.frames)
         if thread is main and old.words == thread.words != () and now[: len(then)] == then:
-            continue  # in the same wait as before: on top of it runs a signal's handler
+            continue  # the same wait as before, below a signal's handler
         share = shares.get(thread.tid or 0, cpu_share if thread is main or not thread.tid else 0.0)
         if share >= (IDLE_SHARE if thread is main else BUSY_SHARE):
             awaits = thread is main or awaited is None or thread.tid in awaited
@@ -390,7 +390,7 @@ def _flow(
         for each in (before, after)
     )
     if any(target.kind == "process" or target.holders for _, target in later.targets):
-        awaited = None  # another process, which may wait for what any of its threads gives it
+        awaited = None  # another process may wait for any of these threads
     of_python = {thread.tid for thread in later.threads}
     counted = {
         tid for tid in {*then, *now} if awaited is None or tid in awaited or tid not in of_python

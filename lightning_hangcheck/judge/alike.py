@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 Frames = tuple["Frame", ...]
 RankSet = tuple[int, ...]
-"""First and last of each range, ascending: ``(0, 6, 8, 8)`` is 0 to 6, and 8."""
+"""First and last number of each range, ascending: ``(0, 6, 8, 8)`` is 0 to 6, and 8."""
 Offsets = tuple[int, ...]
-"""The shape of a group: its members less the first one, as start, step and count of each run."""
+"""The shape of a group: its members minus the first one, as start, step and count of each run."""
 Members = dict[tuple[Offsets, int], tuple[int, ...]]
-"""Of groups that were met before, by shape and first one: equal ones are one and the same."""
+"""Members of groups met before, by shape and first member: equal groups share one object."""
 AROUND_OURS = re.compile(r"/(wrapt/\w+|contextlib)\.py$")
-"""What our wrappers and context managers are made with: calls in it that lead to ours."""
+"""Files of our wrappers and context managers: their frames lead to our frames."""
 LONGEST_NUMBER = 18
-"""Digits: it has 64 bits then, and Python refuses to read one of 5,000."""
+"""Digits of a number with 64 bits; Python refuses to read a number of 5,000."""
 
 
 def group_stacks(case: Case) -> tuple[tuple[StackGroup, ...], Mapping[int, int]]:
@@ -144,7 +144,7 @@ def offsets_of(record: CollectiveRecord) -> Offsets:
     ranks = record.ranks
     step = ranks[1] - ranks[0] if len(ranks) > 1 else 0
     if step and ranks == tuple(range(ranks[0], ranks[0] + step * len(ranks), step)):
-        return (0, step, len(ranks))  # as of most groups, and these may be large
+        return (0, step, len(ranks))  # the usual case, and such groups may be large
     steps = [after - rank or None for rank, after in pairwise(ranks)]
     found: list[int] = []
     for start, end in _stretches(steps) if ranks else ():
@@ -239,7 +239,7 @@ def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
     return zip(offsets[::3], offsets[1::3], offsets[2::3], strict=True)
 
 
-# The record of each rank that another one tells for: its own groups, its own peers
+# The record of each rank that another rank stands for: its own groups and peers
 
 
 def alike_records(

@@ -70,7 +70,7 @@ if TYPE_CHECKING:
 
     Key = TypeVar("Key", bound=Hashable)
     Awaited = Mapping[int, tuple[int, ...]]
-    """For whom each rank waits, as `awaited_ranks` tells it."""
+    """For which ranks each rank waits, as `awaited_ranks` returns it."""
     Column = dict[PendingCollective, History]
 
 Item = TypeVar("Item", bound=Hashable)
@@ -81,19 +81,19 @@ Basis = (
     | Literal["loop", "novelty", "parked", "like groups", "nothing"]
 )
 FEWEST_FOR_MAJORITY = 3
-"""With two ranks there is no majority."""
+"""Two ranks have no majority."""
 SURE_CONTEXT = 2
-"""Operations before it that must be the same for a sequence to count before anything else."""
+"""Equal operations before it that make a sequence count before any other sign."""
 MANY_ALIKE, FEWEST_TIMES = 16, 2
-"""How often what comes round must have done so, where as many operations before it look the same
-as at another place of the rhythm."""
+"""If another candidate also followed after this many equal operations, the expected one must have
+followed this often."""
 SENDS = frozenset({"send", "isend"})
 LEFT_OUT = Operation("no such operation")
-"""What a rank did instead that walked past an operation, by its record."""
+"""What a rank that walked past an operation did instead, by its record."""
 MOST_ASKED = 64
-"""Ranks, and operations of each, that are asked through which lines they were called."""
+"""Ranks, and operations of each, whose calling lines are compared."""
 MOST_COMPARED = 500
-"""Operations from the first that was called from elsewhere: comparing as many takes some 10 ms."""
+"""Operations compared from the first with another call site on: as many take some 10 ms."""
 
 
 class Divergence(Struct, frozen=True, kw_only=True):
@@ -174,12 +174,12 @@ def find_divergence(
         waiting = [collective for collective in recorded if collective.rank in circle]
     if len(waiting) < 2:
         return None
-    # the others may wait for those whose messages do not meet
+    # the others may wait for ranks whose messages do not meet
     closed = [collective for collective in waiting if collective.rank in solved.circles] or waiting
     if {collective.operation.name for collective in closed} <= PAIRED:
         return _by_messages(job, awaited, circle, closed)
     if len(recorded) >= len(waiting):
-        # not in a function of torch whose operation ended, or began, while the job was looked at
+        # not in a function of torch whose operation ended, or began, during the looks
         inside = [
             collective
             for collective in waiting
@@ -189,8 +189,8 @@ def find_divergence(
             or wait.name in UNRECORDED
             or not is_collective_code(wait.frame.file)
         ]
-        # what all have entered ends, and whoever is behind in it goes on; not where entering it
-        # only puts it into a device's queue
+        # an operation that all have entered ends, and a rank that is behind in it goes on; not if
+        # entering only puts it into a device's queue
         ending = any(
             (record := record_of(collective.reading, collective.group or "")) is not None
             and not record.on_device
@@ -198,7 +198,7 @@ def find_divergence(
             for collective in inside
         )
         return None if ending else _by_group(job, circle, inside)
-    # where not all have a record, only the call and the lines that led to it are compared
+    # if not all have a record, only the call and the lines that led to it are compared
     shown = [
         replace(collective, operation=Operation(wait.name))
         if (wait := collective.reading.wait)
@@ -216,7 +216,7 @@ def separated_by_test(code: Sequence[CodeNote], divergence: Divergence) -> bool:
     left, stayed = divergence.sides
     sides = [left, stayed]
     code = _unusual(code, divergence.usual)
-    if not stayed:  # nothing tells who left: each way by itself
+    if not stayed:  # nothing shows who diverged: each way by itself
         by_way: dict[tuple[Frame, ...], list[PendingCollective]] = {}
         for pending in left:
             by_way.setdefault(pending.way, []).append(pending)
@@ -241,7 +241,7 @@ def separating_tests(
 
 
 def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> Sequence[PendingCollective]:
-    ways = {id(pending.way): pending.way for pending in waiting}  # ranks told alike share theirs
+    ways = {id(pending.way): pending.way for pending in waiting}  # represented ranks share theirs
     led = rejoined(job.case.code, set(ways.values()))
     moved = {one: led[way] for one, way in ways.items() if led[way] != way}
     if not moved:
@@ -372,7 +372,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         and all(frames == from_here[0] for frames in from_here)
         and all(helper_waits(pending.reading.view) for pending in here)
     )
-    if reordered and basis in ("novelty", "parked"):  # the others came to that operation, too
+    if reordered and basis in ("novelty", "parked"):  # the others reached it, too
         diverged, basis = tuple(sorted(pending.rank for pending in here)), "nothing"
     candidates = [*dict.fromkeys(here.values())]
     expected = expected_next(before, candidates, SURE_CONTEXT, 1)
@@ -395,7 +395,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     )
 
 
-# Ranks that wait only for each other, each in something else
+# Ranks that wait only for each other, in different operations
 
 
 def _by_messages(
@@ -419,7 +419,7 @@ def _by_messages(
         count and (sum(count.sent.values()), sum(count.received.values()))
         for count in counts_of_all
     }
-    # who leaves out a message has posted fewer: at one line, by the same steps, nobody did
+    # a rank that leaves out a message has posted fewer: at one line, after equal steps, none did
     alike = together.same_way and len(posted) == 1
     if alike or not departed or not set(departed) < set(everybody):
         return together
@@ -481,7 +481,7 @@ def _by_group(
     silent, departed = without_message(job), departed_in_messages(job)
     here = {collective.rank for collective in waiting}
     if any(is_behind_helper(collective.reading) for collective in waiting):
-        # in which order threads called is chance
+        # the order in which threads called is chance
         diverged, basis = tuple(collective.rank for collective in waiting), "nothing"
     if departed and set(departed) < here:
         diverged, basis = departed, "sequence"
@@ -500,14 +500,14 @@ def _by_group(
     return replace(found, reordered=crossed)
 
 
-# An operation that some wait for and others walked past. Two groups need not be used in one order
-# by the threads of a rank, so the newest of each contradict nothing. But a rank that entered a
-# later operation of the one group, and never that of the other, has passed the place where it
-# belongs. That it belongs there, earlier ones tell: as many steps lay between them.
+# An operation that some ranks wait for and others walked past. Threads of a rank may use two groups
+# in any order, so the newest operations of both contradict nothing. But a rank that entered a later
+# operation of the one group, and never this one, has passed the place where it belongs. Earlier
+# operations show that place: as many steps lay between them.
 
 
 def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Divergence | None:
-    # those that are told as another one is stand in groups of their own, each as that one
+    # represented ranks are in groups of their own, each as its representative is
     different = {
         (collective.seq, collective.reading.representative): collective
         for collective in reversed(waiting)
@@ -594,7 +594,7 @@ def _passed_by(
     ]
     at = {member: steps_at(member) for member in members}
     own = at.get(pending, {})
-    together: dict[int, list[int]] = {}  # in which steps ranks were as they entered it before
+    together: dict[int, list[int]] = {}  # steps of ranks when they entered it before
     gaps: set[int] = set()
     for found in at.values():
         for number in found.keys() & range(seq):
@@ -614,7 +614,7 @@ def _passed_by(
     )
 
 
-# Which of them left.
+# Which ranks diverged.
 
 
 def find_diverged(
@@ -647,7 +647,7 @@ def find_diverged(
 
     def under_test(at: int, notes: Sequence[CodeNote]) -> bool:
         if any(map(parked_in, stacks[at])):
-            return False  # a test of the framework's own led it to where it is meant to wait
+            return False  # a framework's own test led it to where it should wait
         rest = [pending for side in sides if side is not sides[at] for pending in side]
         apart = separating(notes, _views(sides[at]), _views(rest))
         return tests_apart(apart, stacks[at], others(at))
@@ -673,7 +673,7 @@ def find_diverged(
         ("condition", lambda at: under_test(at, code)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
         ("loop", out_of_loop),
-        # without what came only as the job began, such as how DDP settles its buckets
+        # without what came only at the job's start, such as DDP settling its buckets
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1, settled=True)),
         ("novelty", lambda at: unexpected(at, 0)),
         ("parked", lambda at: not any(map(parked_in, stacks[at]))),
@@ -696,7 +696,7 @@ def minority_of_one(readings: Sequence[RankReading]) -> RankReading | None:
     return smaller[0] if len(smaller) == 1 else None
 
 
-# The rank's own past: what followed where it was before, and what its messages repeated.
+# The rank's own past: what followed its present place before, and what its messages repeated.
 
 
 def expected_next(
@@ -715,7 +715,7 @@ def expected_next(
     """
     numbers: dict[Item, int] = {}
     backwards = [numbers.setdefault(item, len(numbers)) for item in reversed(history)]
-    before = [0, *reversed(_agreements(backwards)[1:])]  # of each item: what came last, too
+    before = [0, *reversed(_agreements(backwards)[1:])]  # as many before each match the end
     contexts: dict[Item, list[int]] = {}
     for follower, context in zip(history, before, strict=False):
         if follower in candidates and context >= shortest_context:
@@ -749,9 +749,9 @@ def _agreements(sequence: Sequence[int]) -> list[int]:
 FEWEST_REPEATED = 3
 """How often messages of a step must have been repeated to be a pattern."""
 MOST_SINCE = 2
-"""Steps since the departure: torch hands some messages over before the other end asks for them."""
+"""Steps since the divergence: torch hands some messages over before the other end asks for them."""
 STARTS_TRIED = 64
-"""Messages at the beginning that may belong to no step: set up, or half a step in what is kept."""
+"""Messages at the beginning that may belong to no step: setup, or half a step in a cut record."""
 
 
 def messages_of(job: JobReading) -> dict[int, MessageCounts]:
@@ -768,7 +768,7 @@ def departed_in_messages(job: JobReading) -> tuple[int, ...]:
     A pipeline posts the same messages in every step. Empty if not fewer ranks break it than follow
     it.
     """
-    breaks: dict[int, set[bool | None]] = {}  # by who tells: a pattern of peers moved is the same
+    breaks: dict[int, set[bool | None]] = {}  # by representative: shifted peers are equal
     departs, follows = [], 0
     for rank, counts in messages_of(job).items():
         representative = job.ranks[rank].representative
@@ -817,13 +817,13 @@ def without_message(job: JobReading) -> tuple[int, ...]:
 
 
 # Other groups of the same kind: in a device mesh the groups of one dimension do the same, each by
-# itself. Two ranks of a group have no majority; what all other groups of their kind did under that
-# number tells which of them left.
+# itself. A group of two ranks has no majority, but what all other groups of its kind did under that
+# number shows which of the two diverged.
 
 LEAST_ALIKE = 8
-"""Operations before the one in question that must be the same: all groups begin with a few."""
+"""Equal operations before the one in question: all groups begin with a few equal ones."""
 MOST_GROUPS = 256
-"""Compared: a mesh of a hundred thousand ranks has as many, of which few tell as much."""
+"""Groups that are compared: a mesh of a hundred thousand ranks has more, but a few show as much."""
 
 
 def did_as_like_groups(
@@ -888,7 +888,7 @@ def _like_groups(
     job: JobReading, owner: RankReading, group: str, seq: int
 ) -> Iterator[tuple[RankReading, CollectiveRecord]]:
     """Yield other groups that did the same before that number, each as one member recorded it."""
-    known: dict[int, dict[int, Hashable]] = {}  # ranks that are told alike share their entries
+    known: dict[int, dict[int, Hashable]] = {}  # represented ranks share their entries
 
     def before(reading: RankReading, record: CollectiveRecord) -> dict[int, Hashable]:
         key = id(record.entries)

@@ -46,7 +46,7 @@ EVIDENCE: dict[str, Callable[[Situation], Any]] = {
     "gone": lambda situation: situation.suspects_that_are("gone"),
     "unheard": lambda situation: situation.suspects_that_are("unheard"),
 }
-"""What rules may name as their arguments; where one is empty, the rule does not apply."""
+"""What rules may name as their arguments; if one is empty, the rule does not apply."""
 NEEDS: dict[Need, tuple[str, GapKind, Callable[[RankReading], bool]]] = {
     "stacks": ("Python stacks", "stack", lambda reading: bool(reading.frames)),
     "kernel": (
@@ -57,7 +57,7 @@ NEEDS: dict[Need, tuple[str, GapKind, Callable[[RankReading], bool]]] = {
         ),
     ),
 }
-"""Evidence that may be missing, what it and its gap are called, and whether a rank has it."""
+"""Evidence that may be missing: its name, its kind of gap, and whether a rank has it."""
 BETWEEN_RANKS = ("collective_mismatch", "rank_diverged", "uneven_work", "rendezvous")
 """Causes that a job of one process cannot have."""
 MOST_FACTS = 8
@@ -155,7 +155,7 @@ def _of_processes(job: JobReading) -> Conclusion:
     if not alarms:
         return known
     kind, finding = alarms[0]
-    if len(alarms) > 1:  # how many ranks are led to the culprits is a walk through the graph
+    if len(alarms) > 1:  # counting ranks that lead to the culprits walks the graph
         kind, finding = max(
             alarms,
             key=lambda alarm: (

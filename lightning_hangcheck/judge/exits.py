@@ -28,39 +28,39 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Aftermath, RankView
 
 FROM_OUTSIDE = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-"""Signals by which launchers, schedulers and people end a job: no rank's own failure."""
+"""Signals with which launchers, schedulers and people end a job: no rank's own failure."""
 TOLD_TO_END = ("SIGTERMException", "SignalException", "KeyboardInterrupt")
-"""What is raised in a rank that somebody ends by a signal: by Lightning 2.6
-(utilities/exceptions.py), torch's launcher, and Python."""
+"""Raised in a rank that somebody ends by a signal: by Lightning 2.6 (utilities/exceptions.py),
+torch's launcher, and Python."""
 LOSSES = ("DistBackendError", "DistError", "DistNetworkError", "DistStoreError")
-"""What torch raises where a peer or the ranks' store does not answer (torch.distributed, 2.13)."""
+"""Raised by torch if a peer or the ranks' store does not answer (torch.distributed, 2.13)."""
 GLOO_TRANSPORT = "/gloo/transport/"
-"""gloo raises RuntimeError for everything, and begins its message with the file that it comes from:
-only of this folder it is a lost connection, or one that a peer left without an answer."""
+"""gloo raises RuntimeError for everything, and its message begins with the source file. Only files
+of this folder mean a lost connection, or a peer that left without an answer."""
 OUT_OF_TIME = re.compile(r"timed? ?out", re.IGNORECASE)
 CAME_FROM = " (from "
-"""Behind it stands what an exception came from (`recorder.announcer.last_words`)."""
+"""Stands before what an exception came from (`recorder.announcer.last_words`)."""
 OUR_SERVER = (
     "while torch's worker server was starting, which lightning-hangcheck asks for: it, and not the "
     "training, may be to blame; HANGCHECK_DISABLE=1 runs the job without it"
 )
 ASKED_TO_END = "SystemExit"
-"""The exception of sys.exit: its words are no fault where the exit code is none."""
+"""The exception of sys.exit: its words are no fault if the exit code is none."""
 TOGETHER_NS = NANOSECONDS
-"""Processes that somebody ends at once end within this time, a loaded machine's turns included."""
+"""Processes that somebody ends together end within this time, even on a loaded machine."""
 SHELL_SIGNALS = frozenset({signal.SIGINT, signal.SIGKILL, signal.SIGTERM})
 OF_NATIVE_CODE = frozenset(
     {signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL}
 )
-"""Signals by which native code ends its own process; nobody sends them for want of memory."""
+"""Signals by which native code ends its own process; nobody sends them for lack of memory."""
 WAY_OUT_NS = NANOSECONDS
-"""Signs of progress that a program still gives while its exception leaves the last sections."""
+"""A program still shows progress for this time while its exception leaves the last sections."""
 _AT_ITS_END = re.compile(r" in (\S+ \([^()]+:\d{1,9}\))\Z")
-"""The place that the recorder writes behind the message (`recorder.announcer.last_words`)."""
+"""The place that the recorder writes after the message (`recorder.announcer.last_words`)."""
 BY_SERVED = "whom its processes serve (as actors serve Ray)"
 
 
-# One rank. Where no end was seen, or it has no page, nothing is known of either.
+# One rank. If no end was seen, or it has no page, these empty facts stand for it.
 
 NO_END, NO_PAGE = ProcessExit(order=0, at=""), Beat(pid=0)
 
@@ -199,7 +199,7 @@ def killed_for_memory(view: RankView) -> str:
     )
 
 
-# All ranks: who was first.
+# All ranks: which was first.
 
 
 def firsts_to_fail(
@@ -226,7 +226,7 @@ def firsts_to_fail(
         if all_raised:
             return False, page_of(reading.view).ended_ns
         sent, seen = ending_signal(reading.view) in FROM_OUTSIDE, reading.view.process_exit
-        return sent, seen.order if seen is not None else math.inf  # nobody saw its end: the last
+        return sent, seen.order if seen is not None else math.inf  # an unseen end counts as last
 
     firsts: dict[int, RankReading] = {}
     for failing in sorted(own, key=ended_at):
@@ -364,7 +364,7 @@ UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 SIZE = rf"(\d+(?:\.\d+)? (?:{'|'.join(UNITS)}))"
 WANTED = re.compile(rf"Tried to allocate {SIZE}")
 FREE = re.compile(rf"of which {SIZE} is free")
-UNUSED = re.compile(  # the last is cut: last words have 300 characters
+UNUSED = re.compile(  # the last is cut: texts have 300 characters
     rf"{SIZE} is reserved by PyTorch but unallocated|allocated by PyTorch, and {SIZE} is"
 )
 """What torch says when a GPU has no room (c10/cuda/CUDACachingAllocator.cpp, torch 2.5 to 2.13)."""

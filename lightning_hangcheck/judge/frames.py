@@ -34,18 +34,18 @@ FOR_RANKS: frozenset[WaitKind] = COLLECTIVE | RENDEZVOUS | {"rendezvous_nodes", 
 """Waits that only other ranks (or the store that they share) can end."""
 ENTRIES = ("<module>", "_bootstrap", "_run_module_as_main", "main")
 """Outermost frames of a program: a script, what a thread forked, and what `python -m` runs; `main`
-where somebody kept the inner part of a stack."""
+if somebody kept only the inner part of a stack."""
 DEEPEST_SHOWN = 100
-"""Frames that faulthandler shows of a stack: of a deeper one the outermost are missing."""
+"""Frames that faulthandler shows of a stack: a deeper stack lacks its outermost frames."""
 DISTINCT_FRAMES = 65_536
-"""Frames remembered: a job of 1,024 ranks has a few hundred; then the oldest are dropped."""
+"""Frames that are remembered: a job of 1,024 ranks has a few hundred; the oldest are dropped."""
 Test = tuple[str, int, str]
 Span = tuple[int, int]
 Notes = dict[tuple[str, int], "CodeNote"]
 EXITS = ("__exit__", "__aexit__")
 CALLS_FORWARD = "/torch/nn/modules/module.py"
 AFTER_STEPS = ("validation", "teardown")
-"""Phases that a framework goes on to when a rank has no more steps."""
+"""Phases that a framework enters once a rank has no more steps."""
 
 
 @lru_cache(maxsize=DISTINCT_FRAMES)
@@ -287,7 +287,7 @@ def left_loop(
     if here and there and here[0] in users:
         return _below(_at(code), here, there, users_frames(others))
     if any(frame in users for frame in here):
-        # in one loop over epochs, and not in that over batches
+        # in the same loop over epochs, but not in the loop over batches
         notes, mine, other = _at(code), here[0], (there or here)[0]
         this, that = (notes.get((one.file, one.line)) for one in (mine, other))
         one_loop = bool(this and that and set(this.loops).intersection(that.loops))
@@ -457,8 +457,8 @@ def parked_in(frames: Sequence[Frame]) -> str:
     return ""
 
 
-# A test of the rank is a reason only where it separates those who parted: all ranks of a sharded
-# layer stand under ``rank >= 4`` on their way to it.
+# A test of the rank is a reason only if it separates the ranks that diverged: all ranks of a
+# sharded layer pass ``rank >= 4`` on their way to it.
 
 
 def separating(
@@ -471,7 +471,7 @@ def separating(
             test = ast.parse(condition, mode="eval").body
             return all(any(_value(test, view) for view in ranks) for ranks in (side, others))
         except (SyntaxError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError):
-            return False  # it asks for more than the rank's number
+            return False  # it needs more than the rank's number
 
     both = {text for text in {note.condition for note in code} if text and on_both_sides(text)}
     return [replace(note, condition="") if note.condition in both else note for note in code]

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     Following = Mapping[Hashable, Sequence[Hashable]]
 
 MOST_FULL = 4_096
-"""Edges between two sets of nodes that are all drawn: 64 times 64."""
+"""Edges between two sets of nodes up to which all are drawn: 64 times 64."""
 UNNAMED = ("", "undefined", "default_pg")
 """Groups for which the program has no name of its own."""
 AT_STORE = "for a key of the store"
 STORE = "host:store"
-"""A rank that finds no store sleeps between its attempts: no socket shows the address then."""
+"""A rank that finds no store sleeps between attempts: then no socket shows the address."""
 
 
 class Wait(NamedTuple):
@@ -194,17 +194,17 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
         starts.update(dict.fromkeys(enders))
         between: list[Hashable] = [*enders]
         many = len(waiters) > 1 and len(enders) > 1
-        if many and all(isinstance(ender, int) for ender in enders):  # saves one edge for each pair
+        if many and all(isinstance(ender, int) for ender in enders):  # saves an edge for each pair
             following["wait", number], between = between, [("wait", number)]
             starts["wait", number] = None
         for waiter in waiters:
             following.setdefault(waiter, []).extend(between)
     ends, alone, circles, joined = set[int](), set[int](), dict[int, tuple[int, ...]](), False
     part_of: dict[Hashable, int] = {}
-    helpless: set[int] = set()  # parts
+    helpless: set[int] = set()  # numbers of parts
     leads_to_thing: set[int] = set()
-    leads_to: list[list[int]] = []  # of each part two ranks at most, its own included
-    last = ([node] for node in following if node not in part_of)  # for whom nobody waits
+    leads_to: list[list[int]] = []  # at most two ranks of each part, its own included
+    last = ([node] for node in following if node not in part_of)  # nodes for which nobody waits
     for number, part in enumerate(chain(_parts(following, starts), last)):
         part_of.update(dict.fromkeys(part, number))
         after = {part_of[follower] for node in part for follower in following.get(node, ())} - {
@@ -239,7 +239,7 @@ def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Ha
     Tarjan 1972, without recursion.
     """
     met: dict[Hashable, int] = {}
-    first: dict[Hashable, float] = {}  # the first met that it leads back to
+    first: dict[Hashable, float] = {}  # the earliest node that each leads back to
     path: list[Hashable] = []
     for start in starts:
         pending = [] if start in met else [(start, iter(following.get(start, ())))]
@@ -444,7 +444,7 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
             sharing = {process_of(host, holder) for holder in target.holders}
             ranks = {job.processes.ranks[one] for one in sharing if one in job.processes.ranks}
             others = sorted(one for one in ranks if target.name not in at_object.get(one, ()))
-            # one beside the ranks may be whoever is to bring it
+            # a process beside the ranks may be the one that brings it
             beside = sorted(
                 job.processes.node(*one) for one in sharing - job.processes.looks.keys()
             )

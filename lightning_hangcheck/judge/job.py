@@ -57,22 +57,22 @@ if TYPE_CHECKING:
     Process = tuple[str, int]
 
 Node = int | str
-"""In the wait-for graph: a rank by its number, else a name as `model.verdict.Edge` has it."""
+"""A node of the wait-for graph: a rank's number, or a name as in `model.verdict.Edge`."""
 UNSEEN = ProcessLook(pid=0, role="rank")
 MOST_LISTED = 4_096
 """Unknown ranks that are listed: more say nothing new."""
 SURE = ("calls", "page")
-"""What tells a phase surely: frames of known code, the rank's own sections and hooks."""
+"""Sure signs of a phase: frames of known code, and the rank's own sections and hooks."""
 UNLIKE = 0
-"""Of a rank that is told by itself: it waits for a process of its node, or one there for it, or
+"""Situation of a rank like no other: it waits for a process of its node, or a process for it, or
 one place calls from the same root in several of its groups."""
 ADDRESSES = frozenset({"futex", "pipe", "shared"})
 """Kinds of wait whose names differ from process to process."""
 MOST = (1 << 63) - 1
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
-"""What torch (TCPStore.cpp, 2.13) counts while the store's keeper waits for WORLD_SIZE clients."""
+"""torch counts this (TCPStore.cpp, 2.13) while the store's keeper waits for WORLD_SIZE clients."""
 ASKS_STORE = ("TCPStore__get", "TCPStore__wait")
-"""What torch counts while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
+"""torch counts these while a thread waits for a key of a store (TCPStore.cpp, 2.13)."""
 
 
 class JobProcesses:
@@ -381,7 +381,7 @@ def read_job(case: Case) -> JobReading:
     ranks = dict(read)
     ways: dict[tuple[int, Wait | None], RankReading] = {}
     for rank, (representative, view) in others.items():
-        # of what a rank waits for, only the counts of its own peers may tell
+        # only the counts of its own peers may show what a rank waits for
         reading = read[representative]
         if view.flight is not None and view.flight.messages is not None:
             own = _in_operation(replace(alone[representative], view=view), case, every)
@@ -460,9 +460,9 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
     return replace(reading, activity="waiting", wait=wait, targets=())
 
 
-# Which ranks stand alike, so that one can be told, and judged, for all? Those that are equal in
-# what they do, where, for what they wait, where in their life they are, and in every collective.
-# Moments, process ids and addresses decide nothing, nor in which of many groups of one shape.
+# Which ranks are in the same situation, so that one can stand for all? Those that are equal in what
+# they do, where, what they wait for, their phase of life, and every collective. Moments, process
+# ids and addresses do not count, nor which of many groups of one shape it is.
 
 
 def situation_numbers(views: Sequence[RankView], now_ns: int) -> list[int]:
@@ -496,7 +496,7 @@ def situation_numbers(views: Sequence[RankView], now_ns: int) -> list[int]:
 
 def _situation_number(view: RankView, now_ns: int) -> int:
     silences = view.silent_for_s, view.idle_for_s, view.nothing_new_for_s, view.slept_for_s or 0.0
-    # those within a factor of two of each other are alike, mostly
+    # silences within a factor of two of each other are alike, mostly
     brackets = [round(math.log2(silence)) if silence > 1.0 else 0 for silence in silences]
     seen, beat, pace, doing, page = view.process_exit, view.beat, view.pace, None, None
     end = seen and (seen.order, seen.exit_code, seen.last_words, seen.memory_kills > 0)
@@ -510,7 +510,7 @@ def _situation_number(view: RankView, now_ns: int) -> int:
             read.life,
             [_of_look(look) for look in view.processes],
         )
-    if beat is not None:  # but for what changes from step to step: in that, none are ever equal
+    if beat is not None:  # without what changes in each step, as that is never equal
         steps, mark, saved = None, beat.checkpoint, beat.save
         if view.processes:
             sections = [
@@ -608,7 +608,7 @@ def _of_flight(view: RankView) -> tuple[Any, ...] | None:
         for record in records
     ]
     posted, counts = None, flight.messages
-    if counts is not None:  # by how far the peer is; in turn likewise, where it is sent or not
+    if counts is not None:  # peers by their distance; newest messages with their direction
         own = view.rank - counts.moved
         sent, received = (
             sorted((peer - own, count) for peer, count in counted.items())

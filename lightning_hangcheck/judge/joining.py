@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Held = TypeVar("Held", bound=Struct)
 ELSEWHERE = "they run on other nodes, or no launcher says where; only this node was looked at"
 LAST_WORD_NS = 5 * NANOSECONDS
-"""What a lost host saved about when it was heard last is from before it was lost."""
+"""What a lost host saved within this time of its last message is from before its loss."""
 
 
 def complete_case(case: Case) -> Case:
@@ -152,7 +152,7 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
     moments: list[int] = []
     clocks: dict[str, list[int]] = {}
     for index, node in enumerate(nodes):
-        # containers of one machine, named by the start of its kernel, have one monotonic clock
+        # containers of one machine, known by its kernel's start, have one monotonic clock
         machine, moment_ns = node.case.run.machine.partition("-")[0], node.case.taken_ns
         if node.met:
             moment_ns = int((read_utc(node.case.taken_at) - EPOCH).total_seconds() * NANOSECONDS)
@@ -168,7 +168,7 @@ def _on_one_clock(nodes: Sequence[NodeCase]) -> list[NodeCase]:
         for index in group:
             case, ago_ns = nodes[index].case, moments[group[0]] - moments[index]
             moved = rebased(case, base_ns - ago_ns - case.taken_ns)
-            # nobody has seen since what a rank does: it stands as it stood when its node looked
+            # nobody has seen since what a rank does: its state is as of its node's last look
             views = (v if v.process_exit else rebased(v, ago_ns) for v in moved.ranks)
             moved = replace(moved, ranks=tuple(views)) if ago_ns else moved
             found.append(replace(nodes[index], case=moved, clock=clock))
@@ -210,7 +210,7 @@ def _timed(kind: type[Struct]) -> tuple[str, ...]:
     )
 
 
-# Ranks that several nodes tell of
+# Ranks that several nodes report
 
 
 class _Told(NamedTuple):
@@ -309,8 +309,8 @@ def _silent_nodes(cases: Sequence[Case], views: Iterable[RankView]) -> tuple[Sil
     return tuple(known[number] for number in sorted(known))
 
 
-# Connections that lead from one node to another. Each node tells both ends of its processes'
-# connections; what is the one's own end is the other's remote one, so no address is looked up.
+# Connections between nodes. Each node reports both ends of its processes' connections: the own end
+# of one is the remote end of the other, so no address is looked up.
 
 
 def _with_remote_ends(views: Sequence[RankView]) -> list[RankView]:

@@ -26,19 +26,19 @@ if TYPE_CHECKING:
 Function = tuple[str, str]
 Calls = tuple[tuple[str, str, int], ...]
 LARGEST_LOOP = 10
-"""Functions between which a loop that never ends goes to and fro, at most: it tries again and again
-with the help of a few. A model that is evaluated, which also repeats itself, is in dozens."""
+"""Functions between which an endless loop moves, at most: it tries again and again with the help of
+a few. The evaluation of a model, which also repeats itself, is in dozens."""
 LOOKS = 30
-"""The newest, in which the functions of a loop are counted: half a minute and more. A rank that
-passed through others before, and has been going to and fro between a few since, is in these few."""
+"""Newest looks in which a loop's functions are counted: half a minute and more. A rank that passed
+other functions before, but moves between a few since, shows only these few."""
 STEADY = 8
-"""Looks in a row that met nothing new, from which a loop's functions are known but for those that
-it is in for moments. One of these that is met late is nothing new, where a known line calls it."""
+"""Looks in a row without a new function, after which a loop's functions are known, except those
+that last for moments. Such a function is nothing new if a known line calls it."""
 NAPS = 20
-"""Turns a second on the processor from which they are naps. Whoever naps less often uses under 2 %
-of a core for it, so he is idle; ``time.sleep(0)`` takes 10,000 (Linux 6.18, Python 3.11)."""
+"""Turns a second on the processor from which they are naps. A thread with fewer naps uses less than
+2 % of a core for them, so it is idle; ``time.sleep(0)`` takes 10,000 (Linux 6.18, Python 3.11)."""
 BUSY_HELPERS = 0.20
-"""Cores used by its other threads from which it may be these that the main thread waits for."""
+"""Cores used by other threads, from which the main thread may be waiting for these."""
 
 
 class FunctionsMet:
@@ -57,7 +57,7 @@ class FunctionsMet:
 
     def __init__(self) -> None:
         self.goes_round = self.in_doubt = False
-        self._first: Sample | None = None  # since anything new was met
+        self._first: Sample | None = None  # since the last new function
         self._as_of_ns = self._steady = 0
         self._known: set[Function] = set()
         self._lines: set[Frame] = set()
@@ -122,7 +122,7 @@ class FunctionsMet:
         rest.taken_ns, again = taken_ns, thread.frames == rest.frames
         slept = before is not None and state.cpu_s - before.cpu_s < IDLE_SHARE * seconds
         if again and slept and before is not None:
-            # turns are the main thread's alone; of others the time limit tells
+            # only the main thread's turns are known; for others the time limit decides
             marks = (before.turns, state.turns), (before.wakes_ns, state.wakes_ns)
             rest.polls |= any(None not in pair and pair[0] != pair[1] for pair in marks)
         rest.passes = (

@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 MESSAGES = ("isend", "irecv")
 PAIRED = frozenset({"send", "recv", *MESSAGES, "batch_isend_irecv"})
-"""Between two ranks; torch's flight record has none of gloo's."""
+"""Operations between two ranks; torch's flight record has none of gloo's."""
 MAKING_GROUP = "new_group"
 """Waits for keys of the store, not for an operation."""
 UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
 """What torch's flight record never has."""
 FROM_ONE = ("broadcast", "scatter")
-"""Who receives in these waits for the root; for others only where they hand it on."""
+"""Receivers in these wait for the root; for other ranks only if these hand it on."""
 COLLECTIVE_CODE = re.compile(r"(^|/)torch/(distributed/|autograd/|_tensor\.py)")
-"""Below these a rank is on its way into the operation itself."""
+"""Below frames of these files, a rank is on its way into the operation itself."""
 
 
 class Operation(Struct, frozen=True):
@@ -116,7 +116,7 @@ class PendingCollective(Struct, frozen=True, kw_only=True, eq=False, gc=False):
         return self.reading.rank
 
 
-# What a rank's record tells.
+# What a rank's record shows.
 
 
 def groups_of(view: RankView) -> tuple[CollectiveRecord, ...]:
@@ -238,7 +238,7 @@ def helper_threads(view: RankView) -> frozenset[int]:
     )
 
 
-# Messages: torch matches them in order, so of two ranks the one that posted fewer is behind.
+# Messages: torch matches them in order, so of two ranks the one with fewer posts is behind.
 
 
 def awaited_peers(ranks: Views, waiter: RankView, name: str) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
-    """A rank by its number, a process of the job by host and pid, or a free thread of one."""
+    """A rank by its number, a process by host and pid, or a free thread of a process."""
 
 EndedBy = Literal[
     "nobody",
@@ -52,20 +52,20 @@ EndedBy = Literal[
     "moving",
     "pace",
 ]
-"""Who could end a wait, a word for each row of the contract's table (`row_of`): ``inside``
-only something inside the job; ``known_pace``, ``circles`` and ``unknown_pace`` a computation, by
-what is known of it; ``announced`` ranks that have not come, ``last_call`` where the job goes on
-without them after a while, ``never_coming`` where they can't; ``moving`` is no wait at all, nor is
-``pace``: steps are made, far below the ranks' own pace."""
+"""Who could end a wait, a word for each row of the contract's table (`row_of`). ``inside``: only
+something in the job. ``known_pace``, ``circles``, ``unknown_pace``: a computation, by what is known
+of it. ``announced``: ranks that have not come; ``last_call`` if the job goes on without them later,
+``never_coming`` if they cannot come. ``moving`` is no wait at all, nor is ``pace``: steps are made,
+far below the ranks' own pace."""
 BY_PATIENCE: tuple[EndedBy, ...] = (
     *("nobody", "person", "inside", "known_pace", "outside", "circles", "unknown_pace"),
 )
-"""Enders, the one with the least patience first; ranks that were announced are no enders."""
+"""Enders, the least patient first; ranks that were announced are no enders."""
 BY_ACTIVITY: dict[str, EndedBy] = {"gone": "nobody", "stopped": "person"}
-"""Of what neither runs nor waits; whatever is not seen has an unknown pace."""
+"""For processes that neither run nor wait; the pace of an unseen process is unknown."""
 FED = frozenset({"pipe", "socket", "fifo", "shared"})
-"""What any thread of a process may feed, whatever its main thread waits for; a lock is given back
-by whoever took it, and a process ends as its main thread does."""
+"""What any thread of a process may feed, whatever its main thread waits for. But a lock is released
+by its taker, and a process ends with its main thread."""
 THROUGH_FILE: dict[TargetKind, str] = {
     "lock": "for the lock",
     "file": "in file input or output",
@@ -139,7 +139,7 @@ class Patience:
 
         If nobody could end one idle culprit's wait, all that need it wait in vain: then nobody.
         """
-        # those that are told as another one is, in the same circle, are asked once
+        # represented ranks of one circle are asked once
         different = {
             (reading.representative, id(self.circles.get(reading.rank))): reading
             for reading in reversed(culprits)
@@ -205,7 +205,7 @@ class Patience:
             return Enders((BY_ACTIVITY.get(reading.activity, "unknown_pace"),))
         if reading.at_store:
             return Enders(("outside",))
-        reading = self._job.ranks[reading.representative]  # whose processes these are
+        reading = self._job.ranks[reading.representative]  # the rank that has these processes
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
             return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
@@ -233,7 +233,7 @@ class Patience:
             alone = own.in_own_memory and not own.limited
             itself = Enders(("inside" if alone else "outside",), helpers)
             return Enders.any_of([itself, *self._listened_by(process, own)])
-        # one call that waits for several things may have had another that nobody saw
+        # a call that waits for several things may have had another that nobody saw
         unseen = Enders(() if endless(targets) else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.gives_up else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
@@ -245,7 +245,7 @@ class Patience:
     def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
         """Return a wait's edges for the graph; none if any ender has no name."""
         if not all(target.name and target.kind != "other" for target in targets):
-            return []  # an unknown one would be a way out
+            return []  # an unknown ender would be a way out
         found = []
         for target in targets:
             ends = tuple(self._processes.node(*process_of(host, each)) for each in target.holders)
@@ -258,7 +258,7 @@ class Patience:
             elif target.kind == "pipe" and ends:
                 found.append(Drawn(ends, f"in {target.call} on {target.name}", firm=False))
             elif target.kind == "socket" and not target.call.startswith("accept"):
-                # one that accepts connections waits for anybody
+                # a process that accepts connections waits for anybody
                 found.append(
                     Drawn(ends or (f"host:{target.name}",), f"in {target.call}", firm=False)
                 )
@@ -268,7 +268,7 @@ class Patience:
         host = waiter[0]
         if target.kind == "terminal":
             return Enders(("person",))
-        if target.kind == "other":  # a signal, a change of files, a call that we do not know
+        if target.kind == "other":  # a signal, changed files, an unknown call
             return Enders(("outside",))
         could = {process_of(host, holder) for holder in target.holders}
         if target.kind == "process":
@@ -280,7 +280,8 @@ class Patience:
             of_python = waiter not in looks or read_process(looks[waiter]).in_pythons_lock(target)
             alone = target.kind == "shared" and target.name[:1] not in ("", "/") and of_python
             owners = self._processes.owners
-            coming = tuple(  # a process that starts may yet map a word that none but it has mapped
+            # a process that starts may still map a word that only the waiter has mapped
+            coming = tuple(
                 process
                 for process, look in looks.items()
                 if alone and owners[process] == owners.get(waiter) and is_being_started(look)
@@ -288,8 +289,8 @@ class Patience:
             return Enders(("inside" if alone else "outside",), coming)
         known = [process for process in sorted(could) if process in looks and process != waiter]
         if target.kind == "process" and not known:
-            return Enders(("outside",))  # nobody has looked at it, as at one just started
-        if target.kind == "lock":  # whoever started it: idle with a lock, at nothing else's behest
+            return Enders(("outside",))  # not looked at, as it may have just started
+        if target.kind == "lock":  # an idle child that waits for nothing is its starter's
             known = [
                 process
                 for process in known
@@ -298,7 +299,7 @@ class Patience:
                 or read_process(looks[process]).targets
             ]
         complete = len(known) == len(could - {waiter})
-        # a process that nobody has looked at may do anything, and anybody use what has a path
+        # an unseen process may do anything, and anybody may use what has a path
         commanded = target.kind == "fifo" and target.call in READS and not known
         commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
         if commanded or (target.kind in FED and not complete):
@@ -311,12 +312,12 @@ class Patience:
             for process, look in holders
             for thread in read_process(look).free_threads
         )
-        # one that holds it alone has only its own threads left, and the free ones are asked
+        # a sole holder has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
         ends = Enders(() if alone else ("inside",), (*known, *helpers))
         if target.kind != "lock":
             return ends
-        # a library's thread may have taken it, and wait for what is to be written there
+        # a library's thread may hold the lock, and wait for what is to be written there
         heard = (self._listened_by(one, read_process(look)) for one, look in holders)
         return Enders.any_of([ends, *chain.from_iterable(heard)])
 
@@ -344,8 +345,7 @@ class Patience:
                 certain = bool(calls) or of_helpers
                 may_call = caller.may_train or caller.runs_any
                 for end in ends if calls or (calls is None and may_call) else ():
-                    # one that went round while its process did nothing new, without a call, makes
-                    # none
+                    # without a call, a thread that came round with nothing new makes no operation
                     if end.runs and not (nothing_new and end.came_round):
                         found.append("unknown_pace")
                     elif end.runs or end.for_ranks:
@@ -399,14 +399,13 @@ def asks_again(reading: RankReading) -> bool:
 # The contract's table.
 
 GUARD_MARGIN_S = 5.0
-"""What a guard may be late by: it ends a service process, and makes another logger instead."""
+"""How late a guard may be: it ends a service process, and makes another logger instead."""
 
 
 IDLE, BUSY = (2, 0.8, 2.0), (3, 2.0, 5.0)
 """Least evidence for a suspicion, the last three columns of `Row`. Two samples a second apart tell
-a loop from a wait; three in two seconds tell a loop from a computation that happened to be caught
-twice in one function. What goes in circles was seen by all looks since it began, however few of
-their samples are kept."""
+a loop from a wait. Three in two seconds tell a loop from a computation that was caught twice in one
+function. All looks since a circle began have seen it, however few of their samples are kept."""
 
 
 class Row(NamedTuple):

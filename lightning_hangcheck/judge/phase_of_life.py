@@ -30,14 +30,14 @@ if TYPE_CHECKING:
 
 Basis = Literal["calls", "page", "names", "life"]
 LEAST_REDUCTIONS = 2
-"""Of one shape, before they are taken for those of steps: a start has each at most once."""
+"""Operations of one shape before they count as those of steps: a start has each at most once."""
 LEAST_REPEATED = 10
-"""The same of gathers, other operations without a root, and messages between two ranks: a start may
-exchange in a small loop what its ranks must agree on. With a root it hands out each parameter."""
+"""The same for gathers, other operations without a root, and messages between two ranks: a start
+may exchange in a small loop what ranks must agree on. With a root it hands out each parameter."""
 SAID_UNTIL_THE_NEXT = ("dataloading", "training_step", "trainer_init")
-"""Phases that hooks say and never take back."""
+"""Phases that hooks set and never reset."""
 AROUND_LOADING = ("trainer_init",)
-"""Calls around so much that a file read within them tells more."""
+"""Calls around so much that a file read inside says more."""
 PASSES: dict[str, Phase] = {
     "training_step": "training_step",
     "validation_step": "validation",
@@ -45,7 +45,7 @@ PASSES: dict[str, Phase] = {
     "predict_step": "validation",
     "prediction_step": "validation",
 }
-"""What Lightning and transformers call once for each batch, around the user's own code."""
+"""Called by Lightning and transformers once for each batch, around the user's own code."""
 ONCE_A_STEP: tuple[Phase, ...] = ("backward", "optimizer_step")
 STEP: tuple[Phase, ...] = ("training_step", *ONCE_A_STEP)
 LOOPS: dict[Phase, tuple[Phase, ...]] = {
@@ -54,8 +54,8 @@ LOOPS: dict[Phase, tuple[Phase, ...]] = {
     "sanity_check": ("validation",),
     "dataloading": (),
 }
-"""By what the page says, what the calls must show. ``dataloading`` callbacks also say at the end of
-an epoch; a loader is at work in evaluations too, and slow with its first batch."""
+"""What the calls must show, by the page's phase. Callbacks also say ``dataloading`` at the end of
+an epoch; a loader works in evaluations too, and is slow with its first batch."""
 
 
 class PhaseOfLife(Struct, frozen=True):
@@ -87,7 +87,7 @@ def phase_of_life(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None
         return _phase_at(view, (at,))
     if view.process_exit is not None and beat.ending == "finished":
         alone = beat.membership != "none" or (beat.world_size or 1) == 1
-        if not alone and not _stepped(view):  # it left before there was an end
+        if not alone and not _stepped(view):  # it left before its first step
             return PhaseOfLife("startup", "life")
     newest = _phase_at(view, ()) if outlived_stack_s(view) else None
     return newest or _phase_at(view, frames)
@@ -111,10 +111,10 @@ def _phase_at(view: RankView, frames: Sequence[Frame]) -> PhaseOfLife | None:
     deeds = "teardown" if beat.ending in ends else deeds
     users = (phase_of_function(frame.function) for frame in reversed(users_frames(frames)))
     named = next((phase for phase in users if phase is not None), None)
-    # A call that serves data as well as weights: the names around it tell for what. Where they
-    # agree, it is as sure as any other. Without a name, a file read before the first step is taken
-    # for the model's, and one written after it for a checkpoint; what is read within the loop, and
-    # written before it, is data as likely.
+    # A call serves data as well as weights: the names around it show for which. If they agree, it
+    # is as sure as any other. Without a name, a file read before the first step counts as the
+    # model's, and a file written after it as a checkpoint. A read within the loop, and a write
+    # before it, may as well be for data.
     kinds = [rule.of_file for frame in frames for rule in rules_of(frame) if rule.of_file]
     if kinds and named == kinds[-1]:
         return PhaseOfLife(named, "calls")
@@ -167,7 +167,7 @@ def _phases_of_calls(frames: Sequence[Frame]) -> tuple[Phase | None, Phase | Non
 def _stepped(view: RankView) -> bool:
     """Whether the rank has made steps, by its page or its record."""
     beat = page_of(view)
-    # a page begins with ``startup`` and shows none once a loop of the program's own began
+    # a page begins with ``startup``, and shows no phase once a loop of the program began
     looped = beat.phase is None and beat.beats > 0
     return looped or bool(beat.step) or _reduced(view.flight)
 

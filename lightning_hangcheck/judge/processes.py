@@ -50,28 +50,28 @@ IDLE_SHARE = 0.02
 """Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
 and a look with py-spy stay below 0.01 together."""
 NEWEST = 3
-"""Samples that tell what a process does now."""
+"""Samples that show what a process does now."""
 STALE_S = 2.0
-"""The pulse thread runs every 0.5 s; four times that shows that it cannot."""
+"""The pulse thread runs every 0.5 s; after four times that it cannot run."""
 TRICKLE = 1024
-"""Bytes a second that such a process must read or write to count as working."""
+"""Bytes a second that a process which others wait for must move to count as working."""
 OUTSIDE: frozenset[TargetKind] = frozenset(
     {"lock", "file", "fifo", "terminal", "socket", "process"}
 )
-"""What no other thread of the process ends: a pipe may have both its ends in one process."""
+"""What no other thread of the process ends; a pipe may have both ends in one process."""
 HOW_HELD: dict[TargetKind, tuple[str, str]] = {
     "lock": ("for", "held by"),
     "shared": ("at", "shared with"),
 }
 SLEEP = "nanosleep"
-"""In the names of the kernel's calls that wait for a time alone, and of its functions for them."""
+"""In the names of kernel calls, and of kernel functions, that wait for a time alone."""
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 SPAWN, PROCESS = "/multiprocessing/spawn.py", "/multiprocessing/process.py"
 """Where a spawned process begins, and where it runs its target, with all that it was given."""
 KEPT = 64
-"""Looks whose answers are kept, the newest: ranks of a few ways to stand come one after another."""
+"""Newest looks whose answers are kept: ranks in a few situations come one after another."""
 Answer = TypeVar("Answer")
 
 
@@ -297,7 +297,7 @@ class ProcessReading:
         newest = next(iter(self._seen[-1:]), None)
         if newest is None or newest.kernel is None:
             return False
-        # one that nobody named has the name of who started it, mostly the main thread
+        # an unnamed thread has its starter's name, mostly the main thread's
         return newest.kernel.catches_timers or any(
             may_call_back(thread)
             for thread in newest.native_threads
@@ -363,7 +363,7 @@ class ProcessReading:
         users = [thread for thread in rest if not thread.looping and thread.place is not None]
         given = users[0].stack if users else None
         if given is not None and joins(main.stack) and main.place is None:
-            # the interpreter's exit: libraries make their threads daemons, users forget it
+            # the interpreter's exit: libraries make their threads daemons, users forget to
             return given
         named, before_named = (
             {(tid, target.kind, target.name) for tid, target in moment.targets if target.name}
@@ -385,7 +385,7 @@ class ProcessReading:
             stands_still,
         )
         others = [end for end in chain.ends if end is not main and end.tid is not None]
-        # where the work was given away, whoever has it goes on trying in vain
+        # if the work was given away, whoever has it keeps trying in vain
         last = given if given_away(main.stack) else None
         if main.looping:
             last = next((thread.stack for thread in users if not thread.ticks), None)
@@ -500,7 +500,7 @@ class ProcessReading:
 
 
 read_process = remembered(ProcessReading)
-"""Reads a process, or returns what was read of it."""
+"""Reads a process, or returns an earlier reading of it."""
 
 
 def _locked(moment: Moment) -> tuple[Thread, ...]:
@@ -515,7 +515,7 @@ def _locked(moment: Moment) -> tuple[Thread, ...]:
     if moment.chain is not None and not moment.chain.ends:
         return tuple(thread for thread in locked if thread in moment.chain.threads)
     by_tid = {thread.tid: thread for thread in moment.threads}
-    holders = [locked[0]]  # who has its lock, who has the lock that this one takes, and so on
+    holders = [locked[0]]  # who holds its lock, who holds the lock that thread takes, and so on
     while (holder := by_tid.get(holders[-1].stack.held_by or 0)) and holder not in holders:
         holders.append(holder)
     return locked if holders[-1] in locked else ()
@@ -539,7 +539,7 @@ def _circle(moment: Moment) -> set[Standing] | None:
     if not (in_lock(main.stack) or (others and _gave(main, others))):
         return None
     all_wait = all(thread.words for thread in moment.helpers if not thread.stack.bystander)
-    for thread in others:  # for news
+    for thread in others:  # those that wait for a notification
         if not (in_lock(thread.stack) or given_away(thread.stack)):
             calls = (frame for frame in reversed(thread.frames) if not is_standard(frame.file))
             calling = next(calls, None)
@@ -549,7 +549,7 @@ def _circle(moment: Moment) -> set[Standing] | None:
     return {(thread.tid, thread.frames, thread.words) for thread in named}
 
 
-# What it waits for, and which processes could end that.
+# What a process waits for, and which processes could end that.
 
 
 def in_words(target: WaitTarget) -> str:

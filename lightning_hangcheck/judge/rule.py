@@ -27,10 +27,10 @@ from lightning_hangcheck.model.slugs import Cause, Certainty, Phase
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 Need = Literal["stacks", "kernel"]
-"""Evidence without which a rule is not asked: of any rank. A gap says so."""
+"""Evidence that some rank must have before a rule is asked; if none has it, a gap says so."""
 Sure = tuple[float, float] | tuple[float, float, float]
-"""Confidence where others wait for the culprits, and where nobody is seen to; a third one where
-others wait and nobody could end it."""
+"""Confidence if others wait for the culprits, and if nobody is seen to; a third value if others
+wait and nobody could end it."""
 NO_RECORD = Gap(
     kind="flight_record",
     what=FLIGHT_RECORD,
@@ -38,7 +38,7 @@ NO_RECORD = Gap(
     why="none was taken of all ranks: which collective each is in is told from stacks alone",
 )
 MOST_SHOWN = 4
-"""Ranks, threads or ways of which a sentence tells; the verdict's tables have them all."""
+"""Ranks, threads or ways that a sentence names; the verdict's tables have them all."""
 
 
 class Situation(Struct, frozen=True, kw_only=True):

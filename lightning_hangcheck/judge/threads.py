@@ -41,29 +41,29 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
 STARTS_NATIVE_LOOP = ("/asyncio/runners.py", "/uvloop/__init__.py")
-"""Where a stack ends while a loop waits that is no Python code (uvloop 0.22): Python's own has
+"""Where a stack ends while a loop outside of Python code waits (uvloop 0.22): Python's own loop has
 frames below."""
 HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
-"""Beginnings of the kernel's names of native threads that call no user back: those of torch, its
+"""How the kernel's names of native threads begin that call no user back: those of torch, its
 backends, the GPU's driver, the kernel itself and memory allocators."""
 FUTEXES = frozenset({202, 98, 449, 455})
 """futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})
-"""What names nobody: a word of the process's own memory, and a time limit."""
+"""Waits that name nobody: for a word of the process's own memory, and for a time."""
 WRITES = frozenset({"write", "writev", "pwrite64", "sendto", "sendmsg"})
 OWN_BUSINESS = RUNNERS | {
     *("aim", "clearml", "comet_ml", "ddtrace", "mlflow", "neptune", "opentelemetry"),
     *("sentry_sdk", "swanlab", "tensorboard", "tensorboardX", "wandb"),
 }
-"""Packages whose threads at connections serve them alone: no user of theirs waits to be called."""
+"""Packages whose threads at connections serve them alone: no user code waits for a call."""
 EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
-"""By which the loop of a library in C++ is woken, as that of an actor of Ray is by its calls."""
+"""What wakes the loop of a C++ library, as calls wake the loop of a Ray actor."""
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
-"""Functions of the interpreter's library in which a thread waits for a lock. All others that take
-one there (``Condition.wait``, ``join``) wait for news, or for the end of a thread."""
+"""Functions of the interpreter's library in which a thread waits for a lock. All others that take a
+lock there (``Condition.wait``, ``join``) wait for a notification, or for a thread's end."""
 STARVED_SHARE = 0.5
-"""Of its time, which a thread that computes on a crowded machine spends in the queue for a
-processor; one that storage wakes is in it for moments."""
+"""Share of its time that a computing thread on a crowded machine waits for a processor; a thread
+that storage wakes waits only for moments."""
 FAMILIES = (("/concurrent/futures/", "/asyncio/"), ("/multiprocessing/",))
 """Parts of the interpreter's library in which threads wait for work that they gave away, and others
 do such work: pools, executors and event loops run what others wait for."""
@@ -321,7 +321,7 @@ class Moment:
             thread
             for thread in self.threads[1:]
             if may_help(thread.stack)
-            and not (  # autograd's, which the interpreter knows, but runs no Python, and rests
+            and not (  # autograd's: known to the interpreter, no Python, at rest
                 thread.state is not None
                 and not thread.frames
                 and thread.state.name.startswith(HOUSEKEEPERS)
@@ -347,7 +347,7 @@ class Moment:
             new = [ender for ender in enders if ender not in met]
             met.update(new)
             followed += new
-        # a loop that was given no work hears from whoever calls, or nobody: a timer surely ends
+        # a loop without work may be called by anybody or nobody: a timer surely ends
         unasked = bool(ends) and all(end.looping for end in ends) and not given_away(first.stack)
         late = [thread for thread in followed if thread is not first and thread.runs_out]
         ends = late or ends if unasked else ends + late
@@ -391,7 +391,7 @@ class Moment:
         if by_their_end and not any(owner in helper.owners for helper in self.helpers):
             return self.helpers
         news = not in_lock(stack)
-        # a lock of the interpreter's library, as on an import, is kept by whoever is in it, too
+        # whoever is in a module of the interpreter's library may hold its lock, as on an import
         inner = "" if news else stack.frames[-1].file
         of_library = inner if is_standard(inner) and not inner.endswith("/threading.py") else None
         return [
@@ -420,7 +420,7 @@ class Moment:
     @property
     def awake(self) -> bool:
         """Whether a thread in which the main thread's wait ends was ready to run."""
-        ready = any(thread.state == "R" for thread in self.states)  # mostly none: following costs
+        ready = any(thread.state == "R" for thread in self.states)  # mostly none; the rest costs
         return ready and any(end.runs for end in self.ends)
 
     @cached_property

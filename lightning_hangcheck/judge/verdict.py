@@ -49,17 +49,17 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import StackGroup, State
 
 SUSPICION = 0.75
-"""Share of its confidence that a finding keeps while it is only a suspicion."""
+"""Share of its confidence that a finding keeps while it is a suspicion."""
 MOST_UNSEEN = 8
 SUSPENDED: tuple[str, GapKind, str] = (
     "while they are suspended they are on no stack: the line is the one that runs their event loop",
     "stack",
     "hc.section(...) around what they await names it, asyncio.timeout(60) ends it",
 )
-"""Of coroutines of culprits whose own code runs an event loop: nobody sees what they await."""
+"""For coroutines of culprits whose own code runs an event loop: nobody sees what they await."""
 UNSEEN_END = "its parent took it before it could be read, or the system does not show it"
 OF_A_LOOK = ("stack", "local_values", "native_calls", "kernel_state", "flight_record")
-"""Kinds of gaps: looks that came while the ranks of a job that ended well were leaving."""
+"""Kinds of gaps from looks while the ranks of a job that ended well were leaving."""
 COSTS_THE_JOB = ("hang", "dead", "crashed")
 OVER = ("crashed", "finished")
 STATES: dict[Activity, State] = {
@@ -74,7 +74,7 @@ STATES: dict[Activity, State] = {
     "unheard": "unseen",
 }
 MOST_BYTES = 250_000
-"""Of its file: indented, but that of up to `MOST_LISTED` ranks, which may need a single line."""
+"""Bytes of its file, indented; up to `MOST_LISTED` ranks, of a single line, which it may need."""
 MOST_GROUPS = 64
 MOST = {
     "culprits": MOST_LISTED,
@@ -87,7 +87,7 @@ MOST = {
     "collectives": MOST_GROUPS,
 }
 OF_MANY = {**MOST, "wait_for": 512, "ranks": 256}
-"""Above `MOST_LISTED` ranks, of which not every one has a row."""
+"""For more than `MOST_LISTED` ranks, not all of which have a row."""
 MOST_RANGES = 256
 """Ranges of ranks in one text: about 2 kB."""
 TOLD = {"wait_for": "edges", "ranks": "rows of ranks", "stack_groups": "groups of equal stacks"}
@@ -213,7 +213,7 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
         if case.aftermath is not None:
             items.append(EvidenceItem("ending", None, aftermath_sentence(case.aftermath)))
         blamed = [job.ranks[rank] for rank in finding.culprits if rank in job.ranks]
-        if not blamed:  # none of them was ever seen: those that wait for it show what is known
+        if not blamed:  # no culprit was seen: the ranks held up show what is known
             blamed = [job.ranks[rank] for rank in finding.held_up]
         items += finding.evidence
         items += words.facts_about(blamed)
@@ -231,7 +231,7 @@ def _gaps(conclusion: Conclusion) -> tuple[ToldGap, ...]:
     gaps = [*job.case.gaps, *job.gaps]
     if job.world_size <= 1:
         gaps = [gap for gap in gaps if gap.kind != "flight_record"]
-    if finding is None and conclusion.kind == "finished":  # exit codes tell all of it
+    if finding is None and conclusion.kind == "finished":  # exit codes say all
         gaps = [gap for gap in gaps if gap.kind not in OF_A_LOOK]
     if finding is not None:
         gaps += finding.gaps
@@ -337,7 +337,7 @@ def _collectives(conclusion: Conclusion) -> tuple[CollectiveState, ...]:
         known = next(
             (set(record.ranks) for record in own if record is not None and record.ranks), set[int]()
         )
-        # where none of them says who the members are, all ranks' records may tell
+        # if no record names the members, all ranks' records may
         for rank, reading in () if known else job.ranks.items():
             record = record_of(reading, group)
             known.update(() if record is None else record.ranks or (rank,))

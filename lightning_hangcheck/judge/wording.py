@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, Holder
 
 UNKNOWN_S = 10 * 365 * 86_400.0
-"""Ten years stand for a time that nobody can tell, as of a stack that lies in a file."""
+"""Ten years stand for an unknown time, such as that of a stack in a file."""
 MOST_RANGES = 32
 SHOWN_RANGES = 8
-"""Ranges of ranks that a sentence has at most, and those that it shows where there are more."""
+"""Most ranges of ranks in a sentence, and how many it shows if there are more."""
 SHELL_SIGNAL_BASE = 128
 SHELL_CODES = {126: "the command was found, but may not be run", 127: "a command was not found"}
-"""Of POSIX shells (XCU 2.8.2), torchrun's own child among them where that is a shell."""
+"""Exit codes of POSIX shells (XCU 2.8.2), also of torchrun's child if that is a shell."""
 
 
 def name_ranks(ranks: Iterable[int]) -> str:
@@ -101,7 +101,7 @@ def join(*parts: str) -> str:
     return " ".join(part for part in parts if part)
 
 
-# How processes and nodes go.
+# How processes and nodes end.
 
 
 def exit_code_in_words(code: int) -> str:

@@ -52,17 +52,17 @@ STATES = {"R": "running", "S": "asleep", "D": "asleep, and no signal wakes it", 
 """The kernel's letters that say something here (proc_pid_stat(5))."""
 MOST_FRAMES = 6
 MOST_WAYS = 2
-"""Ways in which earlier rounds ended that the summary tells; the evidence has `MOST_SHOWN`."""
+"""Ways in which earlier rounds ended that the summary names; the evidence has `MOST_SHOWN`."""
 LAUNCHERS = {"torchrun": "torchrun", "slurm": "SLURM"}
 SAVES_FROM_S = 600.0
 LONG_FROM_S = 1800.0
 EPOCHS = (10, 20)
 EPOCHS_OF_LONG = (5, 10)
-"""The rule of thumb of those for whom this was made: a run of up to 10 minutes may be repeated, a
-longer one saves every 10 to 20 epochs, one of over 30 minutes every 5 to 10."""
+"""The rule of thumb of this tool's first users: repeat a run of up to 10 minutes, save a longer run
+every 10 to 20 epochs, and a run of over 30 minutes every 5 to 10."""
 SHORTEST_PAUSE_S = 60.0
-"""The rule is one for epochs of a minute or so. Where it would mean a save more often than this, or
-less often than every 30 minutes, its 10 to 30 minutes count instead."""
+"""The rule assumes epochs of a minute or so. If it means a save more often than this, or less often
+than every 30 minutes, its 10 to 30 minutes count instead."""
 
 
 # The summary.
@@ -162,7 +162,7 @@ def _calm(job: JobReading) -> str:
 
 def _ended(job: JobReading) -> str:
     asked, left, pids = exits.asked_end(job), "", job.case.left_running
-    if pids:  # as a job that it only put into the background
+    if pids:  # such as a job that it put into the background
         processes = "a process" if len(pids) == 1 else f"{len(pids)} processes"
         left = f"{processes} that it started still {verb(pids, 'runs', 'run')}, unwatched: "
         left += f"hangcheck attach --pid {pids[0]}"
@@ -255,7 +255,7 @@ def _facts_of(reading: RankReading) -> Iterator[tuple[str, str]]:
         frames = latest_frames(child)
         stands = f", which is in {_where(frames)}" if frames else ""
         yield "stack", f"waits for its child pid {child.pid}{stands}"
-    # variables that were read, if anybody asked for them, of the user's place
+    # local variables of the user's place, if anybody asked for them
     values = next((sample.local_values for sample in newest if sample.local_values), ())
     place = users_place([local_values.frame for local_values in values])
     for local_values in values:
@@ -348,7 +348,7 @@ def remedies_for(finding: Finding, job: JobReading) -> tuple[Remedy, ...]:
         for remedy in causes_file().cause[finding.cause].remedies
         if remedy.aspect in (None, finding.aspect)
         and finding.aspect not in remedy.other_than
-        and (remedy.needs in (None, kind) or not job.world_size)  # files need not tell it
+        and (remedy.needs in (None, kind) or not job.world_size)  # a file may not say
         and remedy.phase in (None, finding.phase)
         and raised.startswith(remedy.raised)
         and placeholders(remedy.text + remedy.command) <= known.keys()
@@ -378,7 +378,7 @@ def _go_on(finding: Finding, job: JobReading) -> Iterator[Remedy]:
                 return
 
 
-# What a restart throws away, and how often to save.
+# What a restart loses, and how often to save.
 
 
 def lost_progress(case: Case) -> str:

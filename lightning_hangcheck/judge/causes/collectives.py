@@ -72,7 +72,7 @@ if TYPE_CHECKING:
 
 DEFAULT_GROUP = "0"
 OUT_OF_WORK = "StopIteration"
-"""What an iterator raises that has no more."""
+"""What an iterator without further items raises."""
 NOBODY_ANSWERS = {
     frozenset({"recv"}): "; none of them sends",
     frozenset({"send"}): "; none of them receives",
@@ -101,15 +101,15 @@ def diverged_in_collective(situation: Situation, parted: Divergence) -> Finding:
     pending = [collective.reading for collective in every]
     kept = [reading for reading in pending if reading.kept_by_message]
     helpers_end = Patience(job).helpers_end(pending)
-    # in which order a device does what lies in several of its streams, no record tells
+    # no record shows the order in which a device runs operations of several of its streams
     proven = parted.proven and not (parted.reordered and parted.group is None)
     ended_by: EndedBy = "nobody" if proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
     views = {reading.representative: reading.view for reading in pending[::-1] if reading.alive}
     asked = {rank: by for rank, view in views.items() if (by := asked_by(view)) is not None}
     if leaving := [reading for reading in pending if reading.representative in asked]:
-        # no line of the user's is to blame: it is where the signal came, and what was wrong before
-        # is gone; ranks that wait in native code answer a signal only once that returns
+        # no line of the user is to blame: the stacks show where the signal came, and what was wrong
+        # before is gone; ranks in native code answer a signal only once that returns
         text = (
             "the job was asked to end by {by}, but cannot: {who} [waits|wait] {wait} of the "
             "signal's handler, which the others do not reach; what was wrong before is unknown"
@@ -153,8 +153,8 @@ def diverged_in_collective(situation: Situation, parted: Divergence) -> Finding:
         finding = _of_omission(finding, job.case.code, ways_of(left), ways_of(stayed))
         first = next(collective for collective in left if collective.rank == parted.diverged[0])
         if finding.aspect == "made" and _was_earlier(parted, first):
-            # to the line where the ways parted: the culprit went on from there; where it made no
-            # such operation, as its record proves, to the line of those who made it
+            # the line where the ways parted, as the culprit went on from there; if its record
+            # proves that it made no such operation, the line of the ranks that made it
             made = first.way
             if parted.operations[first.rank] == LEFT_OUT:
                 made = next(
@@ -264,7 +264,7 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
     if parted.group is None:
         ranks = [pending.rank for pending in rest]
         there = verb(ranks, "is not", "are not")
-        if operation.name == parted.operations[first.rank].name:  # elsewhere, by the same call
+        if operation.name == parted.operations[first.rank].name:  # the same call elsewhere
             there = _does(job, parted, rest[0], ranks)
     elif _was_earlier(parted, rest[0]):
         there = _did(parted, operation)
@@ -332,7 +332,7 @@ def _evidence(job: JobReading, parted: Divergence) -> list[EvidenceItem]:
         for file, line, test in separating_tests(job.case.code, parted, pending)[:1]:
             place = f"{file}:{line}" if line else file
             tests.append(EvidenceItem("code", pending.rank, f"its call is under {test} ({place})"))
-    # else the test itself says it, or nobody departed
+    # name the basis, unless a test shows it or nobody diverged
     nobody = parted.basis == "nothing" and parted.reordered
     if (parted.basis != "condition" or not tests) and not (parted.sends_cross or nobody):
         who = f"{name_ranks(parted.diverged)}: {TOLD_BY[parted.basis]}"
@@ -365,7 +365,7 @@ def ended_earlier(situation: Situation, gone: Sequence[RankReading]) -> Finding 
         [beat.step for reading in side if (beat := reading.view.beat) is not None]
         for side in (well, situation.job.waiting_in(COLLECTIVE))
     )
-    # where any step is unknown, nobody is known to have made fewer
+    # if any step is unknown, no rank is known to have made fewer
     last = max((inf if step is None else step for step in done), default=inf)
     step = min((0 if step is None else step for step in left), default=0)
     if not situation.waited_for or last >= step:
@@ -388,7 +388,7 @@ def missed_meeting(situation: Situation, idle: Sequence[RankReading]) -> Finding
     if not elsewhere:
         return None
     meeting = [reading for reading in members if reading.activity == "idle"]
-    # those who wait outside of collectives are together, whatever part of the object it is
+    # ranks outside of collectives are together, whatever part of the object they wait for
     keys = {
         PendingCollective(reading=reading, operation=Operation("meeting"), way=reading.frames): (
             way_in(reading.frames) if reading.activity == "waiting" else "there"

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.judge.patience import EndedBy
 
 LOOPBACK = ("127.", "[::1]:", "::1:", "[::ffff:127.", "::ffff:127.")
-"""Addresses of this machine that no other reaches."""
+"""Addresses of this machine that no other machine reaches."""
 FROM_PROCESSES = ("pipe", "shared")
-"""Waits that only processes end, of those that multiprocessing starts."""
+"""Kinds of wait that, among processes of multiprocessing, only another process ends."""
 
 
 @rule("process_stopped", order=5)
@@ -53,7 +53,7 @@ def process_stopped(situation: Situation, job: JobReading) -> Finding | None:
     for reading in job.ranks.values():
         if reading.activity != "stopped":
             continue
-        since_s = reading.view.stopped_for_s  # as a watcher saw, or samples
+        since_s = reading.view.stopped_for_s  # from a watcher, or from samples
         states = [
             (each.sample.taken_ns, each.kernel.state)
             for each in reading.own.moments
@@ -215,8 +215,8 @@ def find_crash(job: JobReading) -> Finding | None:
     ranks, run = tuple(job.ranks.values()), job.case.run
     firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
     first = firsts[0] if firsts else None
-    # a launcher that counted it when it started the ranks again did so because one had failed:
-    # those that it ended for that one were not asked to end by somebody else
+    # if a launcher counts this restart, a rank had failed: the ranks that it ended for that failure
+    # were not asked to end by anybody else
     restarted = run.next_start is not None and bool(run.next_start.number)
     asked = job.case.asked_end if restarted else exits.asked_end(job)
     if asked is not None and (first is None or first.rank not in asked.failed_before):
@@ -255,13 +255,13 @@ def find_crash(job: JobReading) -> Finding | None:
             end=end,
         )
         return _crashed(job, lost, _and_others(sentence, [*lost, first], ranks))
-    nobody = {"culprits": (), "aspect": "silent"}  # who only lost a peer is none
+    nobody = {"culprits": (), "aspect": "silent"}  # a rank that only lost a peer is no culprit
     if lost_a_peer and job.elsewhere:
         sentence = f"rank {first.rank} failed because it lost a peer: {end}"
         sentence = _and_others(sentence, [first], ranks)
         sentence += f"; for {name_ranks(job.elsewhere)} see the other nodes' verdicts"
         return _crashed(job, [first], sentence, sure=0.5, **nobody)
-    if len(firsts) > 1:  # of each node the first
+    if len(firsts) > 1:  # the first of each node
         failures = [f"rank {reading.rank} failed: {_its_end(reading)}" for reading in firsts]
         if len(failures) > MOST_SHOWN:
             failures[MOST_SHOWN:] = [f"so did {len(failures) - MOST_SHOWN} more"]
@@ -286,7 +286,7 @@ def _its_end(reading: RankReading) -> str:
 def _place_of(reading: RankReading) -> str:
     """Say where a rank ended; if it went on after its last stack, where and when that was."""
     if exits.raised_at(reading.view) is not None:
-        return ""  # its last words end in it
+        return ""  # its last words end in the place
     place, went_on_s = within(reading.place), outlived_stack_s(reading.view)
     if not place or not went_on_s:
         return place

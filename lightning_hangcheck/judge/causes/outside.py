@@ -37,10 +37,10 @@ REFUSED = (
     *("ConnectError", "ConnectTimeout", "ReadTimeout", "RequestException", "RequestError"),
     *("RpcError", "ClientConnectorError", "ClientConnectionError", "EndpointConnectionError"),
 )
-"""How names of exceptions begin for an end that refuses, leaves, or has no address: of Python,
+"""How names of exceptions begin if a remote end refuses, leaves, or has no address: of Python,
 urllib, urllib3, requests, httpx, grpc, aiohttp and botocore."""
 HUB = "huggingface_hub"
-"""Has time limits of its own: what calls it, as from_pretrained does, takes none."""
+"""It has time limits of its own: its callers, such as from_pretrained, take none."""
 NOBODY = (
     "which no visible process of this machine holds: a stale lock file, or a lock of another host"
 )
@@ -54,15 +54,15 @@ POLLS = {
 }
 EMPTY, FULL = "which is empty", "which is full"
 STATE_OF_FIFO = {"read": EMPTY, "readv": EMPTY, "write": FULL, "writev": FULL}
-"""Who stands in these has found somebody at the other end: else they would return at once."""
+"""A process in these calls has found the other end: otherwise they would return at once."""
 NOBODY_ELSEWHERE = (
     "all known ranks are there, so another one was never started, or they cannot reach each other"
 )
 FIRST_NODES_ADDRESS = "the first node's address"
-"""As `frames.toml` calls what an agent that has joined waits for."""
+"""How `frames.toml` names what an agent that has joined waits for."""
 LAST_CALL_S = 30.0
-"""For which torchrun waits for further nodes once there are enough of them (torch 2.13,
-dynamic_rendezvous.py, ``last_call``), and LEAVING_S until it knows that an earlier one has gone."""
+"""Seconds for which torchrun waits for further nodes once there are enough of them (torch 2.13,
+dynamic_rendezvous.py, ``last_call``), and LEAVING_S until it knows that a former node has gone."""
 LEAVING_S = 15.0
 TORCHRUN = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
 WITHOUT_VALUE = {
@@ -94,7 +94,7 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     proven = situation.deadlocked(waiter)
     cycle = proven or situation.cycle(waiter)
     who, others, file = [waiter], [], file_of(waiter)
-    if not cycle:  # a lock without a name is one rank's alone
+    if not cycle:  # a lock without a name is one rank's own
         who = [
             reading
             for reading in waiting
@@ -118,7 +118,7 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
     held = ", ".join(map(wording.process_name, lock.holders)) or nobody
     waits = f"{waiter.waiter} {POLLS.get(lock.call, f'is in {lock.call} for')} the lock on {name}"
-    # a proof is as old as the last step into the cycle, unless mere idleness is long enough
+    # a proof is as old as the last step into the cycle, unless idleness alone lasts long enough
     silence_s = waiter.silence_s
     if proven and silence_s < situation.job.case.limits.idle_after:
         silence_s = min(reading.silence_s for reading in proven)
@@ -216,7 +216,7 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     ]
     error = reading.handling.partition(CAME_FROM)[2] or reading.handling
     error_text, vain = reading.handling, "in vain"
-    if not error:  # it sleeps behind the handler, in the loop that tries again
+    if not error:  # it sleeps after the handler, in the retry loop
         caught = caught_around(job.case.code, (*reading.frames, *reading.stuck_frames))
         error = next((name for name in caught if name.startswith(REFUSED)), "")
         error_text, vain = f"{error} is caught there", "again and again"
@@ -304,13 +304,13 @@ def rendezvous(situation: Situation) -> Finding | None:
     if lost := [
         reading for reading in job.waiting_in({"rendezvous_connect"}) if reading.rank in ends
     ]:
-        # rank 0 is to keep the store where no launcher or other node does
+        # rank 0 keeps the store if no launcher or other node does
         keeper = 0 in job.elsewhere and job.case.run.nnodes <= 1
         tried_s = max(reading.silence_s for reading in lost)
         first = job.ranks.get(0)
         if first is not None and first.alive and first not in lost:
             # it may have opened the store just now, and pauses between tries grow with them
-            # (Backoff.cpp): the next try comes within as long as was tried in vain before
+            # (Backoff.cpp): the next try comes within the time for which ranks tried in vain
             tried_s = max(0.0, min(tried_s, 2 * first.silence_s - tried_s))
         text = "{who} cannot reach the store at MASTER_ADDR:MASTER_PORT {at} : tried for {since}"
         finding = _unmet(
@@ -404,7 +404,7 @@ def _torchruns_options(command: str) -> dict[str, str]:
     """Read torchrun's own options, named with dashes; options behind the script are its own."""
     words = iter(command.split())
     found: dict[str, str] = {}
-    if not any(word.endswith(TORCHRUN) for word in words):  # which leaves those that follow it
+    if not any(word.endswith(TORCHRUN) for word in words):  # this consumes words up to it
         return found
     for word in words:
         if not word.startswith("-"):
@@ -421,7 +421,7 @@ def _never_started(situation: Situation, missing: Sequence[RankReading]) -> Find
     alive = len(job.alive)
     why = f"only {alive} of its processes {'was' if alive == 1 else 'were'} seen"
     claimed = next((reading for reading in job.alive if reading.view.rivals), None)
-    if claimed is not None:  # several took the same number; it is theirs that somebody misses
+    if claimed is not None:  # several took the same number, so another is missing
         pids = sorted(pid for pid in (claimed.view.pid, *claimed.view.rivals) if pid is not None)
         text = f"{len(pids)} processes (pids {{pids}}) say that they are {{who}} {{at}}"
         why = say([claimed], text, pids=", ".join(map(str, pids)))

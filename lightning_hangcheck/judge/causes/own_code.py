@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
-"""Activities of a worker that owes a batch; all others come after them, and of equals the one with
-a place first."""
+"""Activities of a worker that owes a batch, the first first; all others come after them. Among
+equals a worker with a place comes first."""
 POOLS = ("/multiprocessing/pool.py", "/multiprocess/pool.py")
-"""Of Python, and of the package that copies it for what pickle can't (used by datasets)."""
+"""Python's, and those of the package that copies it to pickle more (used by datasets)."""
 AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
 
 
@@ -53,7 +53,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         return Seen(text=text, words={"does": does}, alike=reading.rank)
     activity, read = reading.activity_of(worker), read_process(worker)
     vain = _in_vain(read) if activity == "idle" and read.waits_in_vain else None
-    others = (  # what another process brings: its end, or words by a pipe
+    others = (  # what comes from another process: its end, or data by a pipe
         each
         for each in (() if read.wants_work else read.targets)
         if each.kind == "process"
@@ -74,7 +74,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
         does = f"is {'busy' if activity == 'busy' else 'stuck'} {at}"
         does += f", {in_words(awaited)}" if awaited is not None else ""
     return Seen(
-        text=text,  # by its process: of torch's own numbers nothing is seen
+        text=text,  # by its process id: torch's own number is not seen
         words={"does": f"worker pid {worker.pid} {does}"},
         sure=(0.9, 0.6),
         aspect=vain[1] if vain is not None else "child" if awaited is not None else None,
@@ -122,7 +122,7 @@ def thread_deadlock(reading: RankReading) -> Seen | None:
     locked = reading.own.locked if not reading.targets else ()
     if not locked:
         return None
-    # whether its main thread is in no lock itself
+    # whether the main thread itself is in no lock
     first, awaits = locked[0], locked[0].tid != reading.own.look.pid
     stands = (users_place(thread.frames) for thread in locked)
     places = [*dict.fromkeys(place for place in stands if place is not None)]
@@ -273,7 +273,7 @@ def _waits(job: JobReading, reading: RankReading) -> tuple[str | None, str]:
     if reading.at_store:
         return "store", ", waiting for a key of the store that no rank has set"
     awaited = {pid for target in reading.own_targets for pid in processes.pids_here(target)}
-    for child in reading.view.processes:  # one that runs another program has copied no lock
+    for child in reading.view.processes:  # another program has no copy of a lock
         if child.role == "worker" and child.pid in awaited and read_process(child).waits_in_vain:
             place = within(users_place(latest_frames(child)))
             what, aspect = _in_vain(read_process(child))

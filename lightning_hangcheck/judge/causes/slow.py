@@ -38,23 +38,22 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 FULL = 0.95
-"""Share of the limit from which the kernel takes pages away from the processes themselves."""
+"""Share of the limit from which the kernel takes pages away from the processes."""
 FAULTS_A_SECOND = 50
 """Pages read back each second. A disk with 10 ms a page gives 100; a process whose pages are in
 memory needs none."""
 ALIKE = 5.0
-"""Times its longest sustained step, for a job whose ranks are slow alike: it may have been given
-other work, such as a backbone that is trained from now on. Of one rank among others less will do.
-"""
+"""Multiple of the longest sustained step, for a job whose ranks are all slow: it may have been
+given other work, such as a backbone that is trained from now on. A single slow rank needs less."""
 OWN_SHARE = 0.5
-"""Of what a step takes more, the share from which it is work of that rank itself."""
+"""Share of a step's extra time from which it is work of that rank itself."""
 LEAST_LOOKS = 6
 AT_WORK, WAITS = 0.4, 0.6
-"""Shares of the looks in which a rank waited for others: of one that they wait for at most, and of
-one that only waits at least. In between, and where all are alike, looks tell nothing."""
+"""Shares of the looks in which a rank waited for others: at most for a rank at work, at least for a
+rank that only waits. Between them, and if all ranks are alike, looks show nothing."""
 ASPECTS = ("loader", "forward", "waiting")
 PHASES: tuple[Phase, ...] = ("dataloading", "training_step", "training_step")
-"""Of the parts of a step; in the last one ranks also wait for each other."""
+"""Phases of a step's parts; in the last part ranks also wait for each other."""
 
 
 @rule(
@@ -174,8 +173,8 @@ def _all_wait(situation: Situation, waiting: Sequence[RankReading]) -> Finding:
             silence_s=silence_s,
             pace=None,
         )
-    # a visitor cannot tell since when ranks spin in one collective: he says that they do; what no
-    # device computes, while no rank does either, only the network could still end
+    # a visitor cannot know since when ranks spin in a collective, so its text says that they do; if
+    # neither a device nor a rank computes, only the network could still end the wait
     idle = all(reading.process_activity.activity == "idle" for reading in waiting)
     groups = [group for reading in waiting for group in groups_of(reading.view)]
     at_rest = idle and bool(groups) and not any(group.on_device for group in groups)
@@ -230,7 +229,7 @@ def slow_steps(job: JobReading, slowness: Slowness) -> Finding | None:
         known = at_work if clear and len(at_work) < len(ranks) else []
     blamed = known or ranks
     if not known and len(job.ranks) < job.world_size:
-        return None  # the one they wait for may be on another node
+        return None  # they may wait for a rank on another node
     alone, who = len(blamed) < max(job.world_size, len(job.ranks)), [rank.rank for rank in blamed]
     worst = max(blamed, key=lambda rank: rank.ratio)
     if not alone and worst.ratio < ALIKE:
