@@ -153,7 +153,7 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
     lost = (nvml.NVMLError_GpuIsLost, nvml.NVMLError_ResetRequired)
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        # an old card without utilisation may tell other things
+        # an old card without utilisation may have other values
         with suppress(nvml.NVMLError_NotSupported, nvml.NVMLError_NoPermission):
             nvml.nvmlDeviceGetUtilizationRates(handle)
     except lost:  # a GPU off the bus is Xid 79
@@ -162,7 +162,7 @@ def _read(nvml: Any, index: int) -> Device:  # noqa: ANN401 - a library without 
         return Device(GpuState(index=index), unseen=(f"NVML: {error}", SEE))
 
     def ask(name: str, *arguments: Any) -> Any:  # noqa: ANN401 - as above
-        """Return None for what this card, driver or library does not tell."""
+        """Return None for what this card, driver or library does not provide."""
         try:
             return getattr(nvml, f"nvmlDevice{name}")(handle, *arguments)
         except (nvml.NVMLError, AttributeError):

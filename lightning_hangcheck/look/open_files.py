@@ -438,8 +438,7 @@ class Holders:
         A process that has both ends waits for the others that have them, or for itself if nobody
         does. These are looked for on the whole machine: a daemon that was started with an end keeps
         it, but no longer descends from a rank. A process with one end needs no search: data ends
-        when the last holder of the other end is gone. If the search was cut short, nobody is
-        returned.
+        when the last holder of the other end is gone. A search that was cut short returns nobody.
         """
 
         def among(opened: dict[str, list[Opened]]) -> list[int]:
@@ -564,7 +563,7 @@ class Holders:
         threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
         waits = [target for thread in threads for target in thread.waits_for]
         ends = [target for target in waits if target.call != "futex"]  # futex: its own threads
-        # a pipe whose other end a child has tells the parent when the child is gone
+        # if a child has the other end of a pipe, the parent sees when the child is gone
         return (
             all(thread.waits_for for thread in threads)
             and bool(ends)

@@ -1,4 +1,4 @@
-"""Reads what /proc tells of a process: state, ancestry, environment, memory, and our access.
+"""Reads a process from /proc: state, ancestry, environment, memory, and our access to these.
 
 Needs no other program and pauses nothing. Which files can block (by the sources of Linux 6.x,
 fs/proc): ``stat``, ``status`` and ``wchan`` take no lock that a stuck process can hold; ``syscall``
@@ -464,7 +464,7 @@ def explain(*, own_user: int, their_user: int, capable: bool, yama_scope: int) -
     return Unseen("it is protected: it changed its user, or is not dumpable", "run as root")
 
 
-# How processes end that are not our children, as far as the kernel tells others than the parent
+# How processes end that are not our children: what the kernel shows to others than the parent
 
 # include/uapi/linux/pidfd.h: ioctl PIDFD_GET_INFO (0xFF, 11) of struct pidfd_info, first 64 bytes;
 # the mask asks for PIDFD_INFO_EXIT, which Linux 6.15 and later answer once the process is reaped.

@@ -337,8 +337,7 @@ def _flights_of(
 class _Subject:
     """One process during a look.
 
-    ``is_first``: its stacks are always read. ``completed``: its kernel state with facts of
-    `Holders`.
+    ``is_first``: its stacks are always read. ``completed``: ``kernel``, completed by `Holders`.
     """
 
     def __init__(self, target: Target, is_first: bool) -> None:

@@ -207,8 +207,8 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
     """Replace thread ids by those of our pid namespace: py-spy reads them in the process.
 
     Python 3.10 keeps no ids. There they are read from the C library's thread structures, whose
-    addresses ``threading.get_ident`` returns. The main thread shows where in its structure a thread
-    has its id: the main thread's is the pid.
+    addresses ``threading.get_ident`` returns. The id's position in a structure is found in
+    the main thread's: its id is the pid.
     """
     ours = inner_thread_ids(pid)
     main = next((inner for inner, outer in ours.items() if outer == pid), pid)

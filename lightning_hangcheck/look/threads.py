@@ -329,7 +329,7 @@ LIBRARIES = (
 """If a lock is the existence of a file, they keep the file open for as long as they hold it."""
 NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
-"""Its ``WeakFileLock`` asks filelock anew after 10 s, for ever unless it has a limit too."""
+"""Its ``WeakFileLock`` asks filelock again after 10 s, for ever unless it has a limit too."""
 READ_LIMIT_S = 0.5  # About 50 ms on a machine with 10,000 open files
 
 
@@ -398,7 +398,7 @@ Clocks of files are coarse, and ticks are 0.01 s."""
 
 
 def maker_of(path: str, pid: int) -> Maker:
-    """Return who made a file that a process waits for to go, by its path in that process.
+    """Return who made a file whose removal a process waits for; the path is that process's.
 
     A maker counts as gone only if it would have to be among the processes that are seen here.
     """
@@ -434,7 +434,7 @@ def maker_of(path: str, pid: int) -> Maker:
 
 
 def _that_has_open(path: str, facts: os.stat_result) -> Maker:
-    """Return who has it open, of the file owner's processes; unknown if one is unreadable."""
+    """Return which of the file owner's processes have it open; unknown if one is unreadable."""
     name, holders = os.path.realpath(path), []
     for pid in process_ids():
         try:

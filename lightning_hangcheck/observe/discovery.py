@@ -158,7 +158,7 @@ def find_ranks(
     ranked = {pid: beat.rank for pid, beat in beats.items() if pid in tree and pid not in agents}
     by_pid = {pid: rank for pid, rank in ranked.items() if rank is not None}
     found: dict[int, FoundRank] = {}
-    # what ranks with a page, and launchers, start with the same variables is no rank by these
+    # what inherited variables from a rank with a page, or from a launcher, is no rank by these
     others = {*by_pid, *agents}
     others |= heirs_of(others, tree)
     for process in topmost_first:
@@ -225,7 +225,7 @@ def agents_in(tree: Mapping[int, SeenProcess]) -> frozenset[int]:
 
 
 def heirs_of(pids: Collection[int], tree: Mapping[int, SeenProcess]) -> frozenset[int]:
-    """Return no ranks: they inherit variables, as a rank's workers or Ray's daemons in SLURM do."""
+    """Return what only inherited rank variables: a rank's workers, Ray's daemons in SLURM tasks."""
     inside = set(pids)
     for process in _topmost_first(tree):
         parent = tree.get(process.parent_pid)
@@ -334,8 +334,7 @@ class ProcessTree:
     def take(self, now_ns: int, recording: Iterable[int] = ()) -> tuple[SeenProcess, ...]:
         """Read the tree, and the facts of new processes.
 
-        Once the root was killed, only known processes and those with a page (which may be gone) are
-        left.
+        Once the root was killed, known processes and those with a page are left, if they live.
         """
         refs = filter(None, map(process_ref, self._root_pids))
         roots = [ref for ref in refs if (ref.pid, ref.started_ticks) in self._started]

@@ -129,7 +129,7 @@ class Progress:
         self._new_ns = max(self._new_ns, now_ns)
 
     def saw_elsewhere(self, place: str) -> None:
-        """Note a place other than the page's: this pause is none of the page's place."""
+        """Note that the rank is elsewhere than its page says: this pause does not count there."""
         self._elsewhere.add(place)
 
     def forgive(self, lapse_ns: int, now_ns: int) -> None:
@@ -253,7 +253,7 @@ class StepHistory:
         """
         newest = self._marks[-1][0] if self._marks else 0
         known, of_steps, at = self._median
-        # 64 ranks are asked every second: computed anew once a tenth of the steps is new
+        # 64 ranks are asked every second: recomputed once a tenth of the steps is new
         if known is not None and 0 <= newest - at <= of_steps // 10:
             return known
         seconds: list[float] = []

@@ -79,7 +79,7 @@ class WatchedRank:
     def read_state(self, state: str, now_ns: int) -> None:
         """Take the kernel's state letter of its process, and note since when it is stopped.
 
-        Two stops with a run between look like one to a sample every other second.
+        Samples every other second show two stops with a run between as one.
         """
         self.state = state
         if state not in STOPPED:
