@@ -139,7 +139,7 @@ def run_hang_command(
         output, where = os.open(os.devnull, os.O_WRONLY), "what it printed could not be kept"
     # the numbered verdict, which is not overwritten; if it was not saved, the newest
     verdict = "verdict.json" if news.number is None else f"verdicts/{news.number}.json"
-    told = {
+    extra = {
         "CAUSE": news.cause,
         "CULPRITS": ",".join(map(str, news.culprits)),
         "KIND": news.kind,
@@ -149,7 +149,7 @@ def run_hang_command(
         "VERDICT": f"{news.run_dir}/{verdict}",
     }
     given = {name: value for name, value in environment.items() if name not in ONLY_OF_RUN}
-    given |= {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in told.items()}
+    given |= {f"{PREFIX}{name}": value.replace("\0", " ") for name, value in extra.items()}
     try:
         code = run_to_its_end(["/bin/sh", "-c", line], time_limit_s, given, output)
     except ChildLate:
@@ -280,7 +280,7 @@ def metrics_text(
         exit_code: Of the command; None while it runs, or if unknown.
     """
     state = STATES.get(standing, 0) if standing is not None else 0
-    told: tuple[dict[int | None, float], ...] = (
+    readings: tuple[dict[int | None, float], ...] = (
         {None: state},
         {rank: round(moment, 3) for rank, moment in sorted(progress.items())},
         {None: round(stall_s, 3)},
@@ -291,7 +291,7 @@ def metrics_text(
     # label value: a run folder may have any name
     escaped = run_id.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     lines = []
-    for (metric, meaning), samples in zip(METRICS.items(), told, strict=True):
+    for (metric, meaning), samples in zip(METRICS.items(), readings, strict=True):
         if metric == "hangcheck_exit_code" and not samples:
             continue
         lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} gauge"]

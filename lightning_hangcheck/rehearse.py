@@ -122,8 +122,8 @@ def _source(script: str | None) -> str:
                 names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
         for name in names:
             place = Path(script or "").parent.joinpath(*name.split("."))
-            beside = (place.with_suffix(".py"), place / "__init__.py")
-            todo += [one for one in beside if one.is_file()]
+            files = (place.with_suffix(".py"), place / "__init__.py")
+            todo += [file for file in files if file.is_file()]
     return "\n".join(texts.values())
 
 
@@ -152,7 +152,7 @@ class Facts:
         last, uneven = by_rank.pop(ranks - 1, []), []
         for at, note in enumerate(last):
             others = [notes[at] for notes in by_rank.values() if len(notes) > at]
-            differs = any(one.mark != note.mark or one.key != note.key for one in others)
+            differs = any(other.mark != note.mark or other.key != note.key for other in others)
             if not note.shared and differs:
                 uneven.append(note.key)
         self.uneven = tuple(uneven)
@@ -462,12 +462,12 @@ def render(rehearsed: Rehearsed) -> str:
     headline = f"REHEARSAL  {found or f'{scenes} played, none hangs'} ({where})"
     rows = []
     for played in rehearsed.scenes:
-        told = played.why if len(played.why) <= SHORT else f"{played.why[: SHORT - 3]}..."
+        reason = played.why if len(played.why) <= SHORT else f"{played.why[: SHORT - 3]}..."
         if played.result == "hung" and played.verdict is not None:
             phase = f"  phase {played.verdict.phase}" if played.verdict.phase else ""
-            told = f"{played.verdict.cause or ''}{phase}"
+            reason = f"{played.verdict.cause or ''}{phase}"
         seconds = f"{played.seconds:.1f} s" if played.seconds else ""
-        rows.append((played.title, SHOWN[played.result], seconds, told))
+        rows.append((played.title, SHOWN[played.result], seconds, reason))
     lines = [headline, "", *aligned(rows, (3,), -1)]
     for played in hung:  # where it hangs, what to do, where to read more
         lines += ["", f"      {played.title}", *labelled("where", played.why, most=4)]

@@ -150,7 +150,7 @@ def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator
             groups.setdefault(process.parent_pid, []).append(process)
     for starter, group in groups.items():
         first = [tree[starter]] if tree[starter].joined else []
-        ordered = sorted(group, key=lambda one: (one.started_ticks, one.pid))
+        ordered = sorted(group, key=lambda process: (process.started_ticks, process.pid))
         yield FoundJob(_counted([*first, *ordered]), counted=True)
 
 
@@ -214,8 +214,8 @@ def look_around() -> Machine:
         parent, environment = ref.parent_pid, variables.get(ref.pid, {})
         for _ in ours:  # who started `hangcheck run` started the job
             parent = ours.get(parent, parent)
-        one = replace(ref, parent_pid=parent)
-        processes[ref.pid] = _candidate(one, environment, python=python, namespace=namespace)
+        started = replace(ref, parent_pid=parent)
+        processes[ref.pid] = _candidate(started, environment, python=python, namespace=namespace)
     return Machine(processes, frozenset(closed))
 
 
@@ -314,8 +314,8 @@ def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
 def _paged(pids: Collection[int], machine: Machine) -> tuple[FoundRank, ...]:
     """Find the ranks of processes that no variable numbers by their pages, if they have some."""
     session = find_session(pids).session
-    told = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
-    return find_ranks([machine.processes[pid] for pid in pids], told) if told else ()
+    beats = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
+    return find_ranks([machine.processes[pid] for pid in pids], beats) if beats else ()
 
 
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:

@@ -149,7 +149,9 @@ class Check(NamedTuple):
         if self.well and not findings:
             findings = (ok(self.well),)
         about = {"group": self.group, "looked_at": self.looked_at, "why": self.why}
-        return tuple(replace(one, check=one.check or self.name, **about) for one in findings)
+        return tuple(
+            replace(finding, check=finding.check or self.name, **about) for finding in findings
+        )
 
 
 CHECKS: list[Check] = []  # The checks of all imported modules.

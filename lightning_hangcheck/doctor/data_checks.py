@@ -203,7 +203,7 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
         """
         asked = {
             **_by_config(fields),
-            **{WRAPPERS.sub("", name): one for name, one in known.items()},
+            **{WRAPPERS.sub("", name): shape for name, shape in known.items()},
         }
         compared, differing, layers = 0, [], 0
         for name, shape in self.shapes.items():
@@ -281,8 +281,8 @@ def _whole(files: ModelFiles) -> Finding:
     if not files.shapes and files.fields is None:
         neither = f"{name}: neither weights nor config.json of a known format"
         return warning(neither, f"ls -l {name}")
-    told = f"{tensors} in {several(files.files, 'file')}" if files.shapes else "config.json alone"
-    return ok(f"{name}: {told}{f', {len(files.tokens)} tokens' if files.tokens else ''}")
+    parts = f"{tensors} in {several(files.files, 'file')}" if files.shapes else "config.json alone"
+    return ok(f"{name}: {parts}{f', {len(files.tokens)} tokens' if files.tokens else ''}")
 
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
@@ -290,10 +290,12 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     compared, differing, layers = files.compared_with(model.shapes, model.fields)
     number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
-        pairs = [(one, getattr(files.fields, one), getattr(model.fields, one)) for one in SIZES]
+        pairs = [
+            (field, getattr(files.fields, field), getattr(model.fields, field)) for field in SIZES
+        ]
         problems = [
-            f"{NAMES.get(one, (one,))[0]} {there}, not {here}"
-            for one, there, here in pairs
+            f"{NAMES.get(field, (field,))[0]} {there}, not {here}"
+            for field, there, here in pairs
             if there != here
         ]
     if layers and not problems:
@@ -341,7 +343,7 @@ def _by_config(fields: Fields | None) -> dict[str, Shape]:
     if not fields.experts:
         parts |= {"mlp.gate": (wide, hidden), "mlp.up": (wide, hidden), "mlp.down": (hidden, wide)}
     for layer in range(fields.layers):
-        shapes |= {f"layers.{layer}.{one}_proj.weight": Shape(of) for one, of in parts.items()}
+        shapes |= {f"layers.{layer}.{part}_proj.weight": Shape(of) for part, of in parts.items()}
     return shapes
 
 

@@ -164,7 +164,9 @@ def _file_system(folder: Path) -> str:
     """Return the file system type from the kernel's mount table (proc_pid_mounts(5))."""
     lines = (line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines())
     mounts = {at.replace("\\040", " "): kind for _, at, kind, *_ in lines}
-    return next((mounts[one] for one in map(str, (folder, *folder.parents)) if one in mounts), "")
+    return next(
+        (mounts[place] for place in map(str, (folder, *folder.parents)) if place in mounts), ""
+    )
 
 
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -177,8 +179,8 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
         lambda: debug_settings(subject),
     )
     with ThreadPoolExecutor(len(checks), thread_name_prefix="hangcheck-check") as pool:
-        found = [one for some in pool.map(lambda check: check(), checks) for one in some]
-    return tuple(one for one in found if one.check not in (DISK, CLOCK))
+        found = [finding for some in pool.map(lambda check: check(), checks) for finding in some]
+    return tuple(finding for finding in found if finding.check not in (DISK, CLOCK))
 
 
 @contextmanager

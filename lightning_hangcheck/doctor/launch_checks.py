@@ -117,16 +117,18 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     # the ledger stores commands without secrets
     words = show_command(subject.command)
     earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
-    done = (one for one in reversed(earlier) if one.exit_code == 0 or one.verdict == "finished")
-    run = next((one for one in done if one.command == words), None)
+    done = (past for past in reversed(earlier) if past.exit_code == 0 or past.verdict == "finished")
+    run = next((past for past in done if past.command == words), None)
     if run is None:
         return ok(ends)
-    told = f"run {run.run_id} of this command took {seconds_in_words(run.duration_s)}"
+    estimate = f"run {run.run_id} of this command took {seconds_in_words(run.duration_s)}"
     if run.duration_s < left:
-        return ok(f"{ends}; {told}")
+        return ok(f"{ends}; {estimate}")
     hours, minutes = divmod(round(run.duration_s * SPARE / 60), 60)
     resume = "ask for more time, or save in time and resume from there"
-    return warning(f"{told}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume)
+    return warning(
+        f"{estimate}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume
+    )
 
 
 class MeetingPoint(NamedTuple):

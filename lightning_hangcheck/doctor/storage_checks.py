@@ -193,7 +193,9 @@ def tree(files: Mapping[str, int]) -> tuple[str, ...]:
             name, slash, rest = path.partition("/")
             inside.setdefault(name + slash, {})[rest] = size
         # sort numbers of any length by value: step_9 before step_10
-        names = sorted(inside, key=lambda name: DIGITS.sub(lambda one: one[0].zfill(20), name))
+        names = sorted(
+            inside, key=lambda name: DIGITS.sub(lambda digits: digits[0].zfill(20), name)
+        )
         hidden = len(names) - MOST_IN_A_FOLDER
         if hidden > 0:
             names[MOST_IN_A_FOLDER - 1 : -1] = [""]

@@ -243,7 +243,7 @@ def separating_tests(
 def _rejoined(job: JobReading, waiting: Sequence[PendingCollective]) -> Sequence[PendingCollective]:
     ways = {id(pending.way): pending.way for pending in waiting}  # represented ranks share theirs
     led = rejoined(job.case.code, set(ways.values()))
-    moved = {one: led[way] for one, way in ways.items() if led[way] != way}
+    moved = {collective: led[way] for collective, way in ways.items() if led[way] != way}
     if not moved:
         return waiting
     return [replace(pending, way=moved.get(id(pending.way), pending.way)) for pending in waiting]
@@ -667,7 +667,7 @@ def find_diverged(
 
     of_one = [note for note in code if not note.condition_of_most]
     signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
-        ("exception", lambda at: all(handles_anew(code, usual, one) for one in sides[at])),
+        ("exception", lambda at: all(handles_anew(code, usual, pending) for pending in sides[at])),
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),

@@ -249,7 +249,9 @@ def rejoined(
     Such a test leads nobody away: ``if rank == 0: train(log)``, ``else: train(None)``.
     """
     found = {way: way for way in ways}
-    tests = {place: one for place, one in _at(code).items() if one.condition or one.skipped_under}
+    tests = {
+        place: note for place, note in _at(code).items() if note.condition or note.skipped_under
+    }
     for at in range(max(map(len, found), default=0) - 1 if tests else 0):
         together: dict[object, dict[tuple[Frame, ...], CodeNote]] = {}
         for way, led in found.items():
@@ -289,7 +291,7 @@ def left_loop(
     if any(frame in users for frame in here):
         # in the same loop over epochs, but not in the loop over batches
         notes, mine, other = _at(code), here[0], (there or here)[0]
-        this, that = (notes.get((one.file, one.line)) for one in (mine, other))
+        this, that = (notes.get((frame.file, frame.line)) for frame in (mine, other))
         one_loop = bool(this and that and set(this.loops).intersection(that.loops))
         behind = one_loop and mine.file == other.file and mine.line > other.line
         return same_epoch and behind and bool(_framework_loops(there[2:]))
@@ -336,12 +338,12 @@ def ran_out(
     rank may have skipped only that.
     """
     notes = _at(code)
-    now, then, theirs = (_loops(notes, _above_model(one)) for one in (frames, before, others))
+    now, then, theirs = (_loops(notes, _above_model(way)) for way in (frames, before, others))
     left = (then & theirs) - now - {None} if None not in now else set()
     tested = {
-        (one.file, loop)
-        for one in users_frames(before)
-        if (note := notes.get((one.file, one.line))) is not None
+        (frame.file, loop)
+        for frame in users_frames(before)
+        if (note := notes.get((frame.file, frame.line))) is not None
         for loop in note.loops
         if any(_inside(branch, [loop]) for branch in note.branches)
     }
@@ -359,7 +361,7 @@ def _below(
     notes: Notes, here: Sequence[Frame], there: Sequence[Frame], users: Collection[Frame]
 ) -> bool:
     (mine, *inner), (other, *calls) = here, there
-    own, theirs = (notes.get((one.file, one.line)) for one in (mine, other))
+    own, theirs = (notes.get((frame.file, frame.line)) for frame in (mine, other))
     if own is None or theirs is None or (mine.file, mine.function) != (other.file, other.function):
         return False
     leaves_block = inner and bare_name(inner[0].function) in EXITS

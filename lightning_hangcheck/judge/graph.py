@@ -442,13 +442,19 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
             yield Wait((rank,), (rank,), ("for a lock of its own threads",))
         for target in reading.shared_objects:
             sharing = {process_of(host, holder) for holder in target.holders}
-            ranks = {job.processes.ranks[one] for one in sharing if one in job.processes.ranks}
-            others = sorted(one for one in ranks if target.name not in at_object.get(one, ()))
-            # a process beside the ranks may be the one that brings it
-            beside = sorted(
-                job.processes.node(*one) for one in sharing - job.processes.looks.keys()
+            ranks = {
+                job.processes.ranks[process]
+                for process in sharing
+                if process in job.processes.ranks
+            }
+            others = sorted(
+                sharer for sharer in ranks if target.name not in at_object.get(sharer, ())
             )
-            if ends := beside or others:
+            # a process beside the ranks may be the one that brings it
+            outsiders = sorted(
+                job.processes.node(*process) for process in sharing - job.processes.looks.keys()
+            )
+            if ends := outsiders or others:
                 yield Wait((rank,), tuple(ends), ("at a semaphore or lock that they share",))
     for (enders, through, firm), nodes in together.items():
         waiters = tuple(dict.fromkeys(nodes))

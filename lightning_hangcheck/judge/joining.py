@@ -213,7 +213,7 @@ def _timed(kind: type[Struct]) -> tuple[str, ...]:
 # Ranks that several nodes report
 
 
-class _Told(NamedTuple):
+class _Reported(NamedTuple):
     """What one node's case says of a rank; from ``lost_ns`` on nothing was acknowledged there."""
 
     node: NodeCase
@@ -228,7 +228,7 @@ def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
     not by one seen before its host was lost. Ends of processes are numbered over all nodes, by when
     each node saw them; ends by clocks that cannot be compared are kept apart.
     """
-    joined: dict[int, _Told] = {}
+    joined: dict[int, _Reported] = {}
     gaps: list[Gap] = []
     for node in nodes:
         lost: dict[int, int] = {}
@@ -237,7 +237,7 @@ def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
                 since_ns = node.case.taken_ns - int(silent.silent_s * NANOSECONDS)
                 lost.update(dict.fromkeys(parse_ranks(silent.ranks), since_ns))
         for view in node.case.ranks:
-            found = _Told(node, view, lost.get(view.rank, 0))
+            found = _Reported(node, view, lost.get(view.rank, 0))
             before = joined.setdefault(view.rank, found)
             if before is not found and _counts_before(found, before, gaps):
                 joined[view.rank] = found
@@ -266,7 +266,7 @@ def _join_ranks(nodes: Sequence[NodeCase]) -> tuple[list[RankView], list[Gap]]:
     return views, list(dict.fromkeys(gaps))
 
 
-def _counts_before(found: _Told, before: _Told, gaps: list[Gap]) -> bool:
+def _counts_before(found: _Reported, before: _Reported, gaps: list[Gap]) -> bool:
     """Whether a node's word on a rank counts more than the earlier one; an open case is a gap."""
     view, known = found.view, before.view
     if bool(view.unheard_for_s) is bool(known.unheard_for_s):

@@ -129,7 +129,7 @@ class FunctionsMet:
             rest.polls
             and slept
             and not rest.passes
-            and (state.state == "R" or any(one.kind == "time" for one in state.waits_for))
+            and (state.state == "R" or any(target.kind == "time" for target in state.waits_for))
             and self._is_new(thread.frames)
         )
         if not rest.passes:

@@ -218,7 +218,9 @@ class LogBook:
         if any(raised.error.startswith(last.text[:60]) for raised in self.of("exception")):
             return False
         others = (word for rank, word in self.words.items() if rank != fact.rank)
-        return _without_numbers(last.text) in {_without_numbers(one.text) for one in others} - {""}
+        return _without_numbers(last.text) in {_without_numbers(fact.text) for fact in others} - {
+            ""
+        }
 
     def said_by(self, ranks: Iterable[int | None]) -> list[LogFact]:
         """Return the last lines of ranks, if known."""

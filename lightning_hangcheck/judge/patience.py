@@ -318,8 +318,8 @@ class Patience:
         if target.kind != "lock":
             return ends
         # a library's thread may hold the lock, and wait for what is to be written there
-        heard = (self._listened_by(one, read_process(look)) for one, look in holders)
-        return Enders.any_of([ends, *chain.from_iterable(heard)])
+        listened = (self._listened_by(process, read_process(look)) for process, look in holders)
+        return Enders.any_of([ends, *chain.from_iterable(listened)])
 
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.

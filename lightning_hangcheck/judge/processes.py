@@ -178,7 +178,9 @@ class ProcessReading:
 
         A sleep between two tries for a lock does not count, nor one between two looks for work.
         """
-        if any(one.kernel is not None and one.kernel.catches_alarm for one in self._seen[-1:]):
+        if any(
+            moment.kernel is not None and moment.kernel.catches_alarm for moment in self._seen[-1:]
+        ):
             return True
         return not self.wants_work and any(
             end.limited and all(target.kind != "lock" for target in end.named) for end in self._ends

@@ -363,8 +363,8 @@ class Moment:
         in_native = bool(thread.words) and not thread.limited and not thread.for_ranks
         if not in_native or not thread.frames or find_wait(thread.frames) is not None:
             return ()
-        strange = (one for one in self.helpers if one.frames and not one.stack.name)
-        return [one for one in strange if bare_name(one.frames[0].function) not in ENTRIES]
+        strange = (helper for helper in self.helpers if helper.frames and not helper.stack.name)
+        return [helper for helper in strange if bare_name(helper.frames[0].function) not in ENTRIES]
 
     def _enders(self, thread: Thread) -> Sequence[Thread]:
         """Return the threads that could end a thread's wait.

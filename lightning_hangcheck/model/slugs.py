@@ -89,7 +89,7 @@ DONE = _words(
 )
 ARTICLES = _words("the a an our new run experiment")
 """Words that may stand between a logger and its creation: "wandb run creation"."""
-BESIDE = _words(
+NEUTRAL = _words(
     "call calling client for instance main of offline on online process project rank session "
     "tracking tracker zero"
 )
@@ -196,7 +196,7 @@ def creates_logger(name: str) -> bool:
     creation". No other thing is named: "create_wandb_artifact" makes an artifact.
     """
     words = [word for word in words_of(name) if word not in ARTICLES]
-    alone = all(word in LOGGER | MAKING | BESIDE or word.isdigit() for word in words)
+    alone = all(word in LOGGER | MAKING | NEUTRAL or word.isdigit() for word in words)
     return alone and any(
         (word in LOGGER and other in MAKING) or (word in MAKING and other in LOGGER)
         for word, other in pairwise(words)

@@ -228,7 +228,7 @@ def read_fields(config: Mapping[str, object]) -> Fields:
         relative_positions="relative_attention_num_buckets" in text,
         tied=tied if isinstance(tied, bool) else None,
         gated=True if str(text.get("feed_forward_proj", "")).startswith("gated") else None,
-        written_out=next((text[one] for one in ACTIVATIONS if text.get(one)), "") in WRITTEN_OUT,
+        written_out=next((text[key] for key in ACTIVATIONS if text.get(key)), "") in WRITTEN_OUT,
         attention_bias=text.get("attention_bias") is True,
         **sizes,
     )

@@ -362,7 +362,7 @@ def _nccl(fact: LogFact, line: str, around: Around) -> Facts:
 
 
 _any = _fields()
-_numbers_told = _fields(
+_status_numbers = _fields(
     r"[Ll]ast (?:enqueued|completed) (?:\w+ )?work: -?\d.*",
     r"(?:at (?:\w+ )?work(?: sequence id)?:?) (?P<seq>\d+)",
     r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+)",
@@ -385,10 +385,10 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
         r"(?P<sizes>NumelIn\s*[=:]\s*\d+\W+NumelOut\s*[=:]\s*\d+(?=\D)|TensorShape=\[[\d, ]*\])",
         r"Timeout\(ms\)\s*[=:]\s*(?P<limit_ms>-?\d+)(?=\D)",
         r"ran for (?P<ran_ms>\d+) milliseconds", until="before timing out")),
-    ("Exception (either an error or timeout", "status", _numbers_told),
-    ("PG status: last", "status", _numbers_told),
-    ("Timeout at NCCL work", "status", _numbers_told),
-    ("Received a dump signal", "dump_signal", _numbers_told),
+    ("Exception (either an error or timeout", "status", _status_numbers),
+    ("PG status: last", "status", _status_numbers),
+    ("Timeout at NCCL work", "status", _status_numbers),
+    ("Received a dump signal", "dump_signal", _status_numbers),
     ("Stack trace of the failed collective:", "call", _call),
     ("Heartbeat monitor timed out", "heartbeat", _any),
     ("NCCL's watchdog got stuck", "heartbeat", _any),

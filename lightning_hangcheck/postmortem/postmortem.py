@@ -96,7 +96,7 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
         if not jobs:
             raise
     watched = bool(jobs) and not all(kept.derived for kept in jobs[0])
-    if case is None or (watched and _told(jobs[0]) in ENDED_BADLY):
+    if case is None or (watched and _verdict_of(jobs[0]) in ENDED_BADLY):
         return _of_run_folders(jobs[0], [*map(_unused, jobs[1:]), *others], case, folder)
     verdict = judge(case)
     kept = save_run(case, verdict, (), folder)
@@ -281,7 +281,7 @@ def _of_run_folders(
 
 
 def _unused(job: Job) -> LeftOut:
-    state = _told(job)
+    state = _verdict_of(job)
     why = f"another run, {state.upper()}: name it by itself to read it"
     if all(kept.derived for kept in job):
         why = "it was made from other evidence, by postmortem or merge"
@@ -311,7 +311,7 @@ class Kept(NamedTuple):
     holders: frozenset[int]
     meeting: str
     derived: bool
-    told: str
+    verdict: str
 
 
 def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
@@ -329,7 +329,7 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
     jobs: list[Job] = []
     for other in sorted(kept, key=lambda each: each.began):
         for job in reversed(jobs):
-            if all(_beside(other, node) for node in job):
+            if all(_same_job(other, node) for node in job):
                 job.append(other)
                 break
         else:
@@ -337,18 +337,18 @@ def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
 
     def weight(job: Job) -> tuple[bool, bool, datetime]:
         derived = all(node.derived for node in job)
-        return not derived, _told(job) in ENDED_BADLY, max(node.began for node in job)
+        return not derived, _verdict_of(job) in ENDED_BADLY, max(node.began for node in job)
 
     return sorted(jobs, key=weight, reverse=True)
 
 
-def _told(job: Job) -> str:
+def _verdict_of(job: Job) -> str:
     """Return a bad verdict of the job, such as ``hang``; else any; empty if none can be read."""
-    states = [kept.told for kept in job if kept.told]
+    states = [kept.verdict for kept in job if kept.verdict]
     return next((state for state in states if state in ENDED_BADLY), states[0] if states else "")
 
 
-def _beside(kept: Kept, other: Kept) -> bool:
+def _same_job(kept: Kept, other: Kept) -> bool:
     """Whether two nodes ran at one time, and met or have other ranks of an equal world size."""
     if kept.derived or other.derived or kept.world_size != other.world_size:
         return False
@@ -388,7 +388,7 @@ def _kept(folder: RunFolder) -> Kept:
         ),
         meeting=record.meeting if record is not None else "",
         derived=verdict is not None and verdict.seen_in == "files",
-        told=verdict.verdict if verdict is not None else "",
+        verdict=verdict.verdict if verdict is not None else "",
     )
 
 

@@ -109,8 +109,8 @@ def _facts(facts: PageFacts) -> Iterator[str]:
     yield f"- command: {_inline(verdict.command)}"
     yield f"- started {verdict.started_at}, found {verdict.detected_at}{cost and f'; {cost}'}"
     versions = facts.record.versions if facts.record is not None else {}
-    told = "".join(f", {_inline(f'{name} {number}')}" for name, number in versions.items())
-    yield f"- {several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}{told}"
+    shown = "".join(f", {_inline(f'{name} {number}')}" for name, number in versions.items())
+    yield f"- {several(verdict.world_size, 'rank')} on {several(verdict.nnodes, 'node')}{shown}"
     for source in facts.sources:
         code = [
             f"{'>' if number == source.frame.line else ' '} {number:>5} {text}"

@@ -161,8 +161,8 @@ def _history(
             if view.silent_for_s > 0:
                 spans.append(Span("stall", "no progress", last, taken))
             step = view.beat.step if view.beat is not None else None
-            told = "" if step is None else f", step {step}"
-            happenings.append(Happening("progress", f"last progress{told}", last))
+            at_step = "" if step is None else f", step {step}"
+            happenings.append(Happening("progress", f"last progress{at_step}", last))
         collectives = [
             EnteredCollective(
                 group_title(record.group, record.description),
@@ -203,17 +203,17 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
         names = {group.ranks[0]: name_ranks(group.ranks) for group in facts.groups}
     most = max(20, MOST_ITEMS // max(1, len(facts.shown))) // 2
     found = []
-    for rank, one in history.ranks.items():
+    for rank, own in history.ranks.items():
         marks = [
             ("collective", entry.at, f"{entry.group} #{entry.number} {entry.operation}")
-            for entry in one.collectives
+            for entry in own.collectives
         ]
         # after the collectives, as they tell more: of too many marks the first are dropped
         marks += [
-            (mark.kind, mark.at, f"{mark.at:%H:%M:%S} {mark.name}") for mark in one.happenings
+            (mark.kind, mark.at, f"{mark.at:%H:%M:%S} {mark.name}") for mark in own.happenings
         ]
-        bars = sorted(longest_first(one.spans)[:most], key=lambda bar: (bar.depth, bar.began))
-        left_out = max(0, len(one.spans) - most) + max(0, len(marks) - most)
+        bars = sorted(longest_first(own.spans)[:most], key=lambda bar: (bar.depth, bar.began))
+        left_out = max(0, len(own.spans) - most) + max(0, len(marks) - most)
         name = names.get(rank, name_ranks([rank]))
         lane = {"name": name, "rank": rank, "bars": bars, "marks": marks[-most:]}
         found.append({**lane, "left_out": left_out})

@@ -299,13 +299,13 @@ def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:
     every = (*totals.phases, *totals.runs)
     found = []
     for name in names:
-        told = [row for row in every if row.name == name]
-        told = told or [row for row in totals.runs if name in row.note]
-        if not told:
+        matching = [row for row in every if row.name == name]
+        matching = matching or [row for row in totals.runs if name in row.note]
+        if not matching:
             known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
             sentence = f"the ledger has no run or phase {name}"
             raise BadUsage(sentence, f"it has {cut(known, 200)}")
-        found.append(told[-1])
+        found.append(matching[-1])
     return found
 
 
@@ -325,12 +325,12 @@ def render_side_by_side(rows: Sequence[Row]) -> str:
     for name, of, in_words in AMOUNTS:
         found = [of(row) for row in rows]
         if any(found):
-            cells = ["?" if one is None else in_words(one) if one else "-" for one in found]
+            cells = ["?" if value is None else in_words(value) if value else "-" for value in found]
             line(name, cells, found)
     most: dict[str, float] = {}
     for phase, share in (item for row in rows for item in row.spent.items()):
         most[phase] = max(most.get(phase, 0.0), share)
-    for phase in sorted(most, key=lambda one: -most[one]):
+    for phase in sorted(most, key=lambda name: -most[name]):
         if most[phase] < 0.01:
             continue
         took = [row.spent.get(phase, 0.0) * (row.duration_s or 0.0) for row in rows]

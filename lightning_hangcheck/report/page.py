@@ -195,8 +195,10 @@ def collective_grids(facts: PageFacts) -> list[Block]:
                 groups.setdefault(record.group, {})[rank] = record
     culprits = frozenset(facts.verdict.culprits)
     grids = [_grid(name, records, culprits) for name, records in groups.items()]
-    told = sorted((grid for grid in grids if grid["numbers"]), key=lambda grid: grid["alike"])
-    return told[:MOST_GROUPS]
+    with_numbers = sorted(
+        (grid for grid in grids if grid["numbers"]), key=lambda grid: grid["alike"]
+    )
+    return with_numbers[:MOST_GROUPS]
 
 
 def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozenset[int]) -> Block:
@@ -225,7 +227,7 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
         )
         rows.setdefault(marked, []).append(rank)
     ordered = sorted(rows.items(), key=lambda row: (culprits.isdisjoint(row[1]), row[1]))
-    titles = [group_title(name, one.description) for one in records.values()]
+    titles = [group_title(name, record.description) for record in records.values()]
     return {
         "group": max(titles, key=len),
         "numbers": numbers,
@@ -241,20 +243,20 @@ def _grid(name: str, records: Mapping[int, CollectiveRecord], culprits: frozense
 def differences(facts: PageFacts) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return what differs between ranks by run.json and journals: name, values, ranks."""
     ranks = facts.record.ranks if facts.record is not None else ()
-    told = {"host": {record.rank: record.host for record in ranks}}
+    by_name = {"host": {record.rank: record.host for record in ranks}}
     for name in sorted({name for record in ranks for name in record.environment} - OWN):
-        told[name] = {record.rank: record.environment.get(name, NOT_SET) for record in ranks}
+        by_name[name] = {record.rank: record.environment.get(name, NOT_SET) for record in ranks}
     for name in ("command", "folder", "launcher"):
-        told[name] = {rank: str(start.get(name, "")) for rank, start in facts.starts.items()}
+        by_name[name] = {rank: str(start.get(name, "")) for rank, start in facts.starts.items()}
     versions = {
         rank: found if isinstance(found := start.get("versions"), dict) else {}
         for rank, start in facts.starts.items()
     }
     for name in sorted({str(name) for found in versions.values() for name in found}):
         by_rank = {rank: str(found.get(name, "")) for rank, found in versions.items()}
-        told[f"version of {name}"] = by_rank
+        by_name[f"version of {name}"] = by_rank
     shown = []
-    for name, values in told.items():
+    for name, values in by_name.items():
         spread = by_value(values, most=6, longest=200)
         if len(spread) > 1:
             shown.append((name, [(value, name_ranks(who)) for value, who in spread]))
@@ -273,18 +275,18 @@ class Line(NamedTuple):
 def shown_stacks(verdict: Verdict) -> tuple[list[Block], int]:
     """Return the distinct stacks with their ranks or workers, culprits first; and how many more."""
     culprits = frozenset(verdict.culprits)
-    groups = [(one, parse_ranks(one.ranks)) for one in verdict.stack_groups]  # largest first
-    groups.sort(key=lambda one: culprits.isdisjoint(one[1]))
-    sums = accumulate(len(one.frames) for one, _ in groups)
-    kept = [one for one, sum_ in zip(groups, sums, strict=True) if sum_ <= MOST_FRAMES]
+    groups = [(group, parse_ranks(group.ranks)) for group in verdict.stack_groups]  # largest first
+    groups.sort(key=lambda pair: culprits.isdisjoint(pair[1]))
+    sums = accumulate(len(group.frames) for group, _ in groups)
+    kept = [pair for pair, sum_ in zip(groups, sums, strict=True) if sum_ <= MOST_FRAMES]
     whose = {"rank": "", "worker": "DataLoader workers of "}
     found = [
         {
-            "who": f"{whose[one.process]}{name_ranks(ranks)}",
+            "who": f"{whose[group.process]}{name_ranks(ranks)}",
             "has_culprit": not culprits.isdisjoint(ranks),
-            "lines": folded_lines(one.frames, f"frame-{number}"),
+            "lines": folded_lines(group.frames, f"frame-{number}"),
         }
-        for number, (one, ranks) in enumerate(kept)
+        for number, (group, ranks) in enumerate(kept)
     ]
     return found, len(groups) - len(found)
 
@@ -319,11 +321,13 @@ def shown_processes(facts: PageFacts) -> list[Block]:
     found: list[Block] = []
     left = 1_200  # frames of all processes together, about 250 bytes each on the page
     culprits = frozenset(facts.verdict.culprits)
-    ranks = sorted(facts.shown, key=lambda one: one not in culprits)[:12]
+    ranks = sorted(facts.shown, key=lambda rank: rank not in culprits)[:12]
     views = [(rank, facts.views[rank]) for rank in ranks if rank in facts.views]
     every = ((rank, look) for rank, view in views for look in view.processes[:MOST_PROCESSES])
     for rank, look in every:
-        sample = next((one for one in reversed(look.samples) if one.stack is not None), None)
+        sample = next(
+            (candidate for candidate in reversed(look.samples) if candidate.stack is not None), None
+        )
         if sample is None or (stack := sample.stack) is None:
             continue
         left -= sum(len(thread.frames) for thread in stack.threads[:MOST_THREADS])
@@ -336,7 +340,9 @@ def shown_processes(facts: PageFacts) -> list[Block]:
             for local_values in reversed(earlier.local_values)
             if not is_ours(local_values.frame.file)
         )
-        by_kernel = {one.tid: one for one in (sample.kernel.threads if sample.kernel else ())}
+        by_kernel = {
+            thread.tid: thread for thread in (sample.kernel.threads if sample.kernel else ())
+        }
         threads = []
         for number, thread in enumerate(shown_threads(stack)[:MOST_THREADS]):
             known = by_kernel.get(thread.tid or 0)

@@ -95,7 +95,7 @@ def aligned(
     least = shrinking if isinstance(shrinking, dict) else dict.fromkeys(shrinking, 12)
 
     def too_wide() -> bool:
-        shown = [one for one in widths if one]
+        shown = [width for width in widths if width]
         whole = len(indent) + sum(shown) + len(GAP) * (len(shown) - 1)
         return width is not None and whole > width
 

@@ -84,9 +84,11 @@ class Trace:
         **args: str | float,
     ) -> None:
         """Add an event with a duration."""
-        told = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
+        shown_args = {key: shown(arg) if isinstance(arg, str) else arg for key, arg in args.items()}
         dur = max(0, _microseconds(ended) - _microseconds(began))
-        self.add(pid, thread, "X", name, began, dur=dur, **({"args": told} if told else {}))
+        self.add(
+            pid, thread, "X", name, began, dur=dur, **({"args": shown_args} if shown_args else {})
+        )
 
 
 def _microseconds(at: datetime) -> int:
@@ -102,10 +104,10 @@ def render_trace(facts: PageFacts) -> str:
     """
     trace, history, verdict = Trace(), run_history(facts), facts.verdict
     trace.name(THE_RUN, THE_RUN, process_name=f"run {verdict.run_id}")
-    for one in (*(one for _, one in facts.earlier), verdict):
-        if (at := moment(one.detected_at)) is not None:
-            about = {"cat": "verdict", "s": "g", "args": {"summary": shown(one.summary)}}
-            trace.add(THE_RUN, "verdicts", "i", one.verdict, at, **about)
+    for each in (*(earlier for _, earlier in facts.earlier), verdict):
+        if (at := moment(each.detected_at)) is not None:
+            about = {"cat": "verdict", "s": "g", "args": {"summary": shown(each.summary)}}
+            trace.add(THE_RUN, "verdicts", "i", each.verdict, at, **about)
     if history is not None:
         _add_ranks(trace, facts, history)
     other = {"run": verdict.run_id, "command": verdict.command, "summary": verdict.summary}
@@ -124,25 +126,25 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
     most = max(8, MOST_EVENTS // max(1, len(history.ranks)))
     edges, missed = edges_by_source(facts.verdict), _missed(history)
     stood: dict[str, tuple[datetime, int]] = {}
-    for rank, told in history.ranks.items():
-        pid, state, end = (rank + 2) * THREADS, facts.shown[rank], told.gone_at or history.ends
+    for rank, lane in history.ranks.items():
+        pid, state, end = (rank + 2) * THREADS, facts.shown[rank], lane.gone_at or history.ends
         label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
         names: dict[str, str | int] = {"process_name": f"rank {rank}", "process_sort_index": rank}
         trace.name(pid, pid, **names, process_labels=label)
-        for happening in told.happenings[-most:]:
+        for happening in lane.happenings[-most:]:
             trace.add(pid, "checkpoints", "i", happening.name, happening.at, s="t")
-        sections = [span for span in told.spans if span.kind in ("section", "open")]
+        sections = [span for span in lane.spans if span.kind in ("section", "open")]
         for number, row in enumerate(nested_rows(longest_first(sections)[:most])):
             for span in row:
                 thread = f"sections{f' {number + 1}' if number else ''}"
                 trace.lasts(pid, thread, span.name, span.began, span.ended)
-        for span in [span for span in told.spans if span.kind == "steps"][-most:]:
+        for span in [span for span in lane.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
             trace.lasts(pid, "steps", span.name, span.began, span.ended, seconds_each=each)
         # records have no end times: a collective that ended is shown as a moment; the first one of
         # its group that the rank missed lasts from when others entered it
         entered = [
-            (entry, "" if entry.ended else "not ended") for entry in told.collectives[-most:]
+            (entry, "" if entry.ended else "not ended") for entry in lane.collectives[-most:]
         ]
         entered += [(entry, "not entered") for entry in missed.get(rank, ())]
         groups = list(dict.fromkeys(entry.group for entry, _ in entered))[:MOST_GROUPS]
@@ -153,15 +155,17 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
             elif entry.group in groups:
                 number = entry.number
                 trace.lasts(pid, thread, f"{name}, {became}", entry.at, end, number=number)
-        stalls = (span.began for span in told.spans if span.kind == "stall")
-        if (began := told.gone_at or next(stalls, None)) is not None:
+        stalls = (span.began for span in lane.spans if span.kind == "stall")
+        if (began := lane.gone_at or next(stalls, None)) is not None:
             ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
-            name = STALL if told.gone_at is None else "gone"
+            name = STALL if lane.gone_at is None else "gone"
             waits = {"state": state.state, "waits_for": "; ".join(ways[:8])}
             trace.lasts(pid, STALL, name, began, history.ends, **waits)
             stood[f"rank:{rank}"] = began, pid
     # arrows from each waiting rank to the awaited one, while neither advances
-    ours = [one for one in facts.verdict.wait_for if one.source in stood and one.target in stood]
+    ours = [
+        edge for edge in facts.verdict.wait_for if edge.source in stood and edge.target in stood
+    ]
     for number, edge in enumerate(ours[:MOST_ARROWS], start=1):
         (source_began, source), (target_began, target) = stood[edge.source], stood[edge.target]
         began = max(source_began, target_began)
@@ -175,8 +179,8 @@ def _missed(history: RunHistory) -> dict[int, list[EnteredCollective]]:
     """Return, per rank, the first collective of each group that only others entered."""
     firsts: dict[tuple[str, int], EnteredCollective] = {}
     newest: dict[tuple[int, str], int] = {}
-    for rank, told in history.ranks.items():
-        for entry in told.collectives:
+    for rank, lane in history.ranks.items():
+        for entry in lane.collectives:
             known = firsts.setdefault((entry.group, entry.number), entry)
             if entry.at < known.at:
                 firsts[entry.group, entry.number] = entry

@@ -100,7 +100,7 @@ def read_saved_run(folder: RunFolder) -> SavedRun:
     found = [
         parts.read(paths[0], partial(_journal_end, name, paths)) for name, paths in journals.items()
     ]
-    ends = [one for one in found if one is not None]
+    ends = [end for end in found if end is not None]
     return SavedRun(
         record=record,
         journals=tuple(end for end, _ in ends),

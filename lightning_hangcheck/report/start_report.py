@@ -24,10 +24,10 @@ NOT_SET = "not set"
 MOST_DIFFERENCES = 10
 
 
-def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str, list[int]]]:
+def by_value(by_rank: Mapping[int, str], most: int, longest: int) -> list[tuple[str, list[int]]]:
     """Return the values with their ranks, the most common first."""
     values: dict[str, list[int]] = {}
-    for rank, value in sorted(told.items()):
+    for rank, value in sorted(by_rank.items()):
         values.setdefault(value, []).append(rank)
     ordered = sorted(values.items(), key=lambda pair: (-len(pair[1]), pair[1]))
     texts = told_apart([value for value, _ in ordered[:most]], longest)
@@ -41,10 +41,12 @@ def by_value(told: Mapping[int, str], most: int, longest: int) -> list[tuple[str
 def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]) -> str:
     """Write what ranks share and what differs between them, for the console."""
     names = sorted({name for state in states.values() for name in state} - OWN)
-    told = {
+    by_variable = {
         name: {rank: state.get(name, NOT_SET) for rank, state in states.items()} for name in names
     }
-    differing = {name: values for name, values in told.items() if len(set(values.values())) > 1}
+    differing = {
+        name: values for name, values in by_variable.items() if len(set(values.values())) > 1
+    }
     first = states[min(states)]
     heads = [f"{several(len(states), 'rank')} at the start"]
     for name in ("versions", "CUDA", "process group"):

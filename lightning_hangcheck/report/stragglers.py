@@ -109,8 +109,8 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
     elif len(found.ranks) > 1:
         steps += f"; all {len(found.ranks)} ranks are alike"
     trend = {} if slowest.trend is None else {"trend": trend_words(slowest.trend)}
-    told = {"steps": steps, "where": where, **trend}
-    return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in told.items()]
+    rows = {"steps": steps, "where": where, **trend}
+    return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in rows.items()]
 
 
 def trend_words(trend: Trend) -> str:

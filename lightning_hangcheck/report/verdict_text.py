@@ -87,7 +87,7 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
     """
     asides = [line for kind in ASIDES for line in _aside(verdict, kind)]
     why = reason(verdict)
-    proof = (of_rank(one.rank, one.text) for one in verdict.evidence if one.kind not in ASIDES)
+    proof = (of_rank(item.rank, item.text) for item in verdict.evidence if item.kind not in ASIDES)
     # at most 40 lines: 4 + 7 + 3 + 8 + 10 + 4, two blank lines, two with commands
     rows = _rank_rows(verdict, case, 7 - len(asides))
     lines = [*_headline(verdict, 4), "", *rows, *([""] if rows else [])]
@@ -150,9 +150,9 @@ def reason(verdict: Verdict) -> str:
         verb = "waited" if verdict.verdict == "recovered" else wait
         parts.append(f"{name_ranks(verdict.victims)} {verb} for {name_ranks(verdict.culprits)}")
     reasons = "; ".join(filter(None, parts))
-    told = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
+    cause = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
     unproven = "; not proven yet" if verdict.verdict == "suspect" else ""
-    return f"{told} (confidence {verdict.confidence:.2f}{unproven})"
+    return f"{cause} (confidence {verdict.confidence:.2f}{unproven})"
 
 
 def _explained(cause: Cause, world_size: int, stuck: int) -> str:
@@ -200,8 +200,8 @@ def _headline(verdict: Verdict, most: int) -> list[str]:
 
 
 def _aside(verdict: Verdict, kind: str) -> list[str]:
-    told = [item.text for item in verdict.evidence if item.kind == kind]
-    return labelled(kind, told[0], most=ASIDES[kind]) if told else []
+    texts = [item.text for item in verdict.evidence if item.kind == kind]
+    return labelled(kind, texts[0], most=ASIDES[kind]) if texts else []
 
 
 def _remedies(verdict: Verdict) -> Iterator[str]:
@@ -321,7 +321,7 @@ def equal_ranks(verdict: Verdict) -> list[EqualRanks]:
             if state.stack_group is not None and not situation.is_culprit:
                 ranks.update(untabled.pop(state.stack_group, ()))
         found.append(EqualRanks(situation, tuple(sorted(ranks)), states))
-    return sorted(found, key=lambda one: (not one.situation.is_culprit, one.states[0].rank))
+    return sorted(found, key=lambda ranks: (not ranks.situation.is_culprit, ranks.states[0].rank))
 
 
 def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:

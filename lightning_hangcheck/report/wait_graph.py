@@ -62,7 +62,9 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
         groups = tuple(
             same[0]
             if len(same) == 1
-            else EqualRanks(alike, tuple(sorted(rank for one in same for rank in one.ranks)), [])
+            else EqualRanks(
+                alike, tuple(sorted(rank for group in same for rank in group.ranks)), []
+            )
             for alike, same in merged.items()
         )
     nodes: dict[str, GraphNode] = {}
@@ -186,9 +188,9 @@ def _path(start: tuple[int, int], end: tuple[int, int], number: int) -> tuple[st
     half = (start_y + end_y) // 2
     if abs(end_y - start_y) > BELOW:
         # around the rows between: a Bezier reaches three quarters of the distance to its handles
-        beside = max(middle, to_middle) + ASIDE
-        path = f"M{middle} {start_y}C{beside} {start_y} {beside} {end_y} {to_middle} {end_y}"
-        return path, round((middle + to_middle) / 8 + beside * 3 / 4), half
+        aside = max(middle, to_middle) + ASIDE
+        path = f"M{middle} {start_y}C{aside} {start_y} {aside} {end_y} {to_middle} {end_y}"
+        return path, round((middle + to_middle) / 8 + aside * 3 / 4), half
     path = f"M{middle} {start_y}C{middle} {half} {to_middle} {half} {to_middle} {end_y}"
     part = 0.35 + 0.12 * (number % 4)
     bent = part * part * (3 - 2 * part)  # horizontal share that such a Bezier has covered here

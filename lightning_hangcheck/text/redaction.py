@@ -187,7 +187,7 @@ def _redact_named(text: str) -> str:
     done = at = 0
     while match := _NAMED.search(text, at):
         at = match.end()
-        secrecy = _told(match, text)
+        secrecy = _secrecy_of(match, text)
         if secrecy == "no":
             continue
         start, end = _value_at(text, at, match["name"], secrecy)
@@ -197,7 +197,7 @@ def _redact_named(text: str) -> str:
     return "".join((*shown, text[done:]))
 
 
-def _told(match: re.Match[str], text: str) -> Secrecy:
+def _secrecy_of(match: re.Match[str], text: str) -> Secrecy:
     """Judge a name in its context."""
     how, behind = match.lastgroup, text[match.end() : match.end() + _NEAR].lstrip(_QUOTES)
     if match["dash"] and how in ("apart", "listed") and behind.startswith("-"):

@@ -148,7 +148,7 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
         )
     if not situation.standstill:
         return "unknown_pace"
-    if not with_fault or all(one.beat.membership == "left" for one in situation.suspects):
+    if not with_fault or all(suspect.beat.membership == "left" for suspect in situation.suspects):
         return "outside"
 
     def asks_the_job(reading: RankReading) -> bool:
