@@ -138,7 +138,6 @@ class _Exchange:
         return ""
 
     def _lasts(self, seconds: float) -> bool:
-        """Whether the present turn has lasted this long."""
         began_ns = self._began_ns
         return bool(began_ns) and self._peers.now_ns() - began_ns >= seconds * NANOSECONDS
 
