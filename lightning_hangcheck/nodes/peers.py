@@ -486,27 +486,27 @@ class Peers:
     ) -> None:
         """Send this next; a judging node adds the verdict, and how the last round ended."""
         self.look_round()
-        followed, told = self.judge, Judgement()
+        followed, judgement = self.judge, Judgement()
         settled = self.role.judges or self.role.judge is not None
         asked = followed is not None and (followed.message.asks or followed.message.wants)
         if busy or not settled or asked:
             self._busy_ns = self.now_ns()
         if self.role.judges:
-            told = Judgement(verdict, end)
-        if told != self._judged:
-            self._judged_bytes = encode_packed(told) if told != Judgement() else b""
+            judgement = Judgement(verdict, end)
+        if judgement != self._judged:
+            self._judged_bytes = encode_packed(judgement) if judgement != Judgement() else b""
         if self.role.judges:
             # each node that is heard has read a verdict of this kind from this node
-            known = told.kind == self._judged.kind != "" and all(
+            known = judgement.kind == self._judged.kind != "" and all(
                 peer.message.read.judge == self._own and peer.message.read.stamp >= self._since_ns
                 for node, peer in self.others.items()
                 if self.quiet_s(node) < SILENT_AFTER_S and not peer.message.ended
             )
             message = replace(message, judgement=self._judged_bytes, known=known)
         self._outgoing = message
-        if told.kind != self._judged.kind:
+        if judgement.kind != self._judged.kind:
             self._since_ns = self.now_ns()
-        self._judged = told
+        self._judged = judgement
         for way in self._ways:
             if way.opened:
                 way.wake.set()
