@@ -7,14 +7,14 @@
 So of nodes that hear each other the lowest judges, and the others repeat its verdict. Silence
 counts only while this node listens. After a silence a node counts again once it was heard for 10 s.
 
-Nodes meet in one place. If that is a store, and there is a folder that all nodes may see, nodes
-that lose the store also use the folder, and nodes that miss them look there. Each node may have a
-folder of its own by that name, so the folder counts once another node was heard in it. A node that
-uses the folder keeps using both: a store that failed once may do so again.
+Nodes meet in one place. If that is a store, nodes that lose it also use a folder, if one is known
+that all nodes may see. Nodes that miss them look there. Each node may have a folder of its own by
+that name, so the folder counts once another node was heard in it. A node that uses the folder keeps
+using both: a store that failed once may do so again.
 
 At each place a thread leaves this node's message under the node's own key: a place that does not
-answer blocks nobody. An earlier job's message looks like a node that is there, so a message counts
-only if it has changed since this node began to watch.
+answer blocks nobody. An earlier job's message looks like a node that is there. So a message counts
+only once it has changed while this node watched.
 """
 
 from __future__ import annotations
@@ -138,7 +138,6 @@ class _Exchange:
         return ""
 
     def _lasts(self, seconds: float) -> bool:
-        """Whether the present turn has lasted this long."""
         began_ns = self._began_ns
         return bool(began_ns) and self._peers.now_ns() - began_ns >= seconds * NANOSECONDS
 

@@ -124,7 +124,7 @@ POLL_S = 0.05
 LONGEST_ADDRESS = 64
 """Characters of an address with its interface's name."""
 WANTS_TIMES = 10
-"""Pause between choices of wanted ranks, per duration of a choice: 1 s for 16,384 nodes."""
+"""Pause after choosing wanted ranks, in multiples of that work: it takes 1 s at 16,384 nodes."""
 
 
 class AmongNodes:

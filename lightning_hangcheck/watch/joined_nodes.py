@@ -357,7 +357,7 @@ def ended_on_all(
     """Return how a round ended on all nodes; None while a node has not reported and time is left.
 
     A node that sent nothing since a rank failed here is gone if other nodes sent something, if it
-    is the only other node, or if it is ``lost``. Else the meeting place went first.
+    is the only other node, or if ``lost`` says so. Else the meeting place went first.
     """
     there = [_in_round(peer, own.run.round) for peer in peers.values()]
     known = [(peer, _tells_an_end(peer)) for peer in there if peer is not None]
@@ -366,11 +366,11 @@ def ended_on_all(
     ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
     since_ns = first_failure_ns(own) or min(ends, default=own.taken_ns)
     said = [tells or peer.received_ns > since_ns for peer, tells in known]
-    reporting = [peer for (peer, _), has_said in zip(known, said, strict=True) if has_said]
+    reported = [peer for (peer, _), has_said in zip(known, said, strict=True) if has_said]
     gone = [peer for (peer, _), has_said in zip(known, said, strict=True) if not has_said]
-    if not known or (not reporting and len(gone) > 1 and not lost):
+    if not known or (not reported and len(gone) > 1 and not lost):
         return own
-    joined = join_peers(own, reporting, gone, place.number)
+    joined = join_peers(own, reported, gone, place.number)
     silent = tuple(
         silent_node(peer, (own.taken_ns - peer.received_ns) / NANOSECONDS, (), ()) for peer in gone
     )

@@ -130,7 +130,6 @@ class Watcher:
 
     @property
     def _follows(self) -> bool:
-        """Whether another node judges for this node."""
         return self._nodes is not None and self._nodes.follows
 
     def run(self) -> None:
@@ -209,7 +208,6 @@ class Watcher:
                 self._share(self._nodes, now_ns, looked=look is not None)
 
     def _wait(self) -> None:
-        """Wait for the next reading, or until a rank ends."""
         hurried = self._looker.looking or self._writer.waits
         hurried = hurried or (self._scout.busy and not self._roster.round.ranks)
         seconds = SOON_S if hurried else self._settings.poll_interval
@@ -578,7 +576,7 @@ class Watcher:
         return None
 
     def _over(self) -> bool:
-        """Whether, without a word of the launcher, all ranks are gone and none has come back.
+        """Whether, without a launcher's message, all ranks are gone and none has come back.
 
         A launcher that restarts failed ranks may still be there, and do so.
         """

@@ -180,7 +180,6 @@ class _RankPace:
             self._learnt += 1
 
     def interrupt(self) -> None:
-        """Discard the present window: nobody watched, or the job did not run."""
         self._since = None
         self._recent.clear()
         self._unlearnt.clear()

@@ -598,7 +598,6 @@ class RunFiles:
         )
 
     def _write_ledger(self, line: Run) -> None:
-        """Append to the ledger that was named, else to the ledger of the runs folder."""
         folder = self._session.run_folder
         runs = folder.path.parent
         if self._ledger is not None:

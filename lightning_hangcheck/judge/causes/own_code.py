@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.evidence import Frame, ProcessLook, WaitTarget
 
 WORST_FIRST = ("gone", "stopped", "idle", "busy")
-"""Activities of a worker that owes a batch, the first first; all others come after them. Among
-equals a worker with a place comes first."""
+"""Order of activities among workers that owe a batch; all others come after them. Of equals a
+worker with a place comes first."""
 POOLS = ("/multiprocessing/pool.py", "/multiprocess/pool.py")
 """Python's, and those of the package that copies it to pickle more (used by datasets)."""
 AT_EXIT = "{who} [is|are] stuck at the exit of the interpreter: waiting {since}{waits} {circle}"
