@@ -246,9 +246,14 @@ NO_RANK = {
 
 
 def _asks_whether_any(node: ast.AST) -> bool:
-    """Whether a test only asks if there are ranks: ``int(os.environ.get("RANK", -1)) != -1``."""
+    """Whether a test only asks if there are ranks: ``int(os.environ.get("RANK", -1)) != -1``.
+
+    Or whether a variable is set: ``"RANK" in os.environ``.
+    """
     if not isinstance(node, ast.Compare) or len(node.ops) > 1:
         return False
+    if isinstance(node.ops[0], (ast.In, ast.NotIn)):
+        return isinstance(node.left, ast.Constant)
     none = node.comparators[0]
     plain = isinstance(none, (ast.Constant, ast.UnaryOp))
     return plain and isinstance(node.ops[0], NO_RANK.get(ast.unparse(none), ()))

@@ -54,6 +54,7 @@ def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
         "def adapt(layer, rank=8):\n if rank > 4: pass\nadapt(layer, 16)",
         "batches = 40 if rank == 0 else 30\nif step < batches: pass",
         'ddp = int(os.environ.get("RANK", -1)) != -1\nif ddp: pass',
+        'if "RANK" in os.environ: pass',
         "if rank is not None and args.local_rank >= 0: pass",
     ],
 )
