@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +23,8 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
+    switched_off,
+    unwrap,
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.start import Number
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around
+    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Before
     from lightning_hangcheck.model.slugs import Phase
 
 
@@ -127,15 +129,9 @@ def _passing(number: Number) -> Callable[[Call], None]:
 def instrument_first_batch(module: ModuleType) -> None:
     """Watch the first batch of a DataLoader."""
     iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
-    plain = iterator.__next__
-
-    def stop_watching(_: Call) -> None:
-        """After the first batch, steps must not pay for watching."""
-        if iterator.__next__ is ours:  # otherwise a later patch has wrapped ours, which stays
-            iterator.__next__ = plain
-
-    wrap(iterator, "__next__", in_section("first batch of a DataLoader", then=stop_watching))
-    ours = iterator.__next__
+    # only the first batch is watched: later steps must not pay for it
+    first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
+    wrap(iterator, "__next__", first)
 
 
 def instrument_sharding(module: ModuleType) -> None:
@@ -199,24 +195,36 @@ def instrument_hooks(module: ModuleType) -> None:
 
     The Trainer's list stays as the user made it: scripts read, count and compare it.
     """
+    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
 
-    def call_ours(_: FrameType, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> None:
-        trainer, hook = arguments[:2]
-        ours = getattr(_ours_of(trainer, hook), hook, None)
-        # Lightning calls epoch-end hooks twice, the second time for callbacks that save
-        if ours is not None and not named.get("monitoring_callbacks"):
-            rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
-            ours(trainer, trainer.lightning_module, *arguments[2:], **rest)
+    # half a microsecond if we have no such hook; `wrap` would take two
+    @wraps(call_theirs)
+    def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
+        nonlocal works
+        try:
+            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
+            # Lightning calls epoch-end hooks twice, the second time for callbacks that save
+            if ours is not None and not named.get("monitoring_callbacks"):
+                rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
+                ours(trainer, trainer.lightning_module, *given, **rest)
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
+            works = False
+            switched_off("Lightning's hooks is no longer watched", error, "; the program goes on")
+        call_theirs(trainer, hook_name, *given, **named)
 
-    wrap(module, "_call_callback_hooks", before=call_ours)
+    module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
+
+    def calling_ours(hook: str) -> Before:
+        def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
+            trainer, *given = arguments
+            ours = _ours_of(trainer, hook)
+            if ours is not None:
+                getattr(ours, hook)(trainer, trainer.lightning_module, *given)
+
+        return call_ours
+
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-
-        def call_ours_of(
-            frame: FrameType, arguments: tuple[Any, ...], _: Mapping[str, Any], hook: str = hook
-        ) -> None:
-            call_ours(frame, (arguments[0], hook, *arguments[1:]), {})
-
-        wrap(module, f"_call_callbacks_{hook}", before=call_ours_of)
+        wrap(module, f"_call_callbacks_{hook}", before=calling_ours(hook))
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's

@@ -10,19 +10,17 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from importlib.machinery import ModuleSpec
+    from collections.abc import Callable
     from types import ModuleType
 
 REHEARSAL = "HANGCHECK_REHEARSAL"
@@ -151,10 +149,6 @@ def watch_ranks() -> None:
         on_import(module, "zero_code.loops.instrument_sections")
 
 
-_awaited: dict[str, list[Callable[[ModuleType], None]]] = {}
-"""Functions to call with a module once it is imported."""
-
-
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
     """Call a function of ours with a module once it is imported, or now if it is already.
 
@@ -167,46 +161,10 @@ def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
 
         attempt(f"watching {module.__name__}", act)  # otherwise the framework's import would fail
 
-    if not any(isinstance(finder, _Importing) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Importing())
+    import wrapt
+
     for name in modules_of(named):
-        if name in sys.modules:
-            instrument(sys.modules[name])
-        else:
-            _awaited.setdefault(name, []).append(instrument)
-
-
-class _Importing:
-    """Makes the loader of an awaited module report when the module has been executed."""
-
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        others = (
-            [finder for finder in sys.meta_path if finder is not self] if name in _awaited else ()
-        )
-        for other in others:
-            find = getattr(other, "find_spec", None)  # an old finder has none: Python skips it, too
-            spec: ModuleSpec | None = find(name, path, target) if find is not None else None
-            if spec is not None:
-                if spec.loader is not None:
-                    attempt(f"awaiting {name}", _tell_when_executed, spec.loader, name)
-                return spec
-        return None
-
-
-def _tell_when_executed(loader: Any, name: str) -> None:  # noqa: ANN401 - of any kind
-    execute = loader.exec_module
-
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        if module.__name__ == name:  # a loader may serve several modules
-            with suppress(AttributeError):
-                del loader.exec_module
-            for instrument in _awaited.pop(name, ()):
-                instrument(module)
-
-    loader.exec_module = exec_module
+        wrapt.register_post_import_hook(instrument, name)
 
 
 def modules_of(named: str) -> list[str]:

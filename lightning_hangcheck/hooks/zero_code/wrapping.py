@@ -10,16 +10,19 @@ section of that name.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import sys
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from functools import wraps
-from types import MethodType, ModuleType
-from typing import TYPE_CHECKING, Any, TypeVar
+from pkgutil import resolve_name
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
+import wrapt
 from msgspec import Struct
 
 from lightning_hangcheck import log
@@ -33,7 +36,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
-    Binding: TypeAlias = Callable[..., "Call"]
     Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
     Function: TypeAlias = Callable[..., Any]
 
@@ -94,96 +96,100 @@ def wrap(
             arguments.
         after: Called when a call has returned, at the same low cost.
     """
+    plain = getattr(owner, name, None)
+    if not callable(plain):
+        return
     works = True
 
-    def fail(error: Exception) -> None:
-        nonlocal works
-        works = False
-        switched_off(f"{name} is no longer watched", error, "; the program goes on")
-
     def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
+        nonlocal works
         try:
             return work(*given)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
-            if error not in given:  # otherwise the call itself raised it
-                fail(error)
+            if error not in given:  # else it is what the call itself raised
+                works = False
+                switched_off(f"{name} is no longer watched", error, "; the program goes on")
 
-    def watched(plain: Function, bind: Binding) -> Function:
-        def passed_by(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
+    def watched(wrapped: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
+        if around is None:
             if before is not None and works:
-                try:  # a hot path
-                    before(sys._getframe(1), given, named)  # noqa: SLF001 - the one way to the caller
-                except Exception as error:  # noqa: BLE001 - as above
-                    fail(error)
-            result = plain(*given, **named)
+                ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+            result = wrapped(*arguments, **named)
             if after is not None and works:
-                ask(after, bind(given, named, result))
+                ask(after, Call(instance, arguments, named, wrapped, result))
             return result
+        call, visit = Call(instance, arguments, named, wrapped), None
+        if works:
+            visit = ask(around, call)
+        if visit is not None:
+            ask(visit.__enter__)
+        if visit is None or not works:
+            return wrapped(*arguments, **named)
+        try:
+            call.result = wrapped(*call.arguments, **call.named)
+        except BaseException as raised:
+            ask(visit.__exit__, type(raised), raised, raised.__traceback__)
+            raise
+        ask(visit.__exit__, None, None, None)
+        return call.result
 
-        def visited(*given: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
-            if not works:
-                return plain(*given, **named)
-            call = bind(given, named)
-            visit = ask(around, call)  # type: ignore[arg-type] # there is one
-            if visit is not None:
-                ask(visit.__enter__)
-            if visit is None or not works:
-                return plain(*given, **named)
-            try:
-                call.result = call.function(*call.arguments, **call.named)
-            except BaseException as raised:
-                ask(visit.__exit__, type(raised), raised, raised.__traceback__)
-                raise
-            ask(visit.__exit__, None, None, None)
-            return call.result
-
-        return visited if around is not None else passed_by
-
-    _put(owner, name, watched)
-
-
-def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
-    """Replace a function of a module or class by ours, if there is one of this name."""
-
-    def called(_: Function, bind: Binding) -> Function:
-        return lambda *given, **named: instead(bind(given, named))
-
-    _put(owner, name, called)
-
-
-def _put(owner: Any, name: str, make: Callable[[Function, Binding], Function]) -> None:  # noqa: ANN401
-    """Replace a function by ours, with the same name and signature.
-
-    It pickles and copies as functions do; an object's method is copied with the object.
-    """
-    of_class = isinstance(owner, type)
-    found: Any = getattr(owner, name, None)
-    found = inspect.getattr_static(owner, name, None) if of_class else found
-    held = isinstance(found, (classmethod, staticmethod, MethodType))
-    plain: Any = found.__func__ if held else found
-    if not callable(plain):
-        return
-    takes_self = isinstance(found, MethodType) or (of_class and not isinstance(found, staticmethod))
-    instance = None if of_class or isinstance(owner, ModuleType) else owner
-
-    def bind(given: tuple[Any, ...], named: dict[str, Any], result: Any = None) -> Call:  # noqa: ANN401
-        if takes_self and given:
-            return Call(given[0], given[1:], named, MethodType(plain, given[0]), result)
-        return Call(instance, given, named, plain, result)
-
-    ours = wraps(plain)(make(plain, bind))
-    with suppress(TypeError, ValueError):  # a C function
-        ours.__signature__ = inspect.signature(plain)  # type: ignore[attr-defined]
-    if isinstance(found, MethodType):
-        setattr(owner, name, MethodType(ours, found.__self__))
-    else:
-        setattr(owner, name, type(found)(ours) if held else ours)
+    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watched,))
     # packages re-export functions of their modules, such as torch.save
     package = owner.__name__ if isinstance(owner, ModuleType) else ""
     while package := package.rpartition(".")[0]:
         around_it = sys.modules.get(package)
         if around_it is not None and vars(around_it).get(name) is plain:
             setattr(around_it, name, ours)
+
+
+def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
+    """Replace a function of a module or class by ours, if it has one of this name."""
+
+    def call(function: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
+        return instead(Call(instance, arguments, named, function))
+
+    if callable(getattr(owner, name, None)):
+        wrapt.wrap_object(owner, name, WatchedFunction, (call,))
+
+
+def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
+    """Stop watching; if somebody has patched the function since, ours stays below the patch."""
+    ours = vars(owner).get(name)
+    if isinstance(ours, WatchedFunction):
+        setattr(owner, name, ours.__wrapped__)
+
+
+class _Pickled:
+    """What wrapt leaves open: how a wrapper pickles; it copies as itself."""
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
+        return self.__reduce__()
+
+    def __copy__(self) -> Any:  # noqa: ANN401 - itself
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - the method of the copy
+        owner = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
+        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)  # type: ignore[attr-defined]
+
+
+class _WatchedMethod(_Pickled, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
+    """A wrapped method, as found on an object or a class."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        owner = getattr(self.__wrapped__, "__self__", None)
+        if owner is None:  # taken from the class, or static
+            return resolve_name, (f"{self.__module__}:{self.__qualname__}",)
+        return getattr, (owner, self.__name__)
+
+
+class WatchedFunction(_Pickled, wrapt.FunctionWrapper):  # type: ignore[type-arg]
+    """A wrapped function; it pickles by its name, as functions do."""
+
+    __bound_function_wrapper__ = _WatchedMethod
+
+    def __reduce__(self) -> str:
+        return str(self.__qualname__)
 
 
 _inside = threading.local()  # attribute kinds: kinds of the calls that a thread is in

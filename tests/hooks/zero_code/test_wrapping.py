@@ -101,7 +101,7 @@ def test_a_function_looks_pickles_and_copies_as_before(watched: Callable[..., Se
         pickle.dumps(doubled),
     ) == before
     assert inspect.isfunction(doubled)
-    assert doubled.__doc__ == plain.__doc__
+    assert (doubled.__code__, doubled.__doc__) == (plain.__code__, plain.__doc__)
     assert copy.copy(doubled) is copy.deepcopy(doubled) is revived(doubled) is doubled
     assert doubled(4, add=1) == 9
     assert [(call.arguments, call.named, call.result) for call in seen.calls] == [
