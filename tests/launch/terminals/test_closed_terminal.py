@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-SLEEPS = "import os, sys, time; print('ready', os.getpid(), flush=True); time.sleep(1000)"
-IN_A_GROUP_OF_ITS_OWN = "import os; os.setpgid(0, 0); " + SLEEPS
+# the file says that its line is written whole: a terminal that closes meanwhile ends it by EIO
+IN_A_GROUP_OF_ITS_OWN = (
+    "import os, time; os.setpgid(0, 0); print('ready', os.getpid(), flush=True); "
+    "open('written', 'x').close(); time.sleep(1000)"
+)
 
 
 def test_closing_the_terminal_of_the_session_that_we_lead(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path, run_words([sys.executable, "-c", IN_A_GROUP_OF_ITS_OWN]))
     try:
         terminal.until_shown("ready ")
+        until(lambda: (tmp_path / "written").exists(), "its line to be written")
         until(lambda: (tmp_path / "run" / "run.json").exists(), "the run folder")
         below = terminal.below()
         (command,) = [one for one in below if runs(one, IN_A_GROUP_OF_ITS_OWN)]
