@@ -369,7 +369,7 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     ]
     reordered = (
         len(set(operations.values())) > 1
-        and all(frames == from_here[0] for frames in from_here)
+        and all(counted == from_here[0] for counted in from_here)
         and all(helper_waits(pending.reading.view) for pending in here)
     )
     if reordered and basis in ("novelty", "parked"):  # the others reached it, too
