@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge import words
+from lightning_hangcheck.judge import summary
 from lightning_hangcheck.judge.alike import group_stacks
 from lightning_hangcheck.judge.engine import conclude
 from lightning_hangcheck.judge.exits import aftermath_sentence, asked_end, failed, left_well
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import WaitGraph
 from lightning_hangcheck.judge.operations import record_of, still_pending
+from lightning_hangcheck.judge.remedies import remedies_for
 from lightning_hangcheck.judge.threads import in_event_loop
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.codec import encode, encode_pretty
@@ -125,7 +126,7 @@ def verdict_of(case: Case) -> Verdict:
             "cause": finding.cause,
             "phase": finding.phase,
             "confidence": round(finding.confidence * (SUSPICION if kind == "suspect" else 1.0), 2),
-            "remedies": words.remedies_for(finding, job),
+            "remedies": remedies_for(finding, job),
             "wait_for": conclusion.graph.edges(MOST_LISTED),
             "collectives": conclusion.collectives or _collectives(conclusion),
             "certainty": finding.certainty or _certainty(conclusion, finding),
@@ -143,7 +144,7 @@ def verdict_of(case: Case) -> Verdict:
         detected_at=_timestamp(case.taken_at),
         world_size=max(0, job.world_size),
         nnodes=case.run.nnodes,
-        summary=words.summarise(conclusion),
+        summary=summary.summarise(conclusion),
         evidence=_evidence(conclusion),
         gaps=_gaps(conclusion),
         ranks=_rank_table(conclusion, victims, group_of),
@@ -216,13 +217,13 @@ def _evidence(conclusion: Conclusion) -> tuple[EvidenceItem, ...]:
         if not blamed:  # no culprit was seen: the ranks held up show what is known
             blamed = [job.ranks[rank] for rank in finding.held_up]
         items += finding.evidence
-        items += words.facts_about(blamed)
-        items += words.waits(job, conclusion.graph)
-        lost = words.lost_progress(case) if conclusion.kind in COSTS_THE_JOB else ""
+        items += summary.facts_about(blamed)
+        items += summary.waits(job, conclusion.graph)
+        lost = summary.lost_progress(case) if conclusion.kind in COSTS_THE_JOB else ""
         items += [EvidenceItem("lost", None, lost)] if lost else []
-    advice = words.save_advice(case) if conclusion.kind in OVER else ""
+    advice = summary.save_advice(case) if conclusion.kind in OVER else ""
     saves = [EvidenceItem("saves", None, advice)] if advice else []
-    before = [*words.earlier_rounds(case.run)]
+    before = [*summary.earlier_rounds(case.run)]
     return (*items, *saves, *before) if finding is not None else (*before, *saves)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.words import end_of_round, own_end
+from lightning_hangcheck.judge.summary import end_of_round, own_end
 from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
 from lightning_hangcheck.look.proc import ExitWatcher, vitals
 from lightning_hangcheck.model.evidence import Gap

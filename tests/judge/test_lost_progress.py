@@ -6,7 +6,7 @@ import msgspec
 from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.words import lost_progress
+from lightning_hangcheck.judge.summary import lost_progress
 from lightning_hangcheck.model.beat import Beat, SaveMark
 from lightning_hangcheck.model.case import Case, RankView, Spent
 

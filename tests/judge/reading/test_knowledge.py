@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, get_args
 import lightning_hangcheck
 from lightning_hangcheck.judge.frames import meanings
 from lightning_hangcheck.judge.knowledge import JobKind, causes_file, frames_file
-from lightning_hangcheck.judge.words import placeholders
+from lightning_hangcheck.judge.remedies import placeholders
 
 if TYPE_CHECKING:
     from lightning_hangcheck.judge.knowledge import FrameRule
