@@ -23,7 +23,6 @@ from lightning_hangcheck.files.safe import (
     PRIVATE_FOLDER,
     decode,
     make_private_folder,
-    open_owned,
     read_end_owned,
     read_owned,
     unreadable,
@@ -40,8 +39,6 @@ RUNS_FOLDER = "hangcheck_runs"
 TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
 STAT_LIMIT_S = 1.0
 FOLDERS = ("ranks", "verdicts", "evidence")
-EARLY_BYTES = 1024 * 1024
-"""First part of a journal, which is always kept: it has what is reported while a script starts."""
 NODES_FOLDER = "nodes"
 """In a run folder that all nodes of a job see: where their sidecars meet, unless elsewhere."""
 NODE_PREFIX = "node-"  # Begins the names of other nodes' run folders, inside the first node's
@@ -257,17 +254,6 @@ def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
             missing[str(entry.get("why", FASTER))] += entry["lines"]
     gaps += [f"{lines:,} of its lines are missing: {why}" for why, lines in missing.items()]
     return entries, tuple(Gap(f"journal {path.name}", rank, why, "journal") for why in gaps)
-
-
-def read_early(path: Path, kind: str) -> Entries:
-    """Read the lines of one kind in a journal's first MiB; empty if it cannot be read."""
-    try:
-        with os.fdopen(open_owned(path), "rb") as file:
-            lines = file.read(EARLY_BYTES).split(b"\n")
-    except OSError:
-        return []
-    named = [line for line in lines if kind.encode() in line]
-    return [entry for entry in parse_journal(b"\n".join(named))[0] if entry.get("kind") == kind]
 
 
 def parse_journal(data: bytes) -> tuple[Entries, int]:

@@ -14,13 +14,11 @@ from msgspec.structs import asdict
 
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import attempt, clean_name
-from lightning_hangcheck.recorder.lifecycle import Section, current, process_recorder
+from lightning_hangcheck.recorder.lifecycle import Recorder, Section, current, process_recorder
 from lightning_hangcheck.text.shown import seconds_in_words, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping
-
-    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Item = TypeVar("Item")
 LARGEST_NUMBER = 2**53  # every JSON reader holds whole numbers up to here exactly
@@ -158,7 +156,7 @@ class Step(Scope):
         self._say(f"{{}} returned ({seconds_in_words(seconds)})")
 
 
-Bar = Literal["rich", "tqdm", "off"]
+Bar = Literal["rich", "off"]
 
 
 class Track(Generic[Item]):
@@ -194,8 +192,10 @@ class Track(Generic[Item]):
             return
         stack, loop = _scopes.stack, Scope(StepTimes(), is_loop=True)
         is_outermost = not any(scope.is_loop for scope in stack)
-        draws = is_outermost and recorder.identity.rank in (None, 0) and sys.stderr.isatty()
-        bar = _ProgressBar(self._bar if draws else "off", name, self._total)
+        draw = None
+        if is_outermost and recorder.identity.rank in (None, 0) and sys.stderr.isatty():
+            draw = attempt("the progress bar", _open_bar, self._bar, name, self._total)
+        draw = draw or (lambda *_: None)
         items, steps, whole = Times(), StepTimes(), False
         recorder.leave_startup()
         opened = recorder.open_section(name, spoken=False)
@@ -210,7 +210,7 @@ class Track(Generic[Item]):
                 return
             seconds = item_began - before
             items.join(Times(1, seconds, seconds))
-            bar.show(items.count, item_began)
+            attempt("the progress bar", draw, items.count, item_began)
             if self._says:  # with this item's longest steps, which then join the loop's
                 recorder.say(f"{name} {loop.number}: {seconds_in_words(seconds)}{loop.times}")
                 steps.join(loop.times)
@@ -231,7 +231,7 @@ class Track(Generic[Item]):
                 stack.remove(loop)
             if opened is not None:
                 recorder.close_section(opened, None)
-            bar.show(items.count, item_began, last=True)
+            attempt("the progress bar", draw, items.count)
             seconds = perf_counter() - began
             steps.join(loop.times)
             if is_outermost:
@@ -251,39 +251,10 @@ class Track(Generic[Item]):
                 stack[-1].times.join({name: Times(1, seconds, seconds), **steps})
 
 
-PAUSE_S = 0.1  # least seconds between two drawings
-
-
-class _ProgressBar:
-    """A rich or tqdm bar; if that library fails, only the drawing stops."""
-
-    def __init__(self, kind: Bar, name: str, total: int | None) -> None:
-        self._drawn_s = 0.0
-        # arguments: items done, and whether to remove the bar
-        self._draw: Callable[[int, bool], bool] | None = None
-        if kind != "off":
-            self._draw = attempt("the progress bar", _open_bar, kind, clean_name(name), total)
-
-    def show(self, done: int, now_s: float, *, last: bool = False) -> None:
-        if self._draw is not None and (last or now_s - self._drawn_s >= PAUSE_S):
-            self._drawn_s = now_s
-            if not attempt("the progress bar", self._draw, done, last):
-                self._draw = None
-
-
-def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[[int, bool], bool]:
-    if kind == "tqdm":
-        from tqdm import tqdm
-
-        drawn = tqdm(desc=name, total=total, file=sys.stderr, mininterval=0, leave=False)
-
-        def count(done: int, last: bool) -> bool:
-            drawn.update(done - drawn.n)
-            if last:
-                drawn.close()
-            return True
-
-        return count
+def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[..., None] | None:
+    """Return what draws a bar, until it is called without the time."""
+    if kind == "off":
+        return None
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -291,14 +262,17 @@ def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[[int, bool], 
     # drawn by us: rich's own thread would be inherited by every forked process
     console = Console(stderr=True)
     bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-    task = bar.add_task(escape(name), total=total)
+    task = bar.add_task(escape(clean_name(name)), total=total)
     bar.start()
+    drawn_s = 0.0
 
-    def show(done: int, last: bool) -> bool:
-        bar.update(task, completed=done, refresh=True)
-        if last:
+    def show(done: int, now_s: float | None = None) -> None:
+        nonlocal drawn_s
+        if now_s is None or now_s - drawn_s >= 0.1:
+            drawn_s = now_s or 0.0
+            bar.update(task, completed=done, refresh=True)
+        if now_s is None:
             bar.stop()
-        return True
 
     return show
 
@@ -352,7 +326,7 @@ def track(
         iterable: Its items are passed on unchanged; its exceptions pass; ``break`` is fine.
         name: Name of the loop.
         total: Number of items, if the iterable has no length.
-        bar: ``rich``, ``tqdm`` or ``off``; drawn by rank 0, and only on a terminal.
+        bar: ``rich`` or ``off``; drawn by rank 0, and only on a terminal.
         say: Print one line for each item, with its time and the times of its steps.
     """
     return Track(

@@ -20,7 +20,7 @@ from lightning_hangcheck.files.safe import (
 )
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir import EARLY_BYTES, RunFolder, claim_run_folder, prepare_run_folder
+from lightning_hangcheck.rundir import RunFolder, claim_run_folder, prepare_run_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -119,6 +119,7 @@ def _take(folder: RunFolder, session: Session) -> None:
 MOST_LEFT_BYTES = 512 * 2**10
 """Limit of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default, and
 DataLoaders need it."""
+EARLY_BYTES = 2**20  # always kept: what is reported while a script starts
 NEWEST_BYTES = 4 * 2**20
 MOST_BYTES = EARLY_BYTES + 2 * NEWEST_BYTES
 """A larger journal keeps its first MiB and its newest 4 to 8 MiB, some 20,000 lines or more;

@@ -53,7 +53,7 @@ from lightning_hangcheck.observe.run_record import (
 )
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_again, render_line, render_short
-from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, prepare_run_folder, read_early
+from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, prepare_run_folder
 from lightning_hangcheck.session.run_folders import REMOVED, Carrier
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
@@ -607,7 +607,7 @@ class RunFiles:
         else:
             return
         try:
-            ledger_file.append(ledger, replace(line, offloaded=offloaded(folder)))
+            ledger_file.append(ledger, line)
         except OSError as error:
             why = f"the ledger {ledger} cannot be written ({error.strerror or error})"
             log.once("ledger", f"{why}; name another: --ledger or HANGCHECK_LEDGER")
@@ -623,12 +623,3 @@ def rounds_so_far(session: Session) -> tuple[Round, ...]:
     if record is None or record.started_at != session.facts.started_at:
         return ()
     return tuple(earlier for earlier in record.rounds if earlier.ended_at is not None)
-
-
-def offloaded(folder: RunFolder) -> tuple[str, ...]:
-    """Return the offloaded models that the ranks' journals name; reads the disk."""
-    found: dict[str, None] = {}
-    for journal in sorted(folder.journals.glob("*.jsonl")):
-        words = (str(entry.get("what", "")) for entry in read_early(journal, "offloaded"))
-        found.update(dict.fromkeys(words))
-    return tuple(found)
