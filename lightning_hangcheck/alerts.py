@@ -28,7 +28,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
+from lightning_hangcheck.files import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.look.proc import descendants
 from lightning_hangcheck.look.programs import ChildLate, run_to_its_end
 from lightning_hangcheck.model.slugs import VerdictKind

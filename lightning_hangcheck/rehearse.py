@@ -24,7 +24,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.doctor.launch_command import read_launch
 from lightning_hangcheck.errors import HangcheckError
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_end_owned, read_owned
+from lightning_hangcheck.files import EVIDENCE_BYTES, read_end_owned, read_owned
 from lightning_hangcheck.hooks.rehearsal import GLOO, Note, NoteKind, Part, SceneName
 from lightning_hangcheck.hooks.zero_code.start import REHEARSAL
 from lightning_hangcheck.model.verdict import Verdict

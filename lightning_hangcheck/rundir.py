@@ -13,20 +13,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck import log
+from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import (
-    EVIDENCE_BYTES,
-    NEW_FILE,
-    PRIVATE_FILE,
-    PRIVATE_FOLDER,
-    decode,
-    make_private_folder,
-    read_end_owned,
-    read_owned,
-    unreadable,
-)
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
@@ -95,7 +83,7 @@ class RunFolder(Struct, frozen=True):
         try:
             return self._numbers("evidence", "")
         except OSError as error:
-            raise unreadable(self.path / "evidence", error) from error
+            raise files.unreadable(self.path / "evidence", error) from error
 
     def _numbers(self, part: str, ending: str) -> list[int]:
         folder = self.path / part
@@ -162,10 +150,10 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
     try:
         if folder.path.name.startswith(NODE_PREFIX):
             with suppress(FileExistsError):  # the first node's, or something else
-                folder.path.parent.mkdir(mode=PRIVATE_FOLDER, parents=True)
-        make_private_folder(folder.path, PARTS)
+                folder.path.parent.mkdir(mode=files.PRIVATE_FOLDER, parents=True)
+        files.make_private_folder(folder.path, PARTS)
         for part in FOLDERS:
-            make_private_folder(folder.path / part)
+            files.make_private_folder(folder.path / part)
     except OSError as error:
         at = str(error.filename or folder.path)
         part = "" if at == str(folder.path) else f"{at}: "
@@ -178,8 +166,8 @@ def prepare_run_folder(folder: RunFolder) -> RunFolder:
 
 def refuse_used(folder: RunFolder) -> None:
     """Raise UsedRunFolder, before any work, if a folder visibly holds a run."""
-    with suppress(OSError, NoAnswerFromStorage):
-        if apart(STAT_LIMIT_S, folder.run_file.exists):
+    with suppress(OSError, files.NoAnswerFromStorage):
+        if files.apart(STAT_LIMIT_S, folder.run_file.exists):
             raise _used(folder)
 
 
@@ -195,7 +183,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
     UsedRunFolder if it holds another run; nothing was changed then.
     """
     try:
-        descriptor = os.open(folder.run_file, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
+        descriptor = os.open(folder.run_file, os.O_WRONLY | files.NEW_FILE, files.PRIVATE_FILE)
     except FileExistsError as error:
         raise _used(folder) from error
     try:
@@ -239,7 +227,7 @@ def read_journal(path: Path) -> tuple[Entries, tuple[Gap, ...]]:
     entries: Entries = []
     gaps = []
     try:
-        data, left_out = read_end_owned(path, LARGEST_BYTES)
+        data, left_out = files.read_end_owned(path, LARGEST_BYTES)
     except OSError as error:
         gaps.append(f"it cannot be read ({error.strerror})")
     else:
@@ -336,11 +324,13 @@ def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
     for number in reversed(folder.evidence_numbers()):
         file = folder.evidence(number) / CASE_FILE
         try:
-            return decode(read_owned(file, EVIDENCE_BYTES), Case, str(file)), tuple(gaps)
+            return files.decode(
+                files.read_owned(file, files.EVIDENCE_BYTES), Case, str(file)
+            ), tuple(gaps)
         except FileNotFoundError:
             why = "it was not finished"
         except OSError as error:
-            refused = refused or unreadable(file, error)
+            refused = refused or files.unreadable(file, error)
             why = f"it cannot be read ({error.strerror})"
         except UnreadableRun as error:
             refused = refused or error

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE
+from lightning_hangcheck.files import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.launch.run import unstartable
 from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.model.verdict import Verdict

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import RunFolder
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import psutil
 
-from lightning_hangcheck.files.apart import is_apart
+from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.look.proc import slept_s
 
 if TYPE_CHECKING:

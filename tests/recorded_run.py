@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes

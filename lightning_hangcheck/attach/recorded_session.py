@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, Fact, decode, read_owned
+from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
 from lightning_hangcheck.look.proc import GONE, born_ns, environments
 from lightning_hangcheck.machine import is_alive, read_stat
 from lightning_hangcheck.model.beat import Beat

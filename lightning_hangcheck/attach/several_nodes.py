@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_fact, write_atomically
+from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_fact, write_atomically
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.look.programs import ChildLate, run_to_its_end

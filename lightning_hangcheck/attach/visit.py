@@ -26,7 +26,7 @@ from lightning_hangcheck.attach.recorded_session import (
     watch_over,
 )
 from lightning_hangcheck.errors import NoJobFound
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.judge.wording import duration, name_ranks, verb

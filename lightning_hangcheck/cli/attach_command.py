@@ -28,7 +28,7 @@ from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.rundir import folder_of_node, name_run_folder, refuse_used
-from lightning_hangcheck.session.whose import place_of_task
+from lightning_hangcheck.session.session import place_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

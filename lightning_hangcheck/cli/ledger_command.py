@@ -10,7 +10,7 @@ import click
 
 from lightning_hangcheck.cli.options import many, only_form, option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.phase_history import decide, question, tell
 from lightning_hangcheck.ledger.spending import Prices, read_prices

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.cli.options import only_form, option
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
-from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.rundir import RUNS_FOLDER, find_run_folder
 from lightning_hangcheck.text.shown import KIND_STYLES, one_line
 from lightning_hangcheck.time_limit import PART_LIMIT_S

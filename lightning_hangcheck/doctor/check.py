@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.launch_command import Launch, read_launch
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.planning.plan import Extra
 
 if TYPE_CHECKING:

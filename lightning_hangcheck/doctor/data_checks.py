@@ -27,7 +27,7 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.environment_checks import cache_folder
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
 from lightning_hangcheck.ledger.phase_history import tell
 from lightning_hangcheck.planning.config import (

@@ -26,8 +26,13 @@ from urllib.parse import urlsplit
 
 from lightning_hangcheck.doctor.check import Finding, Subject, check, failed, nearest, ok, warning
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import NEW_FILE, PRIVATE_FILE, temporary_name
+from lightning_hangcheck.files import (
+    NEW_FILE,
+    PRIVATE_FILE,
+    NoAnswerFromStorage,
+    apart,
+    temporary_name,
+)
 from lightning_hangcheck.isolation.command import interpreter, own_environment
 from lightning_hangcheck.look.proc import why_filtered, why_refused
 from lightning_hangcheck.look.stacks import find_py_spy, python_stacks

@@ -25,7 +25,7 @@ from lightning_hangcheck.doctor.check import (
     warning,
 )
 from lightning_hangcheck.doctor.launch_command import C10D_PORT, DEFAULT_PORT, split_endpoint
-from lightning_hangcheck.files.apart import NoAnswerFromStorage
+from lightning_hangcheck.files import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
 from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.text.shown import seconds_in_words, show_command

@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.whose import place_of_task
+from lightning_hangcheck.session.session import place_of_task
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -199,7 +199,7 @@ class JobOfNodes(NamedTuple):
 
     Attributes:
         place: Which of the nodes this is; None for a job of one node, or if unknown. The ranks may
-            know once they run (`session.whose`).
+            know once they run (`session.place_of`).
         name: Name of the job, the same on all nodes, also if nodes have no number.
         store: Host and port where torchrun's agents meet in each round. Unlike the ranks' store, it
             stays the same when nodes are renumbered.

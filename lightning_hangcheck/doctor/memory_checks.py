@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.data_checks import find_model
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.look.kernel import memory_use
 from lightning_hangcheck.model.evidence import Gap

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.check import DEPTH, Finding, beginning, check, failed, ok, warning
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:

@@ -18,23 +18,22 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck import log
-from lightning_hangcheck.files.safe import make_private_folder, open_for_append, write_atomically
+from lightning_hangcheck import log, machine
+from lightning_hangcheck.files import make_private_folder, open_for_append, write_atomically
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.machine import (
-    NoRoom,
-    is_alive,
-    read_process_stat,
-    read_status,
-    require_room,
-)
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.recorder.lifecycle import Section
 from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
-from lightning_hangcheck.session.session import StackOffer, offer_file, read_sidecar
-from lightning_hangcheck.session.whose import job_key, place_of, tell_place
+from lightning_hangcheck.session.session import (
+    StackOffer,
+    job_key,
+    offer_file,
+    place_of,
+    read_sidecar,
+    tell_place,
+)
 
 if TYPE_CHECKING:
     from lightning_hangcheck.recorder.lifecycle import Recorder
@@ -115,7 +114,7 @@ def keep_sidecar(recorder: Recorder) -> None:
 
     recorder.on_sidecar_lost = start
     sidecar = read_sidecar(session.sidecar_file)
-    if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+    if sidecar is None or not machine.is_alive(sidecar.pid, sidecar.started_ticks):
         start()
 
 
@@ -158,8 +157,8 @@ def offer_flight_record(recorder: Recorder) -> None:
                 return
             with Section(recorder, STARTING_SERVER, spoken=False):
                 try:
-                    require_room(THREADS, recorder.identity.ranks_here)
-                except NoRoom as refusal:
+                    machine.require_room(THREADS, recorder.identity.ranks_here)
+                except machine.NoRoom as refusal:
                     why = "this rank offers no flight record, training may need its threads"
                     say_withheld(session, f"{why}: {refusal}")
                 else:
@@ -217,12 +216,12 @@ def offer_stacks(session: Session | None) -> None:
     if session is None or threading.current_thread() is not threading.main_thread():
         return
     pid = os.getpid()
-    own, file = read_process_stat(pid), offer_file(session.path, pid)
+    own, file = machine.read_process_stat(pid), offer_file(session.path, pid)
     if own is None or file.exists():
         return
     answers = file.with_suffix(".txt")
     try:
-        status, taken = read_status("self"), 0
+        status, taken = machine.read_status("self"), 0
         for name in ("SigBlk", "SigIgn", "SigCgt"):
             taken |= int(status.get(name, "0"), 16)
         free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)

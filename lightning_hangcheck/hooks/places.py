@@ -195,7 +195,7 @@ def main(arguments: Sequence[str]) -> int:
     """Answer requests until the input is closed."""
     from multiprocessing.connection import Connection
 
-    from lightning_hangcheck.files.apart import let_go_of_streams
+    from lightning_hangcheck.files import let_go_of_streams
     from lightning_hangcheck.nodes.meeting_place import CONNECTED_WITHIN_S, SERVE, Answer, Request
 
     def answer(request: Request) -> Answer:

@@ -34,8 +34,13 @@ from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, read_session
-from lightning_hangcheck.session.whose import key_of_nodes, start_key
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    Session,
+    key_of_nodes,
+    read_session,
+    start_key,
+)
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:

@@ -26,8 +26,13 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.alerts import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import BadUsage, UnpreparedRunFolder, UnreadableRun, UsedRunFolder
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart, is_apart
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, read_fact
+from lightning_hangcheck.files import (
+    EVIDENCE_BYTES,
+    NoAnswerFromStorage,
+    apart,
+    is_apart,
+    read_fact,
+)
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.judge.wording import shell_code
 from lightning_hangcheck.look.proc import descendants, has_ended

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import (
+from lightning_hangcheck.files import (
     EVIDENCE_BYTES,
     make_private_folder,
     open_for_append,

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, cast
 
-from lightning_hangcheck.files.safe import read_regular
+from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.look.syntax import FUNCTIONS, RankTests, called_name, names_of, walk
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from lightning_hangcheck.files.safe import read_regular
+from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.look.proc import began_s, root_of
 from lightning_hangcheck.look.syntax import (
     FUNCTIONS,

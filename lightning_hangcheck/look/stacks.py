@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lightning_hangcheck.files.safe import open_owned
+from lightning_hangcheck.files import open_owned
 from lightning_hangcheck.isolation.command import interpreter, own_environment, searched_folders
 from lightning_hangcheck.look.proc import (
     ENDED,

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.files.safe import (
+from lightning_hangcheck.files import (
     EVIDENCE_BYTES,
     create_once,
     make_private_folder,

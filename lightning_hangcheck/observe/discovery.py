@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.files.apart import is_apart
+from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity, identify
 from lightning_hangcheck.look.proc import (
     ProcessRef,

@@ -14,8 +14,12 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import make_private_folder, write_atomically
+from lightning_hangcheck.files import (
+    NoAnswerFromStorage,
+    apart,
+    make_private_folder,
+    write_atomically,
+)
 from lightning_hangcheck.look.proc import read_environment
 from lightning_hangcheck.model.case import Pace
 from lightning_hangcheck.model.codec import encode_for_file, encode_pretty

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned
+from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.left_logs import find_in_logs
 from lightning_hangcheck.judge.log_book import LogBook

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
 from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
 from lightning_hangcheck.session.session import read_sidecar

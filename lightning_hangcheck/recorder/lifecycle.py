@@ -18,6 +18,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.recorder import process
 from lightning_hangcheck.recorder.announcer import (
     Console,
     clean_name,
@@ -27,20 +28,14 @@ from lightning_hangcheck.recorder.announcer import (
 )
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
-from lightning_hangcheck.recorder.process import (
-    Pulse,
-    TrainingThread,
-    is_helper,
-    is_multiprocessing_child,
-    report_end_of_child,
-    report_ends,
-    start_facts,
-    unless_no_room,
-    versions,
-)
 from lightning_hangcheck.session.run_folders import settle_run_folder
-from lightning_hangcheck.session.session import SESSION_VARIABLE, Session, join_session
-from lightning_hangcheck.session.whose import place_in, tell_place
+from lightning_hangcheck.session.session import (
+    SESSION_VARIABLE,
+    Session,
+    join_session,
+    place_in,
+    tell_place,
+)
 from lightning_hangcheck.settings import Settings, from_environment
 from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
@@ -101,13 +96,13 @@ class Recorder:
 
     page: PageWriter
     on_pulse: Callable[[], None] | None
-    _pulse: Pulse | None
+    _pulse: process.Pulse | None
     _announced_page: PageWriter | None
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         self._environment = environment
         self._state: Literal["new", "starting", "quiet", "recording", "broken"] = "new"
-        self._training = TrainingThread(self._end_training)
+        self._training = process.TrainingThread(self._end_training)
         self.in_training_thread = self._training.is_here
         self.settings, self.identity = Settings(), Identity()
         self.session: Session | None = None
@@ -146,7 +141,7 @@ class Recorder:
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
             say(problem)
-        if not is_multiprocessing_child():
+        if not process.is_multiprocessing_child():
             self._record(unless_helper=True)
 
     @harmless
@@ -176,7 +171,7 @@ class Recorder:
                 if self._journal:
                     self._journal.settle(rank)
                 facts = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
-                self.note("identity", **facts, versions=versions())
+                self.note("identity", **facts, versions=process.versions())
 
     @harmless
     def be_rank_of_environment(self) -> None:
@@ -214,7 +209,7 @@ class Recorder:
 
     def _record(self, *, unless_helper: bool = False) -> None:
         session, identity = self._join(), self.identity
-        if unless_helper and session is not None and is_helper(session.pages, identity):
+        if unless_helper and session is not None and process.is_helper(session.pages, identity):
             return
         journal = None
         if session is not None:
@@ -226,7 +221,7 @@ class Recorder:
                     log.once("run folder", settled.trouble)
                 return settled.folder
 
-            journal = unless_no_room(
+            journal = process.unless_no_room(
                 session, lambda: JournalWriter(session, settle, identity.rank, identity.ranks_here)
             )
         page = self._announced_page or self._create_page()  # readers keep the first page open
@@ -234,7 +229,7 @@ class Recorder:
         mode = "off" if self.settings.quiet else self.settings.console
         self._speak_through(page, Console(mode, identity), journal)
         self._state = "recording"
-        self.note("start", **start_facts(self._environment, identity))
+        self.note("start", **process.start_facts(self._environment, identity))
         self._report_ends()
         if session is None:
             return
@@ -256,17 +251,17 @@ class Recorder:
             """Return the time for the sidecar's launcher, or a rank, to report and replace it."""
             return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
 
-        pulse = Pulse(page, session.sidecar_file, say_lost, patience_s, run_task)
-        self._pulse = unless_no_room(session, lambda: pulse.start(identity.ranks_here))
+        pulse = process.Pulse(page, session.sidecar_file, say_lost, patience_s, run_task)
+        self._pulse = process.unless_no_room(session, lambda: pulse.start(identity.ranks_here))
         if self._pulse is None:
             pulse.look()  # just once
 
     def _report_ends(self) -> None:
         if not self._reports_ends:
             self._reports_ends = True
-            report_ends(self.mark_raised, self.finish, self.fall_silent)
-        if is_multiprocessing_child():
-            report_end_of_child(self.mark_raised, self.finish)
+            process.report_ends(self.mark_raised, self.finish, self.fall_silent)
+        if process.is_multiprocessing_child():
+            process.report_end_of_child(self.mark_raised, self.finish)
 
     def _create_page(self) -> PageWriter:
         page = PageWriter.unseen()

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck import log
-from lightning_hangcheck.files.safe import (
-    NEW_FILE,
-    PRIVATE_FILE,
-    open_owned,
-    reserve,
-    temporary_name,
-)
+from lightning_hangcheck import files, log
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, SaveMark, StepTimes
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
@@ -155,10 +148,10 @@ class PageWriter:
     @classmethod
     def create(cls, path: Path) -> PageWriter:
         """Make the page of this process; its name appears only when the page is complete."""
-        temporary = temporary_name(path)
-        descriptor = os.open(temporary, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
+        temporary = files.temporary_name(path)
+        descriptor = os.open(temporary, os.O_RDWR | files.NEW_FILE, files.PRIVATE_FILE)
         try:
-            writer = cls(reserve(descriptor, PAGE_SIZE))
+            writer = cls(files.reserve(descriptor, PAGE_SIZE))
             temporary.replace(path)
         except OSError:
             temporary.unlink(missing_ok=True)
@@ -325,7 +318,7 @@ class PageReader:
         """Read the page, in about 7 microseconds. Never raises, never waits for the writer."""
         try:
             if self._descriptor is None:
-                self._descriptor = open_owned(self._path)
+                self._descriptor = files.open_owned(self._path)
             return read_page(self, self._known)
         except PageUnreadable as problem:
             why = str(problem)

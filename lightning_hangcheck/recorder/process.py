@@ -34,8 +34,7 @@ from lightning_hangcheck.model.code_owner import (
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.announcer import attempt, last_words
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.session.session import read_sidecar, withhold
-from lightning_hangcheck.session.whose import spawned_as
+from lightning_hangcheck.session.session import read_sidecar, spawned_as, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 

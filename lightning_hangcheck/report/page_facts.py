@@ -10,7 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import read_regular
+from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import EVIDENCE_BYTES, decode, read_owned, unreadable
+from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_owned, unreadable
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case

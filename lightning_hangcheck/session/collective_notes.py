@@ -19,13 +19,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
-from lightning_hangcheck.files.safe import (
-    FACT_BYTES,
-    make_private_folder,
-    open_for_append,
-    read_owned,
-    reserve_file,
-)
+from lightning_hangcheck import files
 from lightning_hangcheck.model.codec import encode, json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import CallSite, MessageCounts
@@ -97,7 +91,7 @@ def notes_file(server: Path, what: str) -> Path:
 
 def note_group(server: Path, group: str, ranks: Sequence[int]) -> None:
     """Note that this rank makes a group; OSError if shared memory cannot be used."""
-    make_private_folder(server.parent)
+    files.make_private_folder(server.parent)
     _append(notes_file(server, "groups"), NotedGroup(group, tuple(ranks)))
 
 
@@ -105,7 +99,7 @@ class CallNoter:
     """Notes collectives and messages of this process; `OSError` if there is no room."""
 
     def __init__(self, server: Path) -> None:
-        self._page = reserve_file(notes_file(server, "calls"), NOTES_BYTES)
+        self._page = files.reserve_file(notes_file(server, "calls"), NOTES_BYTES)
         self._sites_file = notes_file(server, "sites")
         self._calls, self._numbers = count(), count(1)
         self._known: dict[tuple[int | str, ...], tuple[int, count[int], list[CodeType]]] = {}
@@ -165,7 +159,7 @@ def noted(server: Path) -> Notes:
     lines = _lines(notes_file(server, "groups"), NotedGroup)
     groups = {group.group: group.ranks for group in lines}
     try:
-        data = read_owned(notes_file(server, "calls"))
+        data = files.read_owned(notes_file(server, "calls"))
     except FileNotFoundError:
         # a rank that notes groups notes messages too: without a file it has posted none
         begun = notes_file(server, "groups").exists()
@@ -210,15 +204,15 @@ def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
 
 def _append(file: Path, line: msgspec.Struct) -> None:
     data = encode(line) + b"\n"
-    with os.fdopen(open_for_append(file), "ab", buffering=0) as notes:
+    with os.fdopen(files.open_for_append(file), "ab", buffering=0) as notes:
         if notes.write(data) < len(data):
             raise OSError("only a part was written")
 
 
-def _lines(file: Path, kind: type[Noted], largest: int = FACT_BYTES) -> list[Noted]:
+def _lines(file: Path, kind: type[Noted], largest: int = files.FACT_BYTES) -> list[Noted]:
     found = []
     with suppress(OSError):
-        for line in read_owned(file, largest).splitlines():
+        for line in files.read_owned(file, largest).splitlines():
             with suppress(msgspec.MsgspecError):  # a line that is being written
                 found.append(json_decoder(kind).decode(line))
     return found

@@ -10,14 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from lightning_hangcheck import files
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder, UsedRunFolder
-from lightning_hangcheck.files.safe import (
-    EVIDENCE_BYTES,
-    create_once,
-    open_for_append,
-    read_fact,
-    write_atomically,
-)
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.rundir import RunFolder, claim_run_folder, prepare_run_folder
@@ -87,7 +81,7 @@ def kept_instead(named: RunFolder, why: Exception, other: RunFolder) -> str:
 
 
 def _agree(session: Session, found: RunFolder, trouble: str) -> Settled:
-    data = create_once(session.run_folder_file, os.fsencode(found.path))
+    data = files.create_once(session.run_folder_file, os.fsencode(found.path))
     agreed = RunFolder(Path(os.fsdecode(data)))
     if agreed != found:
         with suppress(OSError):  # a temporary folder of ours, still empty
@@ -108,7 +102,7 @@ def _take(folder: RunFolder, session: Session) -> None:
         # find whose run it is; another process may still be writing the file
         deadline, job = time.monotonic() + CLAIMED_WITHIN_S, None
         while facts.job and job is None and time.monotonic() < deadline:
-            held = read_fact(folder.run_file, RunRecord, EVIDENCE_BYTES)
+            held = files.read_fact(folder.run_file, RunRecord, files.EVIDENCE_BYTES)
             job = None if held is None else held.job
             if held is None:
                 time.sleep(POLL_S)
@@ -201,7 +195,7 @@ class _Journal:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.descriptor = open_for_append(path)
+        self.descriptor = files.open_for_append(path)
         self._size = os.fstat(self.descriptor).st_size
         before = os.pread(self.descriptor, self._size, 0)
         self.lines = before.count(b"\n")
@@ -241,8 +235,8 @@ class _Journal:
         missing = [count for count in counts if isinstance(count, int) and count]
         lines = len(between) - len(missing) + sum(missing)
         kept = first + _dropped(lines, LEFT_OUT, between[0]) + newest
-        write_atomically(self._path, kept)
-        old, self.descriptor = self.descriptor, open_for_append(self._path)
+        files.write_atomically(self._path, kept)
+        old, self.descriptor = self.descriptor, files.open_for_append(self._path)
         os.close(old)
         self._size, self._largest = len(kept), MOST_BYTES
 

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.case import Aftermath, Case, CodeNote, RankView
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.report.verdict_text import render_reminder
-from lightning_hangcheck.session.whose import place_of
+from lightning_hangcheck.session.session import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
 from lightning_hangcheck.watch.among_nodes import AmongNodes, meeting_of

@@ -20,8 +20,13 @@ import psutil
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart, let_go_of_streams
-from lightning_hangcheck.files.safe import PRIVATE_FILE, write_atomically
+from lightning_hangcheck.files import (
+    PRIVATE_FILE,
+    NoAnswerFromStorage,
+    apart,
+    let_go_of_streams,
+    write_atomically,
+)
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session.run_folders import (

@@ -32,8 +32,13 @@ from lightning_hangcheck.alerts import (
     metrics_text,
 )
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import FOR_ALL, read_fact, write_atomically
+from lightning_hangcheck.files import (
+    FOR_ALL,
+    NoAnswerFromStorage,
+    apart,
+    read_fact,
+    write_atomically,
+)
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.ledger_file import Run

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import psutil
 from figures import Figure, tell
 
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.look.proc import slept_s
 from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.model.verdict import Verdict

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from figures import Figure, tell
 
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import RunFolder
 

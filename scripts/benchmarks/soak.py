@@ -20,7 +20,7 @@ from statistics import median
 import psutil
 from figures import Figure, tell
 
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import RunFolder
 

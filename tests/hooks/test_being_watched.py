@@ -16,7 +16,7 @@ from processes import RunningProgram, is_sidecar, marked_processes, runs, until
 from watch.launched import verdict_of
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SidecarFacts
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import pytest
 from processes import PATIENCE_S, PROGRAMS, command_of, end, until
 from watch.launched import start_run, verdict_of
 
-from lightning_hangcheck.files.safe import decode
+from lightning_hangcheck.files import decode
 from lightning_hangcheck.isolation.command import (
     folder_of,
     own_environment,

@@ -324,7 +324,7 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
 
 APART_OF_A_CHILD = """
 import os, signal, subprocess, sys, time
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
+from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.launch.run import Job
 
 job = Job([sys.executable, "-c", "pass"], os.environ, set())

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files.safe import open_for_append, write_atomically
+from lightning_hangcheck.files import open_for_append, write_atomically
 from lightning_hangcheck.rundir import RunFolder, prepare_run_folder
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.session import (

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.session.whose import (
+from lightning_hangcheck.session.session import (
     job_key,
     key_of_nodes,
     node_key,

@@ -15,8 +15,12 @@ from functools import cache, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from lightning_hangcheck.hooks.callbacks import HangCheck, HuggingFaceHangCheck
-from lightning_hangcheck.hooks.checkpoints import watch_resuming, watch_saves
+from lightning_hangcheck.hooks.callbacks import (
+    HangCheck,
+    HuggingFaceHangCheck,
+    watch_resuming,
+    watch_saves,
+)
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
 from lightning_hangcheck.hooks.zero_code.wrapping import (

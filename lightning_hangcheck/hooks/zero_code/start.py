@@ -60,7 +60,7 @@ WATCHED = (
     ("torch.optim.optimizer", "zero_code.loops.instrument_optimizers"),
     ("torch.optim.lr_scheduler", "zero_code.loops.instrument_loop"),
     ("torch.amp.grad_scaler", "zero_code.loops.instrument_loop"),
-    ("torch.serialization", "checkpoints.instrument_saves"),
+    ("torch.serialization", "callbacks.instrument_saves"),
     ("torch.utils.data.dataloader", "zero_code.loops.instrument_first_batch"),
     ("transformers.generation.utils", "generating.instrument_generation"),
     ("transformers.generation.configuration_utils", "loading.instrument_config"),

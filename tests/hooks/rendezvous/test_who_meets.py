@@ -25,8 +25,7 @@ from lightning_hangcheck.hooks.wandb_guard import bounded
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.recorder.lifecycle import Recorder
 from lightning_hangcheck.recorder.page import PageWriter
-from lightning_hangcheck.session.session import Session
-from lightning_hangcheck.session.whose import start_key
+from lightning_hangcheck.session.session import Session, start_key
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:

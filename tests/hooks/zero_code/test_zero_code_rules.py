@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from lightning_hangcheck.hooks.checkpoints import is_checkpoint
+from lightning_hangcheck.hooks.callbacks import is_checkpoint
 from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
 from lightning_hangcheck.hooks.zero_code.start import on_import
 

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UsedRunFolder
-from lightning_hangcheck.files.safe import write_atomically
+from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.launch.run import take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty

@@ -12,10 +12,11 @@ import psutil
 import pytest
 from processes import until
 
-from lightning_hangcheck.files import apart as module
-from lightning_hangcheck.files.apart import NoAnswerFromStorage, apart
-from lightning_hangcheck.files.safe import (
+from lightning_hangcheck import files as module
+from lightning_hangcheck.files import (
+    NoAnswerFromStorage,
     UnusableFile,
+    apart,
     create_once,
     read_end_owned,
     read_owned,

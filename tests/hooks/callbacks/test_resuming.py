@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.hooks.checkpoints import of_huggingface, of_lightning
+from lightning_hangcheck.hooks.callbacks import of_huggingface, of_lightning
 
 if TYPE_CHECKING:
     from pathlib import Path
