@@ -16,7 +16,6 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lightning_hangcheck import log, machine
 from lightning_hangcheck.files import make_private_folder, open_for_append, write_atomically
@@ -24,9 +23,10 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.recorder.lifecycle import Section
+from lightning_hangcheck.recorder.lifecycle import Recorder, Section
 from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
 from lightning_hangcheck.session.session import (
+    Session,
     StackOffer,
     job_key,
     offer_file,
@@ -34,10 +34,6 @@ from lightning_hangcheck.session.session import (
     read_sidecar,
     tell_place,
 )
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.recorder.lifecycle import Recorder
-    from lightning_hangcheck.session.session import Session
 
 MOST_STARTS = 4  # the first, and three after losses; more would not help
 BINDINGS, PACKAGES = "torch._C._distributed_c10d", ("torch", "torch.distributed")

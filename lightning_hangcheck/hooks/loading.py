@@ -24,7 +24,7 @@ from lightning_hangcheck.hooks.generating import token_beat
 from lightning_hangcheck.hooks.zero_code.start import passed
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, inside, wrap
 from lightning_hangcheck.recorder.announcer import attempt
-from lightning_hangcheck.recorder.lifecycle import Section, current
+from lightning_hangcheck.recorder.lifecycle import Recorder, Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from lightning_hangcheck.hooks.models import Model
-    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
 SAMPLES = 4

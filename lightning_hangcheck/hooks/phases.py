@@ -20,7 +20,7 @@ import msgspec
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.ledger import ledger_file, phase_history
 from lightning_hangcheck.ledger.phase_history import (
     GOOD,
@@ -42,8 +42,6 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-
-    from lightning_hangcheck.identity import Identity
 
     Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 

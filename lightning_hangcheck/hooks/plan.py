@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import (
+    Dtype,
     Piece,
     Weights,
     count_weights,
@@ -19,15 +20,12 @@ from lightning_hangcheck.planning.config import (
     read_config,
     read_fields,
 )
-from lightning_hangcheck.planning.plan import settle_use
+from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase, settle_use
 from lightning_hangcheck.planning.planner import ENCODERS, Model, make_plan
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from lightning_hangcheck.planning.config import Dtype
-    from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase
 
 
 TIME_LIMIT_S = 15.0

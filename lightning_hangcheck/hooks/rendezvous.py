@@ -33,7 +33,7 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.look.proc import has_ended, vitals
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.nodes.meeting_place import DecidingPlace, FolderPlace
-from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.lifecycle import Recorder, current
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -49,7 +49,6 @@ if TYPE_CHECKING:
     from torch.distributed import Store
 
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.recorder.lifecycle import Recorder
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
 GRACE = LOOK_LIMIT + 2.0

@@ -25,7 +25,7 @@ from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
 from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
-from lightning_hangcheck.session.session import read_sidecar
+from lightning_hangcheck.session.session import Session, read_sidecar
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.text.shown import moment_of, visible_json
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.rundir import RunFolder
-    from lightning_hangcheck.session.session import Session
 
 MOST_WAITING = 10_000
 # a rank without a known number writes to ranks/pid-<PID>.jsonl once so many lines wait

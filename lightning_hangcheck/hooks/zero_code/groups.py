@@ -21,7 +21,7 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.start import watch_ranks
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Before, Call, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.collective_notes import CallNoter, note_group
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
     from types import FrameType, ModuleType
-
-    from lightning_hangcheck.hooks.zero_code.wrapping import Before
 
     Announced = tuple[int | None, int | None, int | None]
     """Rank, world size and the store's port; None where nothing says it."""

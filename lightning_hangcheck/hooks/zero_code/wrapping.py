@@ -15,12 +15,12 @@ import inspect
 import sys
 import threading
 from collections import Counter
-from collections.abc import Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pkgutil import resolve_name
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
+from types import FrameType, ModuleType
+from typing import Any, SupportsIndex, TypeAlias, TypeVar
 
 import wrapt
 from msgspec import Struct
@@ -29,16 +29,9 @@ from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import attempt, describe_exception
 from lightning_hangcheck.recorder.lifecycle import Section, current
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from contextlib import AbstractContextManager
-    from types import FrameType
-    from typing import TypeAlias
-
-    Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
-    Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
-    Function: TypeAlias = Callable[..., Any]
-
+Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
+Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
+Function: TypeAlias = Callable[..., Any]
 Guest = TypeVar("Guest")
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 SPOKEN = 3
