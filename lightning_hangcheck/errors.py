@@ -44,10 +44,7 @@ class NoJobFound(HangcheckError):
 
 
 class MeetingFailed(HangcheckError):
-    """Ranks did not meet at a named point, or the work done there failed.
-
-    ``details`` lists where the missing ranks are, in lines; empty if unknown.
-    """
+    """Ranks did not meet, or the work there failed; ``details`` says where the missing ones are."""
 
     def __init__(self, message: str, remedy: str, details: str = "") -> None:
         super().__init__(message, remedy, details)

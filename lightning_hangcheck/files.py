@@ -49,12 +49,9 @@ class UnusableFile(OSError):
 
 
 def open_owned(path: Path) -> int:
-    """Open a file of ours for reading, without ever waiting for another process.
-
-    It must be a regular file, no link, and belong to this user, to root, or to the owner of its
-    folder: who may read a colleague's run folder, or a copy, may report it. Otherwise
-    `UnusableFile`. The caller closes the descriptor.
-    """
+    """Open a file of ours for reading, without waiting; else `UnusableFile`. Callers close it."""
+    # it must be a regular file, no link, and belong to this user, to root, or to the owner of its
+    # folder: who may read a colleague's run folder, or a copy, may report it
     descriptor, found = _open_regular(path, os.O_NOFOLLOW)
     try:
         if found.st_uid not in (os.geteuid(), _ROOT, path.parent.stat().st_uid):
@@ -154,10 +151,7 @@ def create_once(path: Path, data: bytes, largest: int = FACT_BYTES) -> bytes:
 
 
 def open_for_append(path: Path) -> int:
-    """Open or create a file of ours to read it and to append; the caller closes it.
-
-    PermissionError if it is not a regular file, has another name too, or belongs to somebody else.
-    """
+    """Open or create a file of ours to read and append; PermissionError if it is not ours alone."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, PRIVATE_FILE)
     try:
@@ -268,10 +262,7 @@ def reserve(descriptor: int, size: int) -> mmap.mmap:
 
 
 def reserve_file(path: Path, size: int) -> mmap.mmap:
-    """Make a file that only this user may read, and its folder, and map the file.
-
-    `OSError` if there is no room; then the file is empty.
-    """
+    """Make a private file and its folder, and map it; `OSError`, and an empty file, if full."""
     make_private_folder(path.parent)
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     descriptor = os.open(path, flags, PRIVATE_FILE)

@@ -39,11 +39,9 @@ os.register_at_fork(after_in_child=_forget_in_child)
 
 
 def once(key: str, sentence: str) -> None:
-    """Report what happened and what to do, once per process for each trouble ``key``.
-
-    A line is one write(2), so lines of several processes never mix; secrets are hidden. A line that
-    standard error did not take may be reported again.
-    """
+    """Report what happened and what to do, once per process for each trouble ``key``."""
+    # A line is one write(2), so lines of several processes never mix; secrets are hidden. A line
+    # that standard error did not take may be reported again.
     with _lock:
         if key in _said:
             return
@@ -59,11 +57,9 @@ def say(text: str) -> bool:
 
 
 def write_at_once(data: bytes) -> bool:
-    """Write to standard error unless that would take time; return whether it was written.
-
-    A pipe or a terminal is opened anew, because O_NONBLOCK on the descriptor of standard error
-    would hold for all processes that share it. A file has no reader, and its position is shared.
-    """
+    """Write to standard error unless that would take time; return whether it was written."""
+    # A pipe or a terminal is opened anew, because O_NONBLOCK on the descriptor of standard error
+    # would hold for all processes that share it. A file has no reader, and its position is shared.
     try:
         if stat.S_ISREG(os.fstat(STDERR).st_mode):
             return os.write(STDERR, data) > 0
@@ -84,10 +80,8 @@ def write_at_once(data: bytes) -> bool:
 
 
 def start_writer() -> None:
-    """Start a thread that writes all messages of this process from now on; not for ranks.
-
-    It takes none of the signals that this process waits for.
-    """
+    """Start a thread that writes all messages of this process from now on; not for ranks."""
+    # It takes none of the signals that this process waits for.
     global _writer
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:

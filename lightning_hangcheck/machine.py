@@ -28,10 +28,7 @@ MOST_ANCESTORS = 64  # process ids are reused: a longer chain may be a cycle
 
 
 def read_proc(path: str) -> bytes:
-    """Read a whole file of /proc, about 8 microseconds; the kernel returns tables in pieces.
-
-    OSError is ENOENT or ESRCH if the process has ended, PermissionError if it is not ours.
-    """
+    """Read a whole file of /proc, about 8 microseconds; OSError if it has ended, or is not ours."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         pieces = []
@@ -87,10 +84,7 @@ class StatLine(NamedTuple):
 
 
 def parse_stat(line: bytes) -> StatLine:
-    """Split the line after the command name, which may contain brackets and spaces.
-
-    ValueError if this is no such line, IndexError if it is cut short.
-    """
+    """Split the line behind the name, which may hold anything; ValueError, IndexError if torn."""
     behind = line.rindex(b")")
     fields = line[behind + 2 :].split()
     state, threads = fields[0].decode("ascii"), int(fields[17])
@@ -137,10 +131,8 @@ def ancestors(pid: int) -> Iterator[int]:
 
 
 def is_alive(pid: int, started_ticks: int) -> bool:
-    """Whether this very process lives: no zombie, and no other process with its id.
-
-    If the kernel does not say, it counts as alive: unseen is not gone.
-    """
+    """Whether this very process lives: no zombie, and no other process with its id."""
+    # If the kernel does not say, it counts as alive: unseen is not gone.
     try:
         line = read_stat(pid)
     except (FileNotFoundError, ProcessLookupError):
@@ -179,11 +171,8 @@ GROUPS = Path("/sys/fs/cgroup")
 
 
 def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Path, bool]]:
-    """Return the folders of the process's control group and its parents: each may have a limit.
-
-    Each with whether it is in the unified hierarchy (version 2), whose files have other names.
-    Empty if it cannot be read.
-    """
+    """Return the folders of a process's control group and its parents: each may have a limit."""
+    # each with whether it is in the unified hierarchy (version 2), whose files have other names
     try:
         lines = read_proc(f"/proc/{pid}/cgroup").decode(errors="replace").splitlines()
     except OSError:
@@ -235,10 +224,8 @@ def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
 
 
 def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, int, int]]:
-    """Yield each limit: its name and value, how much is in use, how much should be free.
-
-    Limits that cannot be read are left out: sandboxes such as gVisor lack some of these files.
-    """
+    """Yield each limit: its name and value, how much is in use, how much should be free."""
+    # Limits that cannot be read are left out: sandboxes such as gVisor lack some of these files.
     unread = suppress(OSError, ValueError, IndexError, KeyError)  # "max" is no number
     said = os.environ.get("OMP_NUM_THREADS", "")
     pool = int(said) if said.isdecimal() else os.cpu_count() or 1
@@ -360,10 +347,8 @@ VARIABLE = "PYTHONUNBUFFERED"
 
 
 def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield an interpreter's options from the words after it: letter, and value if any.
-
-    The last is the module or code of ``-m`` or ``-c``, or, without a letter, the script.
-    """
+    """Yield an interpreter's options from the words after it: letter, and value if any."""
+    # the last is the module or code of ``-m`` or ``-c``, or, without a letter, the script
     rest = iter(words)
     for word in rest:
         if not word.startswith("-") or word.startswith("--"):

@@ -143,10 +143,7 @@ def starts_so_far(first: RunFolder) -> int:
 
 
 def prepare_run_folder(folder: RunFolder) -> RunFolder:
-    """Make the folder and its subfolders, and return it; may be repeated, by several ranks too.
-
-    UnpreparedRunFolder if they cannot be made, or another user has access to them.
-    """
+    """Make the folder and its parts, maybe again; UnpreparedRunFolder if that is not possible."""
     try:
         if folder.path.name.startswith(NODE_PREFIX):
             with suppress(FileExistsError):  # the first node's, or something else
@@ -178,10 +175,7 @@ def _used(folder: RunFolder) -> UsedRunFolder:
 
 
 def claim_run_folder(folder: RunFolder, record: bytes) -> None:
-    """Claim the folder for this run by writing run.json; of two runs that try, one wins.
-
-    UsedRunFolder if it holds another run; nothing was changed then.
-    """
+    """Claim the folder by writing run.json; UsedRunFolder, with nothing changed, if it is taken."""
     try:
         descriptor = os.open(folder.run_file, os.O_WRONLY | files.NEW_FILE, files.PRIVATE_FILE)
     except FileExistsError as error:
@@ -195,10 +189,7 @@ def claim_run_folder(folder: RunFolder, record: bytes) -> None:
 
 
 def find_run_folder(named: str | None) -> RunFolder:
-    """Find the run folder to read: the named folder, or the newest below ``hangcheck_runs/``.
-
-    UnreadableRun if there is none, or the named folder does not exist.
-    """
+    """Find the named folder, or the newest below ``hangcheck_runs/``; else UnreadableRun."""
     if named is not None:
         folder = RunFolder(Path(named).absolute())
         if not folder.path.is_dir():
@@ -266,10 +257,8 @@ def folders_of_job(folder: RunFolder) -> list[RunFolder]:
 
 
 def journals_of_job(folder: RunFolder) -> dict[str, list[Path]]:
-    """Return all journals of a job by name, except other nodes' processes without a rank.
-
-    Another node's folder that cannot be read is left out; OSError if it is this node's.
-    """
+    """Return all journals of a job by name, except other nodes' processes without a rank."""
+    # another node's folder that cannot be read is left out; OSError if it is this node's
     own, *others = folders_of_job(folder)
     unnumbered = {path.stem: [path] for path in own.journals.glob("pid-*.jsonl")}
     return journals_in([own, *others]) | unnumbered
@@ -313,10 +302,7 @@ CASE_FILE = "case.json"
 
 
 def newest_case(folder: RunFolder) -> tuple[Case | None, tuple[Gap, ...]]:
-    """Read a run's newest case, None if none was saved; and a gap for each newer torn case.
-
-    UnreadableRun if there is evidence, but none of it can be read.
-    """
+    """Read the newest case, and gaps for newer torn ones; UnreadableRun if none can be read."""
     from lightning_hangcheck.model.case import Case  # 5 ms that a rank does not pay at its start
 
     gaps: list[Gap] = []

@@ -4,17 +4,14 @@ A setting ``idle_after`` is set by ``HANGCHECK_IDLE_AFTER`` or ``--set idle_afte
 that most jobs need have options of their own, too (`cli.options`).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
+# annotations as they are, not as text: a rank would take 2 ms to read those of all settings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
@@ -80,11 +77,7 @@ ONLY_OF_RUN = frozenset(PREFIX + name for name in ("NOTIFY", "ON_HANG_EXEC"))
 def from_environment(
     environment: Mapping[str, str], on_refusal: Callable[[str], object] | None = None
 ) -> Settings:
-    """Read the settings that the environment names.
-
-    BadUsage for an invalid value. With ``on_refusal``, that is called for each invalid value
-    instead, and the default is used.
-    """
+    """Read the settings; an invalid value raises BadUsage, or goes to ``on_refusal``."""
     values: dict[str, Any] = {}
     for name in NAMES:
         text = environment.get(PREFIX + name.upper())
@@ -146,10 +139,8 @@ def _text(value: object) -> str:
 
 
 def environment_with(environment: Mapping[str, str], settings: Settings) -> dict[str, str]:
-    """Return an environment in which every setting is as given, whatever it was before.
-
-    So all processes of a job read the same values, and all values are valid.
-    """
+    """Return an environment in which every setting is as given, whatever it was before."""
+    # So all processes of a job read the same values, and all values are valid.
     ours = VARIABLES | ONLY_OF_RUN
     kept = {name: value for name, value in environment.items() if name not in ours}
     return kept | to_environment(settings)

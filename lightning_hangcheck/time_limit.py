@@ -108,11 +108,8 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
 def each_within(
     time_limit_s: float, work: Callable[[int], Fact], pids: Iterable[int]
 ) -> dict[int, Fact | Exception]:
-    """Do the same short work for many processes, in one thread for all.
-
-    If that thread is late, the rest is done in a thread for each process, with its own limit.
-    Returns what the work returned or raised, in the order of the processes.
-    """
+    """Do short work for many processes, in one thread; return results and errors in their order."""
+    # if that thread is late, the rest is done in a thread for each process, with its own limit
     wanted = list(dict.fromkeys(pids))
     found: dict[int, Fact | Exception] = {}
     late = threading.Event()

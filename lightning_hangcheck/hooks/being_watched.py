@@ -51,10 +51,7 @@ SILENT = 3  # c10's log level FATAL: the server announces itself on stderr at le
 
 
 def be_watched(recorder: Recorder) -> None:
-    """Offer this rank's records and stacks, and have its node watched.
-
-    Called when this process is known to be a rank, and again with its number; adds what is missing.
-    """
+    """Offer this rank's records and stacks, and have it watched; again once its number is known."""
     if is_multiprocessing_child():
         recorder.be_rank_of_environment()
     recorder.begin_training()
@@ -66,10 +63,8 @@ def be_watched(recorder: Recorder) -> None:
 
 
 def keep_sidecar(recorder: Recorder) -> None:
-    """Start this node's sidecar if that is this process's job; replace a lost sidecar.
-
-    It is the job of the node's first rank, or of the process that starts Lightning's other ranks.
-    """
+    """Start this node's sidecar if that is this process's job; replace a lost sidecar."""
+    # It is the job of the node's first rank, or of the process that starts Lightning's other ranks.
     session = recorder.session
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
@@ -174,10 +169,8 @@ def bindings_are_there() -> bool:
 
 
 def start_worker_server(path: Path) -> bool:
-    """Start the server on a unix socket for the process's lifetime; return whether it runs.
-
-    In torch 2.13 neither ``shutdown`` nor the destructor returns, so the server is never freed.
-    """
+    """Start the server on a unix socket for the process's lifetime; return whether it runs."""
+    # In torch 2.13 neither ``shutdown`` nor the destructor returns, so the server is never freed.
     import ctypes
 
     if len(os.fsencode(path)) > LONGEST_PATH or path.exists():
@@ -205,10 +198,8 @@ def start_worker_server(path: Path) -> bool:
 
 
 def offer_stacks(session: Session | None) -> None:
-    """Have a free real-time signal make this process write its stacks; takes 0.3 ms, once.
-
-    No handled, ignored or blocked signal is taken. Without this, only py-spy can read the stacks.
-    """
+    """Have a free real-time signal make this process write its stacks; takes 0.3 ms, once."""
+    # No handled, ignored or blocked signal is taken. Without this, only py-spy can read the stacks.
     if session is None or threading.current_thread() is not threading.main_thread():
         return
     pid = os.getpid()

@@ -76,10 +76,7 @@ def _callback_class(asked: type, callbacks: tuple[type, ...]) -> type:
 
 
 def _showing(phase: Phase | None = None, batch_at: int | None = None) -> Callable[..., None]:
-    """Make a hook that shows a phase, by default that of the current evaluation.
-
-    ``batch_at`` is the position of the batch number in the arguments after the module.
-    """
+    """Make a hook that shows a phase, else an evaluation; the batch is argument ``batch_at``."""
 
     def hook(guest: HangCheck, trainer: Trainer, _: object, *given: Any, **__: object) -> None:  # noqa: ANN401 - any of them
         batch = None if batch_at is None else given[batch_at]
@@ -482,10 +479,9 @@ def watch_resuming(trainer: type) -> None:
 
 
 class SavedParts:
-    """Parts in all checkpoints that this process saved so far; missing parts are reported once.
+    """Parts in all checkpoints that this process saved so far; missing parts are reported once."""
 
-    That happens at the second step with a save: an optimizer in a file of its own is saved by then.
-    """
+    # That happens at the second step with a save: an optimizer in its own file is saved by then.
 
     def __init__(self) -> None:
         self._held: frozenset[str] = frozenset()

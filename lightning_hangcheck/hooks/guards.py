@@ -287,10 +287,8 @@ class Record(Struct, frozen=True):
 
 
 def write_record(file: Path, record: Record | None) -> None:
-    """Write who holds the lock, or that nobody does; optional, so a failure is ignored.
-
-    A file with other content is left alone: poetry.lock is no lock file.
-    """
+    """Write who holds the lock, or that nobody does; optional, so a failure is ignored."""
+    # A file with other content is left alone: poetry.lock is no lock file.
     with suppress(OSError):
         if not file.stat().st_size or read_record(file) is not None:
             fields = () if record is None else astuple(record)

@@ -107,10 +107,8 @@ def give_gpu_memory_back(recorder: Recorder) -> None:
 
 
 def try_generation(model: Model, recorder: Recorder) -> None:
-    """Generate four tokens without sampling, the same number on every rank.
-
-    Skipped for a sharded model: each of its steps waits for other ranks.
-    """
+    """Generate four tokens without sampling, the same number on every rank."""
+    # Skipped for a sharded model: each of its steps waits for other ranks.
     import torch
 
     can_generate = getattr(model, "can_generate", None)
@@ -320,11 +318,9 @@ def watched_load(
 
 @contextmanager
 def followed(source: Source) -> Iterator[None]:
-    """Report what transformers loads in this thread; a nested load belongs to the outer one.
-
-    transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or weight
-    (5.x). A version that does not still loads, without progress.
-    """
+    """Report what transformers loads in this thread; a nested load belongs to the outer one."""
+    # transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or
+    # weight (5.x). A version that does not still loads, without progress.
     if getattr(_following, "load", None) is not None:
         yield
         return
@@ -399,10 +395,8 @@ def _watch_bars() -> None:
 
 
 def instrument_loading(module: ModuleType) -> None:
-    """Watch what the classes of this module of transformers load.
-
-    Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
-    """
+    """Watch what the classes of this module of transformers load."""
+    # Each AutoModel has copies of these methods (auto_factory.py, copy_func), so each is wrapped.
 
     @contextmanager
     def loading(call: Call) -> Iterator[None]:

@@ -30,10 +30,7 @@ SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
-    """One GPU at one moment, in bytes: ``used`` by all, ``by_us`` by tensors of this process.
-
-    ``reserved`` is those tensors and what torch caches for further ones.
-    """
+    """One GPU in bytes: ``used`` by all, ``by_us`` by our tensors, ``reserved`` with the cache."""
 
     index: int
     used: int

@@ -181,11 +181,9 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             )
 
     def _agree(self) -> Agreed:
-        """Let the first rank decide whether the phase runs or is reused, for every rank.
-
-        All run if ranks cannot meet, or nothing can be decided: a rank that skips the work would
-        leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
-        """
+        """Let the first rank decide whether the phase runs or is reused, for every rank."""
+        # All run if ranks cannot meet, or nothing can be decided: a rank that skips the work would
+        # leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
         peers, payload = find_peer_group(self._recorder), b""
         if peers is None and (self._recorder.identity.world_size or 1) > 1:
             return Agreed("run", "the ranks cannot meet to agree")

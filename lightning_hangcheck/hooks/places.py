@@ -165,10 +165,8 @@ def offered_store(host: str, port: int, prefix: str, timeout: float) -> StorePla
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Listen at the address by which other nodes know this machine; else at all addresses.
-
-    A machine's name may resolve to loopback on itself (Debian's 127.0.1.1), but not on other nodes.
-    """
+    """Listen at the address by which other nodes know this machine; else at all addresses."""
+    # A machine's name may resolve to loopback only on itself (Debian's 127.0.1.1).
 
     def is_loopback(address: str) -> bool:
         with suppress(ValueError):

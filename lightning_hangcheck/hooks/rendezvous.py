@@ -88,10 +88,8 @@ class ProcessGroup(NamedTuple):
 
 
 def default_process_group() -> ProcessGroup | None:
-    """Return the default group's facts; None before `init_process_group`, or if its size is 1.
-
-    No collective is called: a timeout would leave the user's group unusable.
-    """
+    """Return the default group's facts; None before `init_process_group`, or if its size is 1."""
+    # No collective is called: a timeout would leave the user's group unusable.
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return None
@@ -186,10 +184,7 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a rendezvous, for all ranks: set by the first rank, or one that gave up.
-
-    An empty ``failure`` means success; ``payloads`` is what each rank brought, by its index.
-    """
+    """The result for all ranks, good without ``failure``; ``payloads`` is what each brought."""
 
     failure: str = ""
     remedy: str = ""
@@ -306,10 +301,8 @@ class RendezvousPoint:
         return Outcome(payloads=payloads)
 
     def decide(self, outcome: Outcome) -> Outcome:
-        """Publish the outcome; return the earlier outcome, if another rank was first.
-
-        A place that cannot be written is no error if the others don't exist yet.
-        """
+        """Publish the outcome; return the earlier outcome, if another rank was first."""
+        # A place that cannot be written is no error if the others don't exist yet.
         word, peers = msgspec.msgpack.encode(outcome), self.peers
         try:
             return msgpack_decoder(Outcome).decode(peers.place.decide(self._decision, word))
@@ -376,10 +369,8 @@ def join_rendezvous(
 def look_for_missing(
     session: Session | None, indices: Sequence[int], *, local: bool
 ) -> dict[int, str]:
-    """Look for ranks on this node: process and stack of each, or why it is missing; about 4 s.
-
-    The waiting rank starts py-spy; if only the sidecar may read (Yama), its verdict has the stack.
-    """
+    """Look for ranks on this node: process and stack of each, or why it is missing; about 4 s."""
+    # The waiting rank starts py-spy; if only the sidecar may (Yama), its verdict has the stack.
     shown = indices[:MOST_RANKS]
     if session is None:
         why = "no stack: the ranks have no session in common here; start the job with hangcheck run"

@@ -56,10 +56,8 @@ def report_state(label: str = "") -> None:
 
 @cache
 def tell_start() -> None:
-    """Write this rank's state to the journal once, so that the sidecar can compare ranks.
-
-    Called when work begins, with torch imported. About a millisecond; no device is asked.
-    """
+    """Write this rank's state to the journal once, so that the sidecar can compare ranks."""
+    # Called when work begins, with torch imported. About a millisecond; no device is asked.
     recorder = current()
     if recorder.settings.disable or recorder.settings.start_report == "off":
         return
@@ -80,10 +78,8 @@ def _asked(*, touching: bool) -> dict[str, str]:
 
 
 def _cuda(asks: bool) -> str:
-    """Return CUDA's state; asking more before it is initialized would make a context.
-
-    Counting devices is slow, and would break a later fork.
-    """
+    """Return CUDA's state; asking more before it is initialized would make a context."""
+    # Counting devices is slow, and would break a later fork.
     torch = sys.modules.get("torch")
     if torch is None:
         return "not known yet, torch is not imported"

@@ -196,10 +196,8 @@ def bounded(limit: float, work: Callable[[], Result]) -> Result:
 
 
 def _forget_service() -> None:
-    """Close wandb's connection to its service, so that the next run gets a fresh one.
-
-    A run that existed before ours is left alone. Even if closing fails, wandb forgets the service.
-    """
+    """Close wandb's connection to its service, so that the next run gets a fresh one."""
+    # A run that existed before ours is left alone; if closing fails, wandb forgets the service.
     import wandb
 
     if wandb.run is None:

@@ -91,11 +91,9 @@ SEARCHED = frozenset({"LD_LIBRARY_PATH", "PATH"})
 
 
 def own_environment() -> dict[str, str]:
-    """Choose which environment variables of this process our own processes get.
-
-    No tokens, keys or passwords are among these variables, nor PYTHONPATH, PYTHONSTARTUP or
-    LD_PRELOAD, which name code to run.
-    """
+    """Choose which environment variables of this process our own processes get."""
+    # No tokens, keys or passwords are among these variables, nor PYTHONPATH, PYTHONSTARTUP or
+    # LD_PRELOAD, which name code to run.
     chosen = {
         name: value
         for name, value in os.environ.items()
@@ -106,11 +104,9 @@ def own_environment() -> dict[str, str]:
 
 
 def searched_folders(name: str) -> str:
-    """Return a search path of this process without the working folder.
-
-    Empty and relative entries mean the working folder too: whoever can write there would choose
-    what runs. Only names are compared: a folder on a dead disk must not block.
-    """
+    """Return a search path of this process without the working folder."""
+    # Empty and relative entries mean the working folder too: whoever can write there would choose
+    # what runs. Only names are compared: a folder on a dead disk must not block.
     here = names_of_working_folder()
     entries = re.split("[:;]" if name == "LD_LIBRARY_PATH" else ":", os.environ.get(name, ""))
     kept = (

@@ -19,7 +19,7 @@ DISTINCT_FILES = 65_536
 """Files remembered: a job of 1,024 ranks has a few hundred; beyond this the oldest are dropped."""
 PACKAGE = __name__.partition(".")[0]
 PARTS = frozenset(
-    {"alerts.py", "attach", "cli", "doctor", "files", "hooks", "isolation", "judge", "launch"}
+    {"alerts.py", "attach", "cli", "doctor", "files.py", "hooks", "isolation", "judge", "launch"}
     | {"ledger", "lint", "live_view", "look", "model", "nodes", "observe", "planning"}
     | {"postmortem", "recorder", "rehearse.py", "report", "session", "smoke.py", "text", "watch"}
     | {"__init__.py", "__main__.py", "errors.py", "identity.py", "log.py", "machine.py"}

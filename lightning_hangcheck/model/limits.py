@@ -1,7 +1,5 @@
 """The patience table, defined only here: how long a wait may last, by who could end it."""
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 

@@ -104,11 +104,9 @@ def last_words(error: BaseException) -> str:
 
 
 def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
-    """Return what a DataLoader worker or another thread raised, and where in the user's code.
-
-    torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the message
-    holds the original traceback as text, and nothing else of it is left.
-    """
+    """Return what a DataLoader worker or another thread raised, and where in the user's code."""
+    # torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the
+    # message holds the original traceback as text, and nothing else of it is left.
     try:
         match = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; then return None
@@ -146,11 +144,9 @@ def _shorten(file: str) -> str:
 
 
 def process_start_ns() -> int:
-    """Return when this process started, in nanoseconds on CLOCK_BOOTTIME.
-
-    The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. If
-    /proc does not show it, or shows an impossible value (gVisor), return the present time.
-    """
+    """Return when this process started, in nanoseconds on CLOCK_BOOTTIME."""
+    # The kernel gives it in clock ticks since boot (proc(5), field 22), up to 10 ms too early. If
+    # /proc does not show it, or shows an impossible value (gVisor), return the present time.
     now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
     stat = read_process_stat(os.getpid())
     if stat is None:
@@ -165,10 +161,7 @@ RANKS_THAT_ALL_SPEAK = 16
 
 
 class Console:
-    """Prints lines, unless that could block the process or the rank should be quiet.
-
-    A console that is ``in_trouble``, after an exception, prints at any world size.
-    """
+    """Prints lines, unless that could block; ranks that should be quiet only if ``in_trouble``."""
 
     def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
         self.in_trouble = False

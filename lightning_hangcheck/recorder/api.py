@@ -93,10 +93,7 @@ _scopes = _Scopes()
 
 
 class Step(Scope):
-    """One step, begun when constructed; it ends with its block, or with the next step or item.
-
-    Entered by ``with``, it is the scope of its inner steps.
-    """
+    """One step, begun when constructed; by ``with`` it is the scope of its inner steps."""
 
     _around: Scope
 

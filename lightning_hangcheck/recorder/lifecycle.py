@@ -54,11 +54,10 @@ Result = TypeVar("Result")
 
 
 class OpenedSection(msgspec.Struct, eq=False):
-    """A section that is or was open: what the page shows, and the phase that its name implies.
+    """A section that is or was open: what the page shows, and the phase that its name implies."""
 
-    Only a section of the training thread sets the rank's phase, and restores the earlier phase at
-    its end. A ``spoken`` section is also on the console and in the journal.
-    """
+    # Only a section of the training thread sets the rank's phase, and restores the earlier phase at
+    # its end. A ``spoken`` section is also on the console and in the journal.
 
     shown: OpenSection
     phase: Phase | None = None

@@ -45,10 +45,10 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 
 
 class Record:
-    """A place on the page and the format of its contents, in native byte order.
+    """A place on the page and the format of its contents, in native byte order."""
 
-    Records start on cache lines (64 bytes). If words belong together, both ends have equal stamps.
-    """
+    # Records start on cache lines (64 bytes). If words belong together, both ends have equal
+    # stamps.
 
     __slots__ = ("form", "start", "stop")
 
@@ -237,10 +237,8 @@ class PageWriter:
         self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
-        """Show the open sections, oldest first; only the newest that fit.
-
-        A change in a thread other than the training thread is no progress of the rank.
-        """
+        """Show the open sections, oldest first; only the newest that fit."""
+        # A change in a thread other than the training thread is no progress of the rank.
         shown = [
             msgspec.structs.replace(section, name=fit_text(section.name, SECTION_NAME_BYTES))
             for section in sections[-MOST_SECTIONS:]
@@ -356,10 +354,8 @@ KnownRest: TypeAlias = dict[bytes, Beat]
 
 
 def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
-    """Read each record of a page; `PageUnreadable` if it is no page, or torn.
-
-    All else changes seldom: it is read again only if it was written since ``known_rest``.
-    """
+    """Read each record of a page; `PageUnreadable` if it is no page, or torn."""
+    # All else changes seldom: it is read again only if it was written since ``known_rest``.
     front = memory[0 : REST.stop]
     header = front[HEADER.start : HEADER.stop]
     magic, version, _, pid, created_ns, parent_pid = HEADER.form.unpack(header)

@@ -58,10 +58,8 @@ def report_ends(
     on_exit: Callable[[], object],
     on_fork: Callable[[], object],
 ) -> None:
-    """Call back on the program's last exception, at exit (maybe twice), and in a forked child.
-
-    Call this once: a forked child inherits it.
-    """
+    """Call back on the program's last exception, at exit (maybe twice), and in a forked child."""
+    # Call this once: a forked child inherits it.
     atexit.register(on_exit)
     os.register_at_fork(after_in_child=on_fork)
     before = sys.excepthook
@@ -211,11 +209,9 @@ class Pulse:
 
 
 def allow_to_read(pid: int) -> None:
-    """Let one process, and its children such as py-spy, read this process under Yama.
-
-    With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor, or a process that is named
-    here, may read a process (Documentation/admin-guide/LSM/Yama.rst).
-    """
+    """Let one process, and its children such as py-spy, read this process under Yama."""
+    # With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor, or a process that is
+    # named here, may read a process (Documentation/admin-guide/LSM/Yama.rst).
     with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
         if YAMA_SCOPE.read_text().strip() == "1":
             import ctypes  # 5 ms in the pulse thread, only on kernels with Yama
@@ -241,10 +237,9 @@ def say_withheld(session: Session, why: str) -> None:
 
 
 class TrainingEnd:
-    """How training ended in a thread: whether its outermost call returned, and at which line.
+    """How training ended in a thread: whether its outermost call returned, and at which line."""
 
-    The thread holds this object, and releases it as it ends.
-    """
+    # The thread holds this object, and releases it as it ends.
 
     def __init__(self, call: FrameType, tell: Callable[[bool, Frame], None]) -> None:
         self._call, self._tell = call, tell
@@ -362,11 +357,9 @@ DEEPEST = 100  # most calls and coroutines to walk through
 
 
 def awaiting() -> list[Frame]:
-    """Return the user's calls in the coroutine that the main thread's event loop runs.
-
-    No stack shows them while the loop waits: a coroutine that awaits is in no thread. Of several
-    gathered coroutines, the first that has not ended counts. About 10 microseconds.
-    """
+    """Return the user's calls in the coroutine that the main thread's event loop runs."""
+    # No stack shows them while the loop waits: a coroutine that awaits is in no thread. Of several
+    # gathered coroutines, the first that has not ended counts. About 10 microseconds.
     frame = sys._current_frames().get(threading.main_thread().ident or 0)  # noqa: SLF001
     if "asyncio" not in sys.modules or frame is None:
         return []

@@ -73,10 +73,7 @@ class NotedCall(msgspec.Struct, frozen=True):
 
 
 class Notes(msgspec.Struct, frozen=True):
-    """A rank's notes: groups by name, collectives with their sites by number, and messages.
-
-    ``messages`` is None if there was no room to count all.
-    """
+    """A rank's notes: groups by name, collectives, sites by number; messages, None if not all."""
 
     groups: dict[str, tuple[int, ...]] = {}
     calls: tuple[NotedCall, ...] = ()
@@ -193,10 +190,7 @@ def noted(server: Path) -> Notes:
 
 
 def last_meeting(server: Path) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
-    """Return the group members of a rank's last collective, and its call site.
-
-    Both are empty if no call was noted; members are also empty for the default group: all ranks.
-    """
+    """Return the members (none: all) and the call site of a rank's last collective, if noted."""
     notes = noted(server)
     site = notes.sites.get(notes.calls[-1].site) if notes.calls else None
     return (notes.groups.get(site.group, ()), site.called.frames) if site is not None else ((), ())

@@ -36,10 +36,7 @@ class Settled(NamedTuple):
 
 
 def settle_run_folder(session: Session) -> Settled:
-    """Decide where to keep a session's run, and prepare that folder. Touches the disk.
-
-    UnpreparedRunFolder or OSError if not even a temporary folder can be made.
-    """
+    """Decide where to keep a session's run, and prepare that folder; OSError if no room is left."""
     facts = session.facts
     if facts.launched or session.run_folder_file.exists():
         return Settled(prepare_run_folder(session.run_folder))

@@ -210,10 +210,7 @@ def join_session(
 
 
 def open_session(folder: Path, facts: SessionFacts) -> Session:
-    """Create the session, or join the session that another rank has just created.
-
-    OSError if shared memory cannot be used; UnreadableRun if session.json is unreadable.
-    """
+    """Create or join the session; OSError without shared memory, UnreadableRun if it is torn."""
     files.make_private_folder(folder.parent)
     if not folder.exists():  # once per session, not by each of its ranks
         remove_left_behind(folder.parent)
@@ -271,12 +268,11 @@ def why_withheld(socket: Path) -> str | None:
 
 
 def remove_left_behind(sessions: Path) -> None:
-    """Remove old sessions whose processes are all gone: killed jobs leave them.
-
-    Ranks may come hours after the command that starts them, and a session looks old at once if the
-    clock jumps by hours. So a session stays while that command, or the sidecar, lives. A session of
-    another pid namespace (a container that shares this memory) stays: its processes are invisible.
-    """
+    """Remove old sessions whose processes are all gone: killed jobs leave them."""
+    # Ranks may come hours after the command that starts them, and a session looks old at once if
+    # the clock jumps by hours. So a session stays while that command, or the sidecar, lives. A
+    # session of another pid namespace (a container that shares this memory) stays: its processes
+    # are invisible.
     for folder in sessions.iterdir() if sessions.is_dir() else ():
         pages = folder / "pages"
         with suppress(OSError):
@@ -300,11 +296,9 @@ def of_this_namespace(session: Path) -> bool:
 
 
 def sessions_folder(user_id: int | None = None) -> Path:
-    """Return where a user's sessions are, ours by default: in shared memory if there is any.
-
-    Anybody may make a folder there, even under our name. Then the next name is used, which all
-    processes of the user find in the same way.
-    """
+    """Return where a user's sessions are, ours by default: in shared memory if there is any."""
+    # Anybody may make a folder there, even under our name. Then the next name is used, which all
+    # processes of the user find in the same way.
     owner = os.getuid() if user_id is None else user_id
     top = SHARED_MEMORY
     if not os.access(SHARED_MEMORY, os.W_OK):
@@ -341,11 +335,9 @@ MOST_WRAPPERS = 8  # shells between torchrun and a rank that are looked through
 
 
 def job_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """Return a key that all ranks of the job share, whatever their node and round.
-
-    Successive jobs on several nodes with the same rendezvous address and no --rdzv-id share the
-    key: nothing that torchrun tells all nodes differs between them.
-    """
+    """Return a key that all ranks of the job share, whatever their node and round."""
+    # Successive jobs on several nodes with the same rendezvous address and no --rdzv-id share the
+    # key: nothing that torchrun tells all nodes differs between them.
     started_by_hand = identity.launcher in ("none", "lightning")
     spread = "NODE_RANK" in environment and "MASTER_ADDR" in environment
     alone = identity.nodes == 1 and not (started_by_hand and spread)
@@ -376,10 +368,9 @@ def node_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def start_key(environment: Mapping[str, str], identity: Identity) -> str:
-    """Return a key that only the ranks of this start of the job share on this node.
-
-    One session can have several starts: a launcher restarts failed ranks, or a script trains twice.
-    """
+    """Return a key that only the ranks of this start of the job share on this node."""
+    # One session can have several starts: a launcher restarts failed ranks, or a script trains
+    # twice.
     if identity.launcher == "torchrun":
         count = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return "-".join((key_of_nodes(environment, identity), count, *_attempt(environment)))
@@ -395,11 +386,9 @@ def start_key(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return what differs between two starts on this node if all torchrun variables are equal.
-
-    torchrun makes <its temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json anew
-    for each start. If nodes came or went, <n> is the same, but the creation time differs.
-    """
+    """Return what differs between two starts on this node if all torchrun variables are equal."""
+    # torchrun makes <its temporary folder>/<run id>_<random>/attempt_<n>/<local rank>/error.json
+    # anew for each start. If nodes came or went, <n> is the same, but the creation time differs.
     error_file = Path(environment.get("TORCHELASTIC_ERROR_FILE", ""))
     try:
         made = error_file.parents[1].stat()
@@ -409,10 +398,8 @@ def _attempt(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
-    """Return a key that all ranks of the job share on all nodes; other starts may share it.
-
-    TORCHELASTIC_RESTART_COUNT is left out: it differs between nodes within one round.
-    """
+    """Return a key that all ranks of the job share on all nodes; other starts may share it."""
+    # TORCHELASTIC_RESTART_COUNT is left out: it differs between nodes within one round.
     if identity.launcher == "slurm":
         return start_key(environment, identity)
     parts = ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "WORLD_SIZE")
@@ -420,10 +407,8 @@ def key_of_nodes(environment: Mapping[str, str], identity: Identity) -> str:
 
 
 def agent_pid(environment: Mapping[str, str]) -> int:
-    """Return torchrun's process on this node: the first ancestor without the run id variable.
-
-    It is our parent, unless a shell script is between (``torchrun --no-python wrapper.sh``).
-    """
+    """Return torchrun's process on this node: the first ancestor without the run id variable."""
+    # It is our parent, unless a shell script is between (``torchrun --no-python wrapper.sh``).
     run = environment.get("TORCHELASTIC_RUN_ID", "")
     pid = os.getppid()
     for _ in range(MOST_WRAPPERS):
@@ -486,11 +471,9 @@ def place_of_task(environment: Mapping[str, str]) -> NodePlace | None:
 
 
 def place_of(session: Session) -> NodePlace | None:
-    """Return this node's place: the newest from a rank, else from the launcher's command.
-
-    Only the command says where nodes meet. They must agree before any rank runs, and keep the place
-    in later rounds, in which a rank's own store may be another store.
-    """
+    """Return this node's place: the newest from a rank, else from the launcher's command."""
+    # Only the command says where nodes meet. They must agree before any rank runs, and keep the
+    # place in later rounds, in which a rank's own store may be another store.
     facts, first = session.facts, session.facts.node
     place = files.read_fact(session.place_file, NodePlace)
     if place is None:

@@ -88,10 +88,8 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
 
 
 def is_secret(secrecy: Secrecy, value: str) -> bool:
-    """Whether a value, apart from its quotes, is secret, given the secrecy of its name.
-
-    ``True``, ``None`` and the like are never secrets: ``use_auth_token=True`` stays readable.
-    """
+    """Whether a value, apart from its quotes, is secret, given the secrecy of its name."""
+    # ``True``, ``None`` and the like are never secrets: ``use_auth_token=True`` stays readable.
     bare = value.strip(" \t\r\n\"'()[]{}<>,;.")
     if secrecy == "no" or not bare or bare.lower() in _SAYS_NOTHING:
         return False
@@ -210,10 +208,8 @@ def _secrecy_of(match: re.Match[str], text: str) -> Secrecy:
 
 
 def _value_at(text: str, at: int, name: str, secrecy: Secrecy) -> tuple[int, int]:
-    """Return start and end of the value; equal if the name leaves it open and it looks harmless.
-
-    Of a value that is only examined, no more is read than needed.
-    """
+    """Return start and end of the value; equal if the name leaves it open and it looks harmless."""
+    # Of a value that is only examined, no more is read than needed.
     if text.startswith(HIDDEN, at):
         bare = _BARE.match(text, at + len(HIDDEN))
         return at, bare.end() if bare else at + len(HIDDEN)

@@ -23,11 +23,9 @@ SAME_SHOWN = 20  # Characters shown of a common part, before two texts differ
 
 
 def visible(text: str) -> str:
-    """Replace every character that is not printable by its escape, also line breaks and tabs.
-
-    Printable is what `str.isprintable` says: no control character (C0, DEL, C1), no format
-    character (direction, zero width), no lone surrogate, no line separator, no private character.
-    """
+    """Replace every character that is not printable by its escape, also line breaks and tabs."""
+    # Printable is what `str.isprintable` says: no control character (C0, DEL, C1), no format
+    # character (direction, zero width), no lone surrogate, no line separator, no private character.
     if text.isprintable():
         return text
     signs = (s if s.isprintable() else s.encode("unicode_escape").decode() for s in text)
@@ -40,11 +38,8 @@ def one_line(text: str) -> str:
 
 
 def told_apart(values: Sequence[str], longest: int) -> list[str]:
-    """Cut different texts so that their differences stay visible.
-
-    If a long text begins like another, the common part is left out, except its end. If texts still
-    look alike, their lengths are added.
-    """
+    """Cut different texts so that their differences stay visible."""
+    # the beginning that a long text shares with another is left out, except its end
     shown = []
     for value in values:
         # RUF071 means paths: these are texts
@@ -69,10 +64,8 @@ def text_of(thing: object) -> str:
 
 
 def visible_json(data: bytes) -> bytes:
-    """Escape what is not printable in JSON, as JSON does; the result decodes to the same.
-
-    Encoders leave DEL, C1 and format characters unchanged, and a terminal obeys them.
-    """
+    """Escape what is not printable in JSON, as JSON does; the result decodes to the same."""
+    # Encoders leave DEL, C1 and format characters unchanged, and a terminal obeys them.
     if data.isascii() and b"\x7f" not in data:
         return data
     shown = ""
@@ -145,10 +138,7 @@ def utc(moment: datetime, precision: Precision = "milliseconds") -> str:
 
 
 def read_utc(text: str) -> datetime:
-    """Read a moment that `utc` wrote, or any other ISO 8601 UTC with a fraction of any length.
-
-    ValueError if it is no moment, or has another time zone.
-    """
+    """Read a moment in ISO 8601 UTC, with a fraction of any length; else ValueError."""
     # Python 3.10's own reader knows neither ``Z`` nor fractions of 1 to 5 digits
     whole, _, fraction = text.removesuffix("Z").partition(".")
     moment = datetime.fromisoformat(f"{whole}.{fraction[:6]:0<6}")
@@ -213,10 +203,8 @@ _SHORT_WITH_VALUE = re.compile(r"(?s)(?P<flag>-[A-Za-z])(?P<value>[^-=].+)")
 
 
 def show_command(words: Sequence[str]) -> str:
-    """Show a command line for a POSIX shell, with ``[redacted]`` in place of secrets.
-
-    Every command line that leaves this process goes through this function.
-    """
+    """Show a command line for a POSIX shell, with ``[redacted]`` in place of secrets."""
+    # Every command line that leaves this process goes through this function.
     shown, flag = [], ""
     for word in words:
         has_value = bool(flag) and (not word.startswith("-") or looks_random(word))

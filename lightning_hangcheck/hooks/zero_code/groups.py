@@ -68,10 +68,8 @@ def instrument_joining(module: ModuleType) -> None:
 
 
 def instrument_rpc(module: ModuleType) -> None:
-    """Watch ``init_rpc``: ranks that only call each other have no process group.
-
-    A rank number from another source has priority: collectives are known by that number.
-    """
+    """Watch ``init_rpc``: ranks that only call each other have no process group."""
+    # A rank number from another source has priority: collectives are known by that number.
     section = in_section("init_rpc")
 
     @contextmanager
@@ -226,10 +224,8 @@ def instrument_calls(module: ModuleType) -> None:
 
 
 def _finder(module: ModuleType, function: str) -> tuple[Callable[..., Any], Collection[str]]:
-    """Return a function that finds a call's argument by name, and the parameter names.
-
-    It avoids binding the arguments, which takes 10 us.
-    """
+    """Return a function that finds a call's argument by name, and the parameter names."""
+    # It avoids binding the arguments, which takes 10 us.
     parameters = inspect.signature(getattr(module, function)).parameters
     places = {name: place for place, name in enumerate(parameters)}
     usual = {

@@ -49,11 +49,10 @@ _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
 
 @guard_hooks
 class StepTeller:
-    """Shows each step on the page of this process; its methods are hooks.
+    """Shows each step on the page of this process; its methods are hooks."""
 
-    A step ends when an optimizer steps for the second time: two optimizers in turn, or one per
-    layer, make one step. A compiler that traces a call instead of running it must find nothing.
-    """
+    # A step ends when an optimizer steps for the second time: two optimizers in turn, or one per
+    # layer, make one step. A compiler that traces a call instead of running it must find nothing.
 
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self._compiling = compiling
@@ -147,11 +146,9 @@ def instrument_trainer(module: ModuleType) -> None:
     """Watch Lightning's Trainer."""
 
     def made(call: Call) -> None:
-        """If no launcher started this process and the Trainer starts none, it is the only rank.
-
-        A strategy without launcher runs in this process (Lightning 2.0 to 2.6). A strategy with a
-        launcher knows the number of ranks only once it has started them.
-        """
+        """If no launcher started this process and the Trainer starts none, it is the only rank."""
+        # A strategy without launcher runs in this process (Lightning 2.0 to 2.6). A strategy with a
+        # launcher knows the number of ranks only once it has started them.
         trainer, identity = call.instance, current().identity
         launched = identity.launcher != "none" or identity.world_size is not None
         starts = launched or is_multiprocessing_child() or trainer.strategy.launcher is not None
@@ -173,10 +170,8 @@ def instrument_trainer(module: ModuleType) -> None:
 
 
 def instrument_hooks(module: ModuleType) -> None:
-    """Have Lightning call our callback's hooks before those of the Trainer's callbacks.
-
-    The Trainer's list stays as the user made it: scripts read, count and compare it.
-    """
+    """Have Lightning call our callback's hooks before those of the Trainer's callbacks."""
+    # The Trainer's list stays as the user made it: scripts read, count and compare it.
     call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
 
     # half a microsecond if we have no such hook; `wrap` would take two

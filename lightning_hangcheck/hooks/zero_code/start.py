@@ -148,10 +148,7 @@ def watch_ranks() -> None:
 
 
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
-    """Call a function of ours with a module once it is imported, or now if it is already.
-
-    The function may be given by its name and its file in hooks, which is imported only then.
-    """
+    """Call ours, also named by file and function, with a module once it is imported, or now."""
 
     def instrument(module: ModuleType) -> None:
         def act() -> None:

@@ -76,10 +76,8 @@ def _role() -> str:
 
 
 def _in_main_interpreter() -> bool:
-    """Whether this process was replaced (execve), and is not just another interpreter.
-
-    Our threads in a second interpreter would keep it, and so the process, from ending.
-    """
+    """Whether this process was replaced (execve), and is not just another interpreter."""
+    # Our threads in a second interpreter would keep it, and so the process, from ending.
     import importlib
 
     for name in ("_interpreters", "_xxsubinterpreters"):  # the first name is that of Python 3.13
@@ -92,11 +90,9 @@ def _in_main_interpreter() -> bool:
 
 
 def _uncollected(act: "Callable[[], None]") -> None:
-    """Keep the garbage collector out of our imports.
-
-    It runs after a number of new objects: ours moved a full collection into the import of torch,
-    where it has ten times as many objects to visit (about 100 ms).
-    """
+    """Keep the garbage collector out of our imports."""
+    # It runs after a number of new objects: ours moved a full collection into the import of torch,
+    # where it has ten times as many objects to visit (about 100 ms).
     collecting = gc.isenabled()
     gc.disable()
     try:
