@@ -453,6 +453,16 @@ class Project:
 
     # Classes
 
+    @cached_property
+    def methods(self) -> dict[str, list[Function]]:
+        """Methods by name, of the classes in files read so far."""
+        found: dict[str, list[Function]] = {}
+        for module in filter(None, list(self._modules.values())):
+            for klass in module.classes.values():
+                for name, method in klass.methods.items():
+                    found.setdefault(name, []).append(method)
+        return found
+
     def bases(self, of: Class) -> tuple[Class | str, ...]:
         """Return a class and all its base classes, nearest first; external ones by name."""
         key = (of.module.path, of.name)

@@ -191,28 +191,50 @@ def _same_rank(*tests: ast.expr) -> bool:
 
 
 FILE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir"})
-LOCAL_CALLS = FILE_TESTS | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
+LOCAL_CALLS = (
+    FILE_TESTS
+    | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
+    | {"done", "is_alive", "poll", "is_set", "empty", "qsize"}  # of its own threads and queues
+    | {"random", "uniform", "randint", "memory_allocated", "memory_reserved", "mem_get_info"}
+)
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
     r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
 )
+FILLED = re.compile(
+    r"(\w+_)?(buffer|cache|history|logs?|metrics|queue|records?|results?|stats|state)"
+)
+"""Names of what a rank fills as it goes: whether it holds something is asked of each rank."""
+DECIDES = (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)
 
 
-def is_local(test: ast.expr, function: Function) -> bool:
+def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     """Whether a condition depends on data that only this rank knows."""
     if is_own_data(test, function):
         return True
     if isinstance(test, ast.BoolOp):
-        return any(is_local(expression, function) for expression in test.values)
+        return any(is_local(expression, function, steps) for expression in test.values)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         inner = test.operand
         if isinstance(inner, ast.Name) and inner.id in function.parameters:
             return inner.id not in function.defaults
-        return is_local(inner, function)
+        return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
     if any(called_name(call) in LOCAL_CALLS for call in parts(ast.Call, test)):
         return True
+    if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
+        return any(
+            LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name)
+            for name in last_names(*test.comparators)
+        )
+    named = test.left if isinstance(test, ast.Compare) else test
+    if isinstance(named, ast.Name) and steps:  # what decided its values
+        values = function.values_of(named.id)
+        tests = [value.test if isinstance(value, ast.IfExp) else value for value in values]
+        asked = [value for value in tests if isinstance(value, DECIDES)]
+        if asked and all(is_local(value, function, steps - 1) for value in asked):
+            return True
     compared = isinstance(test, (ast.Compare, ast.Name))
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
 
@@ -832,19 +854,28 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     text = code.function.module.text
     if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
         return  # ranks that have finished shadow the collectives of the others
-    loops: list[ast.For | ast.AsyncFor] = code.function.each(ast.For, ast.AsyncFor)
+    loops: list[ast.For | ast.AsyncFor | ast.While] = code.function.each(
+        ast.For, ast.AsyncFor, ast.While
+    )
     for loop in loops:
-        if not _length_by_rank(loop.iter, code):
+        over = loop.test if isinstance(loop, ast.While) else loop.iter
+        by_rank = _length_by_rank(over, code)
+        why = "has another length on each rank" if by_rank else _why_uneven(over, code)
+        why = why or ("may be shorter on one rank" if _uneven_batches(loop, code) else "")
+        if not why:
             continue
         made = code.made_in(loop.body)
+        if not (made or by_rank):
+            events = code.reach.block(loop.body, code.function)
+            made = [event for event in events if event.only is None]
         messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
-        if made or messages:
+        if made or (messages and by_rank):
             what = made[0].told if made else "a receive"
+            severity = _sure(made[0]) if made else "error"
             yield Found(
-                loop.iter,
-                f"`{ast.unparse(loop.iter)}` has another length on each rank, and each pass "
-                f"calls {what}",
-                "note" if made and made[0].group else "error",
+                over,
+                f"`{ast.unparse(over)}` {why}, and each pass calls {what}",
+                severity if by_rank else "note",
                 made[0] if made else None,
             )
     for choice in code.function.each(ast.IfExp):
@@ -859,6 +890,76 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         if _sized_by_rank(node, code):
             differs = f"`{ast.unparse(node)}` may have another length on each rank"
             yield Found(node, differs, "note")
+
+
+OF_BATCH = re.compile(
+    r"(\w+_)?(batch|samples|inputs?|outputs?|preds|predictions|logits|images|prompts|tokens|labels"
+    r"|targets|boxes|sequences|features|queries|responses)"
+)
+SAME_KEYS = re.compile(
+    r"(\w+_)?(\w*loaders?|(data)?sets?|models?|modules?|groups?|optimizers?|schedulers?|state(_dict)?"
+    r"|param(eter)?s?|config|cfg|args|kwargs|\w*_dim|mesh\w*)"
+)
+"""Names of dicts that all ranks build alike."""
+WRAPPERS = ("sorted", "list", "tuple", "enumerate", "tqdm", "reversed")
+
+
+def _why_uneven(over: ast.expr, code: Code) -> str:
+    """Return why a loop may make more passes on one rank than on another; else empty."""
+    if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+        own = is_local(over, code.function) and not last_names(over) & _shared_names(code)
+        return "is found by each rank for itself" if own else ""
+    sorts = called_name(over) == "sorted"
+    while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
+        over = over.args[0]
+    if not isinstance(over, ast.Call):
+        return ""
+    if called_name(over) in ("items", "keys", "values") and isinstance(over.func, ast.Attribute):
+        known = code.function.values_of(tail(over.func.value))
+        literal = known and all(isinstance(value, ast.Dict) and value.keys for value in known)
+        alike = literal or SAME_KEYS.fullmatch(tail(over.func.value))
+        made = isinstance(over.func.value, ast.Call) and (sorts or not over.func.value.args)
+        return "" if alike or made else "has the keys that each rank has put there"
+    if called_name(over) != "range":
+        return ""
+    values = [
+        value for given in over.args for value in (given, *code.function.values_of(tail(given)))
+    ]
+    sizes = (
+        node
+        for node in walk(*values)
+        if called_name(node) in ("len", "size", "numel")
+        or (isinstance(node, ast.Attribute) and node.attr == "shape")
+    )
+    own = any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes)
+    return "goes by the size of each rank's own batch" if own else ""
+
+
+STREAMS = re.compile(rb"IterableDataset|webdataset|[sS]hard(ed|s)?\b|[iI]terator|[gG]enerator\b")
+EVENED = re.compile(
+    rb"DistributedSampler|DistributedBatchSampler|DistributedLengthGrouped|\bJoin\b|\.join\(|\beven_"
+    rb"|drop_last|[iI]nfinite|cycle\(|islice|accelerat|(max|num|total|train)_(steps|iter)"
+)
+"""Shows that a program cares that all ranks have as many batches."""
+
+
+def _shared_names(code: Code) -> set[str]:
+    """Return names in what a function reduces, gathers or broadcasts."""
+    shared = (call for call in code.function.each(ast.Call) if AGREES.search(called_name(call)))
+    return last_names(*(given for call in shared for given in call.args))
+
+
+def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
+    """Whether a loop makes a step of DDP for each part of a stream, as many as the rank has."""
+    if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", *WRAPPERS[:1]):
+        return False
+    if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
+        return False
+    ends = (node for node in parts(ast.If, *loop.body) if isinstance(leaving(node.body), ast.Break))
+    if any(_shared_names(code) & last_names(node.test) for node in ends):
+        return False  # all ranks stop with the first that has no more
+    texts = [module.text for module in code.function.module.with_imported()]
+    return any(map(STREAMS.search, texts)) and not any(map(EVENED.search, texts))
 
 
 COUNT = re.compile(
@@ -960,7 +1061,33 @@ def _whole_number(node: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-GATHERS = ("all_gather", "gather", "all_gather_into_tensor", "all_reduce")
+GATHERS = ("all_gather", "gather", "gather_for_metrics", "all_gather_into_tensor", "all_reduce")
+OF_TOKENS = re.compile(
+    r"(\w+_)?(attention_mask|input_ids|token_ids|tokens|sequences|(chosen|rejected|shift)_(logits|labels))"
+)
+"""Names of tensors as long as the longest text of a rank's own batch."""
+COUNTED = re.compile(r"(num|n|max|min|total|mean|sum|count|len|correct|all|padded|gathered)_")
+
+
+def _own_length(given: ast.expr, code: Code, steps: int = 2) -> bool:
+    """Whether a rank's own data decide how long a tensor is."""
+    index = given.slice if isinstance(given, ast.Subscript) else None
+    if isinstance(index, ast.Compare) or (
+        index is not None and re.search("mask|valid|keep", tail(index))
+    ):
+        return True
+    same = called_name(given) in ("detach", "contiguous", "cpu", "float", "to", "clone")
+    if same and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+        return _own_length(given.func.value, code, steps)
+    if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere"):
+        return True
+    if isinstance(given, (ast.Tuple, ast.List)):
+        return any(_own_length(part, code, steps) for part in given.elts)
+    if isinstance(given, ast.Name) and steps and (values := code.function.values_of(given.id)):
+        return all(_own_length(value, code, steps - 1) for value in values)
+    constant = getattr(index, "value", None)
+    name = constant if isinstance(constant, str) else tail(given)
+    return OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
 
 
 @rule(
@@ -986,12 +1113,7 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         if called_name(call) not in GATHERS:
             continue
         for given in call.args:
-            index = given.slice if isinstance(given, ast.Subscript) else None
-            mask = isinstance(index, ast.Compare) or (
-                index is not None and re.search("mask|valid|keep", tail(index))
-            )
-            by_call = called_name(given) in ("nonzero", "unique", "masked_select", "argwhere")
-            if (mask or by_call) and any(True for _ in code.reach.call(call, code.function)):
+            if _own_length(given, code) and any(True for _ in code.reach.call(call, code.function)):
                 yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 
 
@@ -1106,6 +1228,7 @@ def collective_in_one_ranks_turn(code: Code) -> Iterator[Found]:
 
 
 HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
+FETCHES = re.compile(r"__getitems?__|collate_fn|worker_init_fn")
 
 
 @rule(
@@ -1115,9 +1238,11 @@ HANDLERS = re.compile(r"on_exception|on_keyboard_interrupt|__del__")
     f"{LIGHTNING}/6430",
 )
 def collective_in_handler(code: Code) -> Iterator[Found]:
-    """`on_exception`, a signal's handler, an `atexit` function or `__del__` makes a collective.
+    """A collective is made where code runs at a time of its own: a handler, thread or dataset.
 
-    Why it hangs: these run when something happened to one rank. The others are elsewhere.
+    Why it hangs: `on_exception`, a signal's handler, an `atexit` function and `__del__` run when
+    something happened to one rank. A thread, a `Dataset` or a `Sampler` goes at its own pace. The
+    other ranks are elsewhere, or make their calls in another order.
 
     Example:
         def on_exception(self, trainer, module, exception):
@@ -1127,7 +1252,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         def on_exception(self, trainer, module, exception):
             torch.save(module.state_dict(), f"emergency-{trainer.global_rank}.pt")
     """
-    name = code.function.name.rpartition(".")[2]
+    name, owner = code.function.name.rpartition(".")[2], code.function.owner
     asked = [(code.function, name)] if HANDLERS.fullmatch(name) else []
     for handler, kind in (*asked, *_handlers(code, "signal"), *_handlers(code, "atexit")):
         events = [
@@ -1135,6 +1260,19 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         ]
         message = f"{kind} runs where one rank met something, and calls {{}}"
         yield from _first(events, message, closed=kind in ("on_exception", "a signal's handler"))
+    kinds = owner.module.project.bases(owner) if owner and name == "__iter__" else ()
+    bases = (kind if isinstance(kind, str) else kind.name for kind in kinds)
+    if FETCHES.fullmatch(name) or any(base.endswith(("Dataset", "Sampler")) for base in bases):
+        message = f"{name} runs when this rank's loader asks, perhaps in a worker, and calls {{}}"
+        yield from _first(code.made_in(code.function.body), message, closed=False)
+    for call in code.function.each(ast.Call):
+        given = [word.value for word in call.keywords if word.arg == "target"]
+        if called_name(call) == "submit":
+            given = call.args[:1]
+        for target in given if called_name(call) in ("Thread", "submit") else ():
+            for found in callee(target, code.function).functions:
+                message = "a thread calls {}, in no order with the calls of its rank"
+                yield from _first([*code.reach.function(found)], message, at=call, closed=False)
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
@@ -1210,10 +1348,10 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     f"{DIST_DOCS}#torch.distributed.new_group",
 )
 def order_of_a_set(code: Code) -> Iterator[Found]:
-    """Collectives are made in the order of a set, or in an order that the rank decides.
+    """Collectives are made in the order of a set or folder, or in one that the rank decides.
 
-    Why it hangs: sets of strings have another order in each process, so ranks make different calls
-    under the same number.
+    Why it hangs: sets of strings have another order in each process, and folders on each machine,
+    so ranks make different calls under the same number.
 
     Example:
         for name in set(metrics):
@@ -1224,8 +1362,7 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
             dist.all_reduce(metrics[name])
     """
     for loop in code.function.each(ast.For):
-        called = called_name(loop.iter)
-        if isinstance(loop.iter, (ast.Set, ast.SetComp)) or called in ("set", "frozenset"):
+        if _unordered(loop.iter, code.function):
             message = "each process has its own order here, and each pass calls {}"
             yield from _first(code.made_in(loop.body), message, at=loop.iter, closed=False)
     for choice in code.function.each(ast.IfExp):
@@ -1238,6 +1375,16 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
         if first != second and sorted(first) == sorted(second) and _asks_rank(choice.test, code):
             message = f"`{ast.unparse(choice)}` has another order on each side"
             yield Found(choice, message, "error" if _gone_through(choice, code) else "note")
+
+
+UNORDERED = ("set", "frozenset", "listdir", "scandir", "glob", "iglob", "rglob", "iterdir")
+
+
+def _unordered(over: ast.expr, function: Function, steps: int = 2) -> bool:
+    """Whether what is gone through has no order of its own: a set, or files of a folder."""
+    if isinstance(over, ast.Name) and steps and (values := function.values_of(over.id)):
+        return all(_unordered(value, function, steps - 1) for value in values)
+    return isinstance(over, (ast.Set, ast.SetComp)) or called_name(over) in UNORDERED
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:
@@ -1254,7 +1401,7 @@ def _gone_through(order: ast.expr, code: Code) -> bool:
     names = {target.id for target in targets if isinstance(target, ast.Name)}
     return any(
         (loop.iter is order or (isinstance(loop.iter, ast.Name) and loop.iter.id in names))
-        and code.made_in(loop.body)
+        and any(_sure(event) == "error" for event in code.made_in(loop.body))
         for loop in code.function.each(ast.For)
     )
 

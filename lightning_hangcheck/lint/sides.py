@@ -810,6 +810,9 @@ class Reach:
             return
         for reached in target.functions:
             yield from self._through(reached, call, function)
+        for perhaps in _perhaps(target, function):
+            for event in self._through(perhaps, call, function):
+                yield replace(event, conditional=True)
 
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
@@ -866,6 +869,36 @@ class Reach:
                 conditional |= any(name not in bound for name, _ in event.needs)
             path = (_step(function, node), *event.path)
             yield replace(event, node=node, path=path, needs=frozenset(), conditional=conditional)
+
+
+COMMON = re.compile(
+    r"_.*|step|forward|backward|generate|train|eval|evaluate|predict|fit|test|run|start|stop|get|set"
+    r"|add|put|pop|append|update|reset|clear|close|open|read|write|save|load|log|info|print|format"
+    r"|(load_)?state_dict|(zero|clip)_grad\w*|(named_)?parameters|to|cuda|cpu|compute|call|apply|build"
+)
+"""Names of methods that many classes have, in libraries too."""
+MOST_OWNERS = 2
+
+
+def _perhaps(target: Callee, function: Function) -> list[Function]:
+    """Return methods that a call may reach as well, or of which its name tells alone.
+
+    A subclass may have its own. An object of unknown class has a method that few classes have.
+    """
+    project = function.module.project
+    named = project.methods.get(target.name, [])
+    if not target.functions:
+        unknown = target.receiver and not (target.path or target.kinds)
+        few = len(named) <= MOST_OWNERS and not COMMON.fullmatch(target.name)
+        return named if unknown and few else []
+    owners = {found.owner for found in target.functions} if target.receiver else set()
+    return [
+        method
+        for method in (named if len(named) > 1 else ())
+        if method.owner not in owners
+        and method.owner
+        and owners.intersection(klass for klass in project.bases(method.owner))
+    ]
 
 
 def _is_option(name: str, function: Function) -> bool:

@@ -234,6 +234,125 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
     assert findings[0].code[:3] in ("HC1", "HC2", "HC3", "HC5")
 
 
+NOTES = {
+    "a method that only one class has": (
+        """
+        class Validation:
+            def score_all(self): dist.all_reduce(self.score)
+        def finish(validation):
+            if rank == 0: validation.score_all()
+        """,
+        "if rank == 0: validation.score_all()",
+        "validation.score_all()",
+    ),
+    "a method of a subclass": (
+        """
+        class Plugin:
+            def collect(self, state): return state
+            def write(self, state):
+                if rank == 0: self.collect(state)
+        class Sharded(Plugin):
+            def collect(self, state): return dist.all_gather_object([], state)
+        """,
+        "if rank == 0: self",
+        "self",
+    ),
+    "what a thread of its own has done": (
+        """
+        def wait(future):
+            if future.done(): dist.barrier()
+        """,
+        "if future.done(): dist",
+        "future.result(); dist",
+    ),
+    "what it has logged so far": (
+        """
+        def log(runner, seen):
+            mode = "train" if "time" in runner.log_buffer else "validation"
+            if mode == "train": dist.all_reduce(seen)
+        """,
+        'if mode == "train": dist',
+        "dist",
+    ),
+    "the keys that it has": (
+        """
+        def summarize(timers):
+            for name, seconds in sorted(timers.items()): dist.all_reduce(seconds)
+        """,
+        "in sorted(timers.items()):",
+        "in (('load', 1), ('save', 2)):",
+    ),
+    "parts of its own batch": (
+        """
+        def score(outputs):
+            size = int(outputs.size(0))
+            for start in range(0, size, 4): dist.all_reduce(outputs)
+        """,
+        "for start in range(0, size, 4): dist",
+        "dist",
+    ),
+    "a loop that its own data end": (
+        """
+        def generate(logits):
+            while not torch.isfinite(logits).all(): dist.all_reduce(one)
+        """,
+        "while not torch.isfinite(logits).all()",
+        "for _ in range(9)",
+    ),
+    "a stream of batches": (
+        """
+        def train(model, stream: torch.utils.data.IterableDataset):
+            model = DistributedDataParallel(model)
+            for batch in stream: model(batch).sum().backward()
+        """,
+        "in stream:",
+        "in islice(stream, 9):",
+    ),
+    "texts of its own length": (
+        """
+        def count(self, inputs):
+            return self.accelerator.gather_for_metrics(inputs["attention_mask"])
+        """,
+        'inputs["attention_mask"]',
+        'inputs["attention_mask"].sum()',
+    ),
+    "files in the order of the folder": (
+        """
+        def read(folder):
+            files = folder.glob("*.pt")
+            for file in files: dist.broadcast_object_list([file])
+        """,
+        'folder.glob("*.pt")',
+        'sorted(folder.glob("*.pt"))',
+    ),
+    "a sampler": (
+        """
+        class Shuffled(torch.utils.data.Sampler):
+            def __iter__(self):
+                dist.barrier()
+                return iter(self.order)
+        """,
+        "def __iter__",
+        "def shuffle",
+    ),
+    "a thread": (
+        """
+        def log(value): dist.all_reduce(value)
+        threading.Thread(target=log, args=(1,)).start()
+        """,
+        "threading.Thread(target=log, args=(1,)).start()",
+        "log(1)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOTES)
+def test_what_may_differ_is_noted_until_it_is_mended(name: str, tmp_path: Path) -> None:
+    wrong, part, mended = NOTES[name]
+    assert [one.severity for one in found(tmp_path, wrong)] == ["note"]
+    assert found(tmp_path, wrong.replace(part, mended)) == []
+
+
 HARMLESS = {
     "whether a loss is wanted": """
         def forward(self, batch, return_loss=False):
