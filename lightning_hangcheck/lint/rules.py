@@ -1272,7 +1272,8 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         for target in given if called_name(call) in ("Thread", "submit") else ():
             for found in callee(target, code.function).functions:
                 message = "a thread calls {}, in no order with the calls of its rank"
-                yield from _first([*code.reach.function(found)], message, at=call, closed=False)
+                made = [event for event in code.reach.function(found) if not event.group]
+                yield from _first(made, message, at=call, closed=False)
 
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
