@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from lightning_hangcheck import log
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
@@ -26,7 +24,6 @@ from lightning_hangcheck.look.proc import (
     process_ref,
     why_unreadable,
 )
-from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.machine import process_ids
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import (
@@ -61,12 +58,14 @@ class Candidate(SeenProcess, frozen=True, kw_only=True):
 
     Attributes:
         rendezvous: Where its job's ranks meet, as its environment says.
+        slurm_job: The SLURM job in which it was started.
         torch: It has loaded torch, and no variable numbered it at its start.
         joined: Its threads show a process group, and still no variable numbers it.
         unseen: Why its present environment could not be read.
     """
 
     rendezvous: Rendezvous = ()
+    slurm_job: str = ""
     torch: bool = False
     joined: bool = False
     unseen: Gap | None = None
@@ -211,11 +210,30 @@ def look_around() -> Machine:
     for ref, (python, namespace) in runs.items():
         if ref.pid in ours:
             continue
-        parent, environment = ref.parent_pid, variables.get(ref.pid, {})
+        pid, parent, seen = ref.pid, ref.parent_pid, variables.get(ref.pid, {})
         for _ in ours:  # who started `hangcheck run` started the job
             parent = ours.get(parent, parent)
-        started = replace(ref, parent_pid=parent)
-        processes[ref.pid] = _candidate(started, environment, python=python, namespace=namespace)
+        environment, unseen, joined = {} if isinstance(seen, Gap) else seen, None, False
+        numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
+        torch = python and not numbered and has_loaded(pid, TORCH)
+        if torch:
+            # it may train: some launchers number a process after its start
+            present = present_environment(pid)
+            unseen = present if isinstance(present, Gap) else None
+            environment = environment if isinstance(present, Gap) else present
+            joined = identify(environment).rank is None and has_thread(pid, *GROUP_THREADS)
+        processes[pid] = Candidate(
+            pid=pid,
+            parent_pid=parent,
+            started_ticks=ref.started_ticks,
+            python=python,
+            torch=torch,
+            identity=identify(environment),
+            rendezvous=rendezvous_of(environment, namespace),
+            slurm_job=environment.get("SLURM_JOB_ID", ""),
+            joined=joined,
+            unseen=unseen,
+        )
     return Machine(processes, frozenset(closed))
 
 
@@ -232,7 +250,13 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
     for pid in pids:
         if pid not in machine.processes:
             raise _refusal(pid, machine)
-    wanted = [job for job in jobs if not pids or any(_belongs(pid, job, machine) for pid in pids)]
+
+    def belongs(pid: int, job: FoundJob) -> bool:
+        """Whether a process is a rank of the job, is below a rank, or has a rank below it."""
+        below = any(pid in upwards(rank, machine.processes) for rank in job.pids)
+        return below or not job.pids.isdisjoint(upwards(pid, machine.processes))
+
+    wanted = [job for job in jobs if not pids or any(belongs(pid, job) for pid in pids)]
     if len(wanted) > 1 and pids:
         heads = " ".join(f"--pid {min(job.pids)}" for job in wanted)
         raise BadUsage(f"these processes belong to {len(wanted)} jobs", f"name one of: {heads}")
@@ -243,26 +267,20 @@ def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...
 
 
 def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[FoundJob, ...]:
-    """Find the jobs in the other steps of the SLURM job in which we are a step.
+    """Find the jobs in the SLURM job in which we are a step: a node may also run others.
 
-    A node may also run ranks of other jobs. Empty if we are no step, or SLURM does not say.
-    NoJobFound if nothing else of the SLURM job runs here, or none of it may be read.
+    Empty if we are no step. NoJobFound if none of that SLURM job runs here, or may be read.
     """
     if not all(name in environment for name in STEP_VARIABLES):
         return ()
-    pids = processes_of_job(environment)
-    if isinstance(pids, Gap):
-        log.once("slurm", f"all processes of this machine are looked at: {pids.what}: {pids.why}")
-        return ()
-    jobs = group_jobs(machine.processes.values())
-    wanted = [job for job in jobs if any(_belongs(pid, job, machine) for pid in pids)]
+    ours, known = environment["SLURM_JOB_ID"], machine.processes
+    jobs = group_jobs(known.values())
+    wanted = [job for job in jobs if any(known[pid].slurm_job == ours for pid in job.pids)]
     if wanted:
         return tuple(wanted)
-    job = environment["SLURM_JOB_ID"]
     node = environment.get("SLURMD_NODENAME", "this node")
     raise NoJobFound(
-        f"SLURM job {job} runs {len(pids)} processes on {node} besides this step, and none "
-        "that we may read carries a rank",
+        f"no process of SLURM job {ours} on {node} that we may read carries a rank",
         "see where they are: scontrol listpids; or name a process: hangcheck attach --pid PID",
     )
 
@@ -275,40 +293,6 @@ def command_of(pid: int) -> str:
     while line and not line[-1]:  # a process that set its own title, as Ray does
         line.pop()
     return show_command(line)
-
-
-def _candidate(
-    ref: ProcessRef, variables: dict[str, str] | Gap, *, python: bool, namespace: str
-) -> Candidate:
-    """Classify a process by its environments: that of its start, and the present one."""
-    pid = ref.pid
-    environment, unseen, joined = {} if isinstance(variables, Gap) else variables, None, False
-    numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-    torch = python and not numbered and has_loaded(pid, TORCH)
-    if torch:
-        # it may train: some launchers number a process after its start
-        present = present_environment(pid)
-        unseen = present if isinstance(present, Gap) else None
-        environment = environment if isinstance(present, Gap) else present
-        joined = identify(environment).rank is None and has_thread(pid, *GROUP_THREADS)
-    return Candidate(
-        pid=pid,
-        parent_pid=ref.parent_pid,
-        started_ticks=ref.started_ticks,
-        python=python,
-        torch=torch,
-        identity=identify(environment),
-        rendezvous=rendezvous_of(environment, namespace),
-        joined=joined,
-        unseen=unseen,
-    )
-
-
-def _belongs(pid: int, job: FoundJob, machine: Machine) -> bool:
-    """Whether a process is a rank of the job, is below a rank, or has a rank below it."""
-    known = machine.processes
-    below = any(pid in upwards(rank, known) for rank in job.pids)
-    return below or not job.pids.isdisjoint(upwards(pid, known))
 
 
 def _paged(pids: Collection[int], machine: Machine) -> tuple[FoundRank, ...]:

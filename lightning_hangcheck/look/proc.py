@@ -126,8 +126,7 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
         return float(found[1]) if found else None
 
     try:
-        line = read_stat(pid, tid or pid)
-        last_ran = last_ran_ms(f"{pid}/task/{tid or pid}")
+        line, last_ran = read_stat(pid, tid or pid), last_ran_ms(f"{pid}/task/{tid or pid}")
         if line.state not in "SDT" or last_ran == 0.0:
             return 0.0
         allowed = os.sched_getaffinity(0)
@@ -302,31 +301,23 @@ def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
 
 def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
     """Read lists of NUL-terminated texts; zombies and kernel threads have none."""
-    return {
-        pid: _texts(data, f"/proc/{pid}/{name}", f"{what} of pid {pid}")
-        for pid, data in each_within(
-            PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids
-        ).items()
-    }
-
-
-def _texts(data: bytes | Exception, path: str, what: str) -> list[str] | Gap:
-    remedy = ""
-    try:
-        if isinstance(data, Exception):
-            raise data
-        if data:
-            return data.removesuffix(b"\0").decode(errors="replace").split("\0")
-        why = "it shows none: the process is ending, or was started without any"
-    except GONE:
-        why = ENDED
-    except PermissionError:
-        why, remedy = "it belongs to another user", "run as that user, or as root"
-    except NoAnswer as error:
-        why = f"{error}: the process is stuck in the kernel with its memory locked"
-    except OSError as error:
-        why = f"{path} cannot be read ({error.strerror})"
-    return Gap(what, None, why, "process_memory", remedy)
+    read = each_within(PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids)
+    found: dict[int, list[str] | Gap] = {}
+    for pid, data in read.items():
+        why, remedy = "it shows none: the process is ending, or was started without any", ""
+        if isinstance(data, bytes) and data:
+            found[pid] = data.removesuffix(b"\0").decode(errors="replace").split("\0")
+            continue
+        if isinstance(data, GONE):
+            why = ENDED
+        elif isinstance(data, PermissionError):
+            why, remedy = "it belongs to another user", "run as that user, or as root"
+        elif isinstance(data, NoAnswer):
+            why = f"{data}: the process is stuck in the kernel with its memory locked"
+        elif isinstance(data, Exception):
+            why = f"/proc/{pid}/{name} cannot be read ({data})"
+        found[pid] = Gap(f"{what} of pid {pid}", None, why, "process_memory", remedy)
+    return found
 
 
 def _by_name(text: Iterable[str]) -> dict[str, str]:
@@ -342,21 +333,6 @@ def present_environment(pid: int) -> dict[str, str] | Gap:
     spawns. Python passes each change to the C library, whose ``environ`` points to all variables.
     Our own C library shows where ``environ`` is in the process's, if both are the same.
     """
-    what, why, remedy = f"present environment of pid {pid}", "", ""
-    try:
-        return within(PRESENT_LIMIT_S, lambda: _variables_now(pid), of=pid)
-    except GONE:
-        why = ENDED
-    except PermissionError:
-        refusal = why_unreadable(pid)
-        why, remedy = refusal.why, refusal.remedy
-    except (LookupError, ValueError, ArithmeticError, NoAnswer, OSError) as error:
-        why = f"its memory cannot be read ({error})"
-    return Gap(what, None, why, "process_memory", remedy)
-
-
-def _variables_now(pid: int) -> dict[str, str]:
-    """Follow ``environ``, and again if it changed meanwhile."""
 
     def files_mapped(of: int) -> dict[str, int]:
         """Return the first address of each mapped file, by device and inode."""
@@ -370,22 +346,34 @@ def _variables_now(pid: int) -> dict[str, str]:
         found = struct.unpack(f"={len(data) // 8}Q", data[: len(data) // 8 * 8])
         return list(takewhile(bool, found))
 
-    ours, theirs = files_mapped(os.getpid()), files_mapped(pid)
-    symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
-    file = max((start for start in ours if ours[start] <= symbol), key=lambda start: ours[start])
-    if file not in theirs:
-        raise LookupError("it has another C library than this process")
-    pointer = theirs[file] + symbol - ours[file]
-    for _ in range(ATTEMPTS):
-        array = addresses(pointer, 1)
-        variables = addresses(array[0], MOST_VARIABLES) if array else []
-        texts = [
-            _by_page(pid, variable, LONGEST_VARIABLE).partition(b"\0")[0] for variable in variables
-        ]
-        same = array == addresses(pointer, 1)
-        if variables and same and variables == addresses(array[0], MOST_VARIABLES):
-            return _by_name(text.decode(errors="surrogateescape") for text in texts)
-    raise LookupError("it changes again and again")
+    def look() -> dict[str, str]:
+        ours, theirs = files_mapped(os.getpid()), files_mapped(pid)
+        symbol = ctypes.addressof(ctypes.c_void_p.in_dll(ctypes.CDLL(None), "environ"))
+        file = max((name for name in ours if ours[name] <= symbol), key=lambda name: ours[name])
+        if file not in theirs:
+            raise LookupError("it has another C library than this process")
+        pointer = theirs[file] + symbol - ours[file]
+        for _ in range(ATTEMPTS):  # it may change meanwhile
+            array = addresses(pointer, 1)
+            variables = addresses(array[0], MOST_VARIABLES) if array else []
+            read = (_by_page(pid, variable, LONGEST_VARIABLE) for variable in variables)
+            texts = [text.partition(b"\0")[0].decode(errors="surrogateescape") for text in read]
+            same = array == addresses(pointer, 1)
+            if variables and same and variables == addresses(array[0], MOST_VARIABLES):
+                return _by_name(texts)
+        raise LookupError("it changes again and again")
+
+    remedy = ""
+    try:
+        return within(PRESENT_LIMIT_S, look, of=pid)
+    except GONE:
+        why = ENDED
+    except PermissionError:
+        refusal = why_unreadable(pid)
+        why, remedy = refusal.why, refusal.remedy
+    except (LookupError, ValueError, ArithmeticError, NoAnswer, OSError) as error:
+        why = f"its memory cannot be read ({error})"
+    return Gap(f"present environment of pid {pid}", None, why, "process_memory", remedy)
 
 
 # May we read a process, and if not, what would allow it? Decided by the kernel's answer and by

@@ -1,22 +1,15 @@
-"""Runs other programs within a time limit; whatever they started ends with them.
-
-One of them is SLURM's scontrol, which lists the processes of a job on this machine.
-"""
+"""Runs other programs within a time limit; whatever they started ends with them."""
 
 from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
 import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
-
-from lightning_hangcheck.isolation.command import own_environment, searched_folders
-from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -95,36 +88,3 @@ def run_to_its_end(
             if given_up.wait(POLL_S):
                 raise ChildLate("it was interrupted")
     return process.returncode
-
-
-SLURM_LIMIT_S = 5.0
-COLUMNS = 3  # PID JOBID STEPID LOCALID GLOBALID; the last two are - for a task's children
-
-
-def processes_of_job(environment: Mapping[str, str]) -> tuple[int, ...] | Gap:
-    """Ask SLURM for the processes of the job in which we are a step, without our own step's.
-
-    A step's environment names job, step and node. Returns a gap if SLURM does not answer.
-    """
-    job, step = environment["SLURM_JOB_ID"], environment.get("SLURM_STEP_ID", "")
-    node = environment.get("SLURMD_NODENAME", "")
-    scontrol, why = shutil.which("scontrol", path=searched_folders("PATH")), ""
-    if scontrol is None:
-        why = "there is no scontrol here"
-    else:
-        passed_on = {name: value for name, value in environment.items() if name == "SLURM_CONF"}
-        command = [scontrol, "listpids", job, *([node] if node else [])]
-        try:
-            answer = answer_of(command, SLURM_LIMIT_S, own_environment() | passed_on)
-        except (ChildLate, OSError) as error:
-            why = f"scontrol: {error}"
-        else:
-            complaint = answer.stderr.decode(errors="replace").strip()
-            why = f"scontrol: {complaint or f'exit code {answer.returncode}'}"
-            if answer.returncode == 0:
-                rows = [
-                    line.split() for line in answer.stdout.decode(errors="replace").splitlines()
-                ]
-                rows = [row for row in rows if len(row) >= COLUMNS and row[0].isdecimal()]
-                return tuple(int(row[0]) for row in rows if row[1] == job and row[2] != step)
-    return Gap(f"processes of SLURM job {job}", None, why, remedy="name one of them with --pid")

@@ -35,7 +35,6 @@ from lightning_hangcheck.nodes.message import (
     BadMessage,
     Judgement,
     Message,
-    without_table,
 )
 from lightning_hangcheck.text.shown import read_utc
 
@@ -88,7 +87,6 @@ def read_message(data: bytes) -> tuple[Message, int]:
     with _blaming_its_sender():
         message, memory = _decoded(data)
         _refuse_odd_groups(message)
-        message = without_table(message)
         sizes = [message.world_size, message.local_world_size or 0]
         left, views = message.left, [line.view for line in message.lines]
         if left is not None:

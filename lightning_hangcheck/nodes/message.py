@@ -30,14 +30,14 @@ from lightning_hangcheck.judge.alike import (
 from lightning_hangcheck.judge.job import situation_numbers
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, RankView
-from lightning_hangcheck.model.evidence import AddressReach, Frame, Gap, ThreadStack
+from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.model.flight import GroupFamily
 from lightning_hangcheck.model.run import Round
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 
 FOLDED_ABOVE = 256
@@ -52,8 +52,6 @@ UNLIKE = 0
 """Situation of a rank that has a line of its own."""
 WITHOUT_EVIDENCE = -1
 """Situation of ranks whose evidence was dropped, as there was too much."""
-LEAVES = Meta(max_length=16_384)
-"""Stacks of a rank with its workers: three samples of 5,000 threads."""
 SET = Meta(max_length=131_072)
 """First and last number of each range, for every second rank of a job."""
 
@@ -68,10 +66,9 @@ class RankClass(Struct, frozen=True, array_like=True):
     Attributes:
         standing: The situation's number, `UNLIKE`, or `WITHOUT_EVIDENCE`.
         view: One of the ranks: with evidence if any has it, then the one silent for the shortest
-            time. The view has no members of its groups, and on the way no stacks.
+            time. The view has no members of its groups.
         names: Processes of the first of ``ranks``.
         groups: Groups of the view, as in `Alike`.
-        stacks: Numbers of the view's stacks, in the order of processes, samples, threads.
     """
 
     standing: int
@@ -79,7 +76,6 @@ class RankClass(Struct, frozen=True, array_like=True):
     ranks: Annotated[RankSet, SET]
     names: Annotated[tuple[RankName, ...], Meta(max_length=MOST_NAMES)] = ()
     groups: Annotated[tuple[GroupFamily, ...], Meta(max_length=4_096)] = ()
-    stacks: Annotated[tuple[int, ...], LEAVES] = ()
 
     @property
     def alone(self) -> bool:
@@ -162,7 +158,7 @@ def bounded(classes: Sequence[RankClass]) -> tuple[tuple[RankClass, ...], int]:
 
 def without_evidence(rank_class: RankClass) -> RankClass:
     """Return a class without evidence of looks; its groups stay, as they make ranks alike."""
-    return replace(rank_class, view=brief(rank_class.view), stacks=())
+    return replace(rank_class, view=brief(rank_class.view))
 
 
 def brief(view: RankView) -> RankView:
@@ -196,7 +192,7 @@ def _one_of(alike: Sequence[RankClass]) -> RankClass:
     )
 
 
-VERSION = 6
+VERSION = 7
 TAKEN_NS = 1 << 60
 """36 years: moved by this, no time of a running machine comes near 0, which means that there is no
 such time."""
@@ -216,9 +212,6 @@ MOST_ENDS = 8
 """Ranks of a node whose end is sent: those that ended first, of large jobs only `FEW_ENDS`."""
 FEW_ENDS = 2
 _ASKED = Meta(max_length=MOST_ASKED)
-_STACKS = Meta(max_length=1 << 16)
-_DEPTH = Meta(max_length=1_024)
-"""Python's own limit for nested calls is 1,000."""
 
 
 class RoundMark(Struct, frozen=True):
@@ -280,7 +273,6 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
         local_world_size: Ranks that should run there, None if no launcher says so.
         machine: As in `RunFacts`.
         software: Version of this package there.
-        frames: Each frame of the stacks once; ``stacks`` have their numbers, outermost first.
         left: The round before, with times like the ranks'; None once that is long ago.
         reach: What connections show of the addresses that the judging node asks about.
         read: The newest message of the judging node that this node has read.
@@ -302,8 +294,6 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
     lines: Annotated[tuple[RankClass, ...], Meta(max_length=MOST_OF_A_NODE)] = ()
-    frames: Annotated[tuple[Frame, ...], _STACKS] = ()
-    stacks: Annotated[tuple[Annotated[tuple[int, ...], _DEPTH], ...], _STACKS] = ()
     gaps: Annotated[tuple[Gap, ...], Meta(max_length=4_096)] = ()
     code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()
     left: LeftRound | None = None
@@ -363,7 +353,7 @@ def message_of(
         code=case.code[:MOST_CODE] if with_evidence else (),
         left=rebased(left, shift_ns) if left is not None else None,
     )
-    return replace(with_table(message), **facts)
+    return replace(message, **facts)
 
 
 def left_round(case: Case) -> LeftRound:
@@ -380,69 +370,7 @@ def shortened(message: Message) -> Message:
     return replace(
         message,
         lines=tuple(map(without_evidence, message.lines)),
-        frames=(),
-        stacks=(),
         gaps=(TOO_LARGE,) if message.lines else (),
         code=(),
         left=None,
     )
-
-
-# Stacks: each frame and each stack is sent once.
-
-
-def with_table(message: Message) -> Message:
-    """Move the stacks of the lines into the message's table."""
-    frames: dict[Frame, int] = {}
-    stacks: dict[tuple[Frame, ...], int] = {}
-    lines = []
-    for rank_class in message.lines:
-        numbers: list[int] = []
-
-        def moved(stack: ThreadStack, numbers: list[int] = numbers) -> ThreadStack:
-            for frame in stack.frames:
-                frames.setdefault(frame, len(frames))
-            numbers.append(stacks.setdefault(stack.frames, len(stacks)))
-            return replace(stack, frames=())
-
-        view = _with_stacks(rank_class.view, moved)
-        lines.append(replace(rank_class, view=view, stacks=tuple(numbers)))
-    table = tuple(tuple(frames[frame] for frame in stack) for stack in stacks)
-    return replace(message, lines=tuple(lines), frames=tuple(frames), stacks=table)
-
-
-def without_table(message: Message) -> Message:
-    """Give the lines their stacks back; BadMessage if a number of a stack or frame is wrong."""
-    if any(not 0 <= call < len(message.frames) for stack in message.stacks for call in stack):
-        raise BadMessage("a stack has a call that is not there")
-    stacks = [tuple(message.frames[call] for call in stack) for stack in message.stacks]
-    lines = []
-    for rank_class in message.lines:
-        left = list(rank_class.stacks[::-1])
-
-        def found(stack: ThreadStack, left: list[int] = left) -> ThreadStack:
-            if not left or not 0 <= left[-1] < len(stacks):
-                raise BadMessage("a rank has a stack that is not there")
-            return replace(stack, frames=stacks[left.pop()])
-
-        view = _with_stacks(rank_class.view, found)
-        if left:
-            raise BadMessage("a rank has other stacks than are told of it")
-        lines.append(replace(rank_class, view=view, stacks=()))
-    return replace(message, lines=tuple(lines), frames=(), stacks=())
-
-
-def _with_stacks(view: RankView, change: Callable[[ThreadStack], ThreadStack]) -> RankView:
-    """Change each stack, in the order of processes, samples and threads."""
-    if not view.processes:
-        return view
-    looks = []
-    for look in view.processes:
-        samples = []
-        for sample in look.samples:
-            if sample.stack is not None:
-                threads = tuple(map(change, sample.stack.threads))
-                sample = replace(sample, stack=replace(sample.stack, threads=threads))
-            samples.append(sample)
-        looks.append(replace(look, samples=tuple(samples)))
-    return replace(view, processes=tuple(looks))

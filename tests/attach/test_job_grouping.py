@@ -11,11 +11,14 @@ import pytest
 
 from lightning_hangcheck.attach.job_search import (
     Candidate,
+    Machine,
     find_jobs,
     group_jobs,
+    jobs_of_step,
     look_around,
     rendezvous_of,
 )
+from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.identity import identify
 
 if TYPE_CHECKING:
@@ -32,6 +35,7 @@ def candidate(pid: int, parent: int, namespace: str = "pid:[1]", **environment: 
         python=True,
         identity=identify(environment),
         rendezvous=rendezvous_of(environment, namespace),
+        slurm_job=environment.get("SLURM_JOB_ID", ""),
     )
 
 
@@ -120,6 +124,20 @@ def test_which_processes_are_one_job(case: str) -> None:
     tree, expected = JOBS[case]
     jobs = group_jobs(tree)
     assert [{rank.rank: rank.pid for rank in job.ranks} for job in jobs] == expected
+
+
+def test_in_a_step_of_a_slurm_job_only_that_job_counts() -> None:
+    tree = [
+        *pair(11, 10, 29501, SLURM_JOB_ID="7"),
+        *pair(21, 20, 29502, SLURM_JOB_ID="8"),
+        *pair(31, 30, 29503),
+    ]
+    machine = Machine({process.pid: process for process in tree}, frozenset())
+    (job,) = jobs_of_step(machine, STEP)
+    assert job.pids == {11, 12}
+    assert not jobs_of_step(machine, {"SLURM_JOB_ID": "7"}), "we are no step of it"
+    with pytest.raises(NoJobFound, match="SLURM job 9"):
+        jobs_of_step(machine, {**STEP, "SLURM_JOB_ID": "9"})
 
 
 def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_path: Path) -> None:

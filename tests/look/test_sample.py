@@ -24,13 +24,13 @@ from lightning_hangcheck.look.kernel import (
     with_threads_of,
 )
 from lightning_hangcheck.look.proc import vitals
-from lightning_hangcheck.look.programs import processes_of_job
 from lightning_hangcheck.look.sample import KeptStacks, Target, look_at
 from lightning_hangcheck.look.stacks import python_stacks
-from lightning_hangcheck.model.evidence import Gap, ProcessState
 
 if TYPE_CHECKING:
     from processes import StartProgram
+
+    from lightning_hangcheck.model.evidence import ProcessState
 
 
 @pytest.mark.real
@@ -189,37 +189,3 @@ def test_a_group_above_that_has_less_left_counts_and_so_do_its_kills(tmp_path: P
     assert counter.since() == 1
     (group / kills).unlink()
     assert counter.since() == 0, "of a group that is gone"
-
-
-STEP = {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "1", "SLURMD_NODENAME": "hcnode1"}
-
-TABLE = """\
-PID      JOBID    STEPID   LOCALID GLOBALID
-2881     5        0        0       1
-2882     5        0        -       -
-2984     5        1        0       1
-3001     51       0        0       0
--        5        extern   -       -
-"""
-
-
-def scontrol(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
-    """Put a program of that name before all others."""
-    program = folder / "bin" / "scontrol"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent))
-
-
-def test_those_of_the_jobs_other_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check = '[ "$*" = "listpids 5 hcnode1" ] || exit 3'
-    scontrol(tmp_path, monkeypatch, f"{check}\ncat <<'END'\n{TABLE}END")
-    assert processes_of_job(STEP) == (2881, 2882)
-
-
-def test_what_slurm_does_not_say_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scontrol(tmp_path, monkeypatch, "echo 'no steps for job 5' >&2; exit 1")
-    gap = processes_of_job(STEP)
-    assert isinstance(gap, Gap)
-    assert (gap.what, gap.why) == ("processes of SLURM job 5", "scontrol: no steps for job 5")

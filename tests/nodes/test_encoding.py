@@ -64,7 +64,7 @@ LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_si
 
 def test_a_rank_that_gets_on_tells_no_stacks() -> None:
     (line,) = message_of(job(rank(0, IN_LOAD, silent=0.2)), 0, 1).lines
-    assert (line.view.processes, line.stacks, line.view.pid) == ((), (), 100)
+    assert (line.view.processes, line.view.pid) == ((), 100)
 
 
 def test_in_a_large_job_evidence_is_told_where_it_is_asked_for() -> None:
@@ -164,16 +164,12 @@ def test_registers_have_no_sign() -> None:
         with_state(wants=(-1,)),
         with_state(asks=("10.0.0.1",) * 1_000),
         with_state(world_size=-1),
-        with_state(stacks=((5_000,),)),
-        with_state(stacks=((0,) * 2_000,)),
-        with_state(stacks=()),
         with_state(lines=WORD.lines * 2),
         with_first_rank(rank=1 << 40),
         with_first_rank(rank=1),
         with_first_rank(silent_for_s=math.inf),
         with_first_rank(idle_for_s=-1.0),
         with_first_rank(silent_for_s=1e300),
-        with_first_rank(processes=()),
         with_class(ranks=()),
         with_class(ranks=(0,)),
         with_class(ranks=(1, 0)),
@@ -182,7 +178,6 @@ def test_registers_have_no_sign() -> None:
         with_class(ranks=(0, 1 << 40)),
         with_class(ranks=(0, 3)),
         with_class(ranks=(2, 5_000)),
-        with_class(view=FOLDED.lines[0].view, groups=(), stacks=()),
     ],
 )
 def test_what_cannot_be_is_refused(data: bytes) -> None:
@@ -290,13 +285,17 @@ def of_state(**fields: Any) -> dict[str, Any]:
     return {**NOBODY, **fields}
 
 
-def of_rank(groups: Any = (), stacks: Any = (), **fields: Any) -> dict[str, Any]:
-    return of_state(lines=[[0, {"rank": 0, **fields}, [0, 0], [], groups, stacks]])
+def of_rank(groups: Any = (), **fields: Any) -> dict[str, Any]:
+    return of_state(lines=[[0, {"rank": 0, **fields}, [0, 0], [], groups]])
 
 
 def of_sample(**fields: Any) -> dict[str, Any]:
     look = {"pid": 1, "role": "rank", "samples": [{"taken_ns": 1, **fields}]}
     return of_rank(processes=[look])
+
+
+def of_stack(**fields: Any) -> dict[str, Any]:
+    return of_sample(stack={"pid": 1, "source": "py-spy", **fields})
 
 
 def of_flight(**fields: Any) -> dict[str, Any]:
@@ -317,8 +316,8 @@ OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
     "threads": lambda n: of_sample(kernel={**KERNEL, "threads": [THREAD] * n}),
     "gpus": lambda n: of_sample(gpus=[{"index": 1}] * n),
     "sites": lambda n: of_flight(sites={one: {} for one in range(n)}),
-    "deep stacks": lambda n: of_state(frames=[FRAME], stacks=[[0] * 1_000] * (n // 1_000)),
-    "many stacks": lambda n: of_state(frames=[FRAME], stacks=[[0]] * n),
+    "deep stacks": lambda n: of_stack(threads=[{"tid": 1, "frames": [FRAME] * n}]),
+    "many stacks": lambda n: of_stack(threads=[{"tid": 1, "frames": [FRAME]}] * n),
 }
 """Parts of each level of a message."""
 
