@@ -12,30 +12,10 @@ from msgspec import Struct
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify
-from lightning_hangcheck.look.proc import (
-    ProcessRef,
-    born_ns,
-    command_line,
-    command_lines,
-    environments,
-    has_loaded,
-    has_thread,
-    present_environment,
-    process_ref,
-    why_unreadable,
-)
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.machine import process_ids
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.observe.discovery import (
-    TORCH,
-    FoundRank,
-    SeenProcess,
-    agents_in,
-    find_ranks,
-    heirs_of,
-    is_launcher,
-    starters_of,
-)
+from lightning_hangcheck.observe import discovery
 from lightning_hangcheck.text.shown import show_command
 
 if TYPE_CHECKING:
@@ -53,7 +33,7 @@ WORDS_OF_A_PROGRAM = 4
 """Leading words that may name the program: ``python -u -m lightning_hangcheck``."""
 
 
-class Candidate(SeenProcess, frozen=True, kw_only=True):
+class Candidate(discovery.SeenProcess, frozen=True, kw_only=True):
     """A process of this machine.
 
     Attributes:
@@ -77,7 +57,7 @@ class FoundJob(Struct, frozen=True):
     ``counted``: no variable numbers them, so they are numbered in the order of their start.
     """
 
-    ranks: tuple[FoundRank, ...]
+    ranks: tuple[discovery.FoundRank, ...]
     counted: bool = False
 
     @property
@@ -104,8 +84,8 @@ def rendezvous_of(environment: Mapping[str, str], namespace: str) -> Rendezvous:
 def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
     """Find the jobs whose launcher gave their processes a rank, the lowest process id first."""
     tree = {candidate.pid: candidate for candidate in candidates}
-    agents = agents_in(tree)
-    agents |= heirs_of(agents, tree)
+    agents = discovery.agents_in(tree)
+    agents |= discovery.heirs_of(agents, tree)
     groups: dict[Rendezvous, list[Candidate]] = {}
     for process in tree.values():
         if process.identity.rank is not None and process.pid not in agents:
@@ -130,7 +110,7 @@ def group_jobs(candidates: Iterable[Candidate]) -> tuple[FoundJob, ...]:
                 starter = tree.get(member.parent_pid)
                 if starter is not None and member.identity.launcher == "lightning":
                     inside.setdefault(starter.pid, starter)
-            jobs.append(FoundJob(find_ranks(inside.values(), {})))
+            jobs.append(FoundJob(discovery.find_ranks(inside.values(), {})))
     jobs += _spawned(tree, {rank.pid for job in jobs for rank in job.ranks})
     return tuple(sorted(jobs, key=lambda job: min(job.pids)))
 
@@ -153,10 +133,10 @@ def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator
         yield FoundJob(_counted([*first, *ordered]), counted=True)
 
 
-def _counted(processes: Sequence[Candidate]) -> tuple[FoundRank, ...]:
+def _counted(processes: Sequence[Candidate]) -> tuple[discovery.FoundRank, ...]:
     """Number processes that have no rank in this order."""
     return tuple(
-        FoundRank(
+        discovery.FoundRank(
             rank=rank,
             pid=process.pid,
             started_ticks=process.started_ticks,
@@ -169,7 +149,7 @@ def _counted(processes: Sequence[Candidate]) -> tuple[FoundRank, ...]:
 
 def upwards(pid: int, tree: Mapping[int, Candidate]) -> list[int]:
     """Return a process and those that started it, nearest first."""
-    return [pid, *(process.pid for process in starters_of(pid, tree))]
+    return [pid, *(process.pid for process in discovery.starters_of(pid, tree))]
 
 
 class Machine(Struct, frozen=True):
@@ -184,10 +164,10 @@ def look_around() -> Machine:
 
     A process that has loaded torch and was not numbered at its start takes 5 ms.
     """
-    runs: dict[ProcessRef, tuple[bool, str]] = {}
+    runs: dict[proc.ProcessRef, tuple[bool, str]] = {}
     processes, closed = {}, set()
     for pid in process_ids():
-        python, namespace, ref = False, "", process_ref(pid)
+        python, namespace, ref = False, "", proc.process_ref(pid)
         try:
             python = Path(f"/proc/{pid}/exe").readlink().name.startswith("python")
             namespace = os.readlink(f"/proc/{pid}/ns/pid")  # noqa: PTH115 - a name, no path
@@ -200,7 +180,7 @@ def look_around() -> Machine:
         elif pid != os.getpid():
             runs[ref] = python, namespace
     of_python = [ref.pid for ref, (python, _) in runs.items() if python]
-    variables, lines = environments(of_python), command_lines(of_python)
+    variables, lines = proc.environments(of_python), proc.command_lines(of_python)
     ours: dict[int, int] = {}  # `hangcheck run` and sidecars may carry a launcher's variables
     for ref in runs:
         line = lines.get(ref.pid, [])
@@ -215,13 +195,13 @@ def look_around() -> Machine:
             parent = ours.get(parent, parent)
         environment, unseen, joined = {} if isinstance(seen, Gap) else seen, None, False
         numbered = identify(environment).launcher in ("torchrun", "environment", "lightning")
-        torch = python and not numbered and has_loaded(pid, TORCH)
+        torch = python and not numbered and proc.has_loaded(pid, discovery.TORCH)
         if torch:
             # it may train: some launchers number a process after its start
-            present = present_environment(pid)
+            present = proc.present_environment(pid)
             unseen = present if isinstance(present, Gap) else None
             environment = environment if isinstance(present, Gap) else present
-            joined = identify(environment).rank is None and has_thread(pid, *GROUP_THREADS)
+            joined = identify(environment).rank is None and proc.has_thread(pid, *GROUP_THREADS)
         processes[pid] = Candidate(
             pid=pid,
             parent_pid=parent,
@@ -287,7 +267,7 @@ def jobs_of_step(machine: Machine, environment: Mapping[str, str]) -> tuple[Foun
 
 def command_of(pid: int) -> str:
     """Return the redacted command line of a process."""
-    line = command_line(pid)
+    line = proc.command_line(pid)
     if isinstance(line, Gap):
         return ""
     while line and not line[-1]:  # a process that set its own title, as Ray does
@@ -295,11 +275,11 @@ def command_of(pid: int) -> str:
     return show_command(line)
 
 
-def _paged(pids: Collection[int], machine: Machine) -> tuple[FoundRank, ...]:
+def _paged(pids: Collection[int], machine: Machine) -> tuple[discovery.FoundRank, ...]:
     """Find the ranks of processes that no variable numbers by their pages, if they have some."""
     session = find_session(pids).session
-    beats = {} if session is None else beats_of(session, {pid: born_ns(pid) for pid in pids})
-    return find_ranks([machine.processes[pid] for pid in pids], beats) if beats else ()
+    beats = {} if session is None else beats_of(session, {pid: proc.born_ns(pid) for pid in pids})
+    return discovery.find_ranks([machine.processes[pid] for pid in pids], beats) if beats else ()
 
 
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
@@ -307,14 +287,14 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     known = machine.processes
     if len(pids) == 1:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]
-        lines = command_lines(below)
+        lines = proc.command_lines(below)
         words = {pid: [] if isinstance(line, Gap) else line for pid, line in lines.items()}
-        programs = [known[pid] for pid in below if not is_launcher(words[pid])]
-        if ranks := _paged(below, machine) or find_ranks(programs, {}):
+        programs = [known[pid] for pid in below if not discovery.is_launcher(words[pid])]
+        if ranks := _paged(below, machine) or discovery.find_ranks(programs, {}):
             return FoundJob(ranks)
     for pid in pids:
         if not known[pid].python:
-            line = command_line(pid)
+            line = proc.command_line(pid)
             name = "a process without a command line"
             name = name if isinstance(line, Gap) else show_command(line[:1])
             raise NoJobFound(
@@ -322,12 +302,12 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
                 "name a rank of the job, or its launcher",
             )
     if len(pids) == 1:
-        return FoundJob((FoundRank(rank=0, pid=pids[0]),))
+        return FoundJob((discovery.FoundRank(rank=0, pid=pids[0]),))
     return FoundJob(_counted([known[pid] for pid in dict.fromkeys(pids)]))
 
 
 def _refusal(pid: int, machine: Machine) -> NoJobFound:
-    if process_ref(pid) is None:
+    if proc.process_ref(pid) is None:
         return NoJobFound(
             f"there is no process {pid} here",
             "it has ended, or it runs in another pid namespace: then attach inside that container, "
@@ -335,7 +315,7 @@ def _refusal(pid: int, machine: Machine) -> NoJobFound:
         )
     if pid not in machine.closed:
         return NoJobFound(f"process {pid} is hangcheck's own", "name a process of the job")
-    refusal = why_unreadable(pid)
+    refusal = proc.why_unreadable(pid)
     return NoJobFound(f"process {pid} may not be read: {refusal.why}", refusal.remedy)
 
 

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck import log
+from lightning_hangcheck import log, rundir
 from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_fact, write_atomically
 from lightning_hangcheck.judge import judge
@@ -36,14 +36,6 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
 from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.rundir import (
-    RunFolder,
-    find_run_folder,
-    folders_of_nodes,
-    journals_in,
-    newest_case,
-    read_rank,
-)
 from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 from lightning_hangcheck.version import __version__
@@ -61,12 +53,12 @@ class Merged(NamedTuple):
 
     case: Case
     verdict: Verdict
-    kept: RunFolder | None
+    kept: rundir.RunFolder | None
     left_out: tuple[Gap, ...]
 
 
 def merge_runs(
-    named: Sequence[str], merged: RunFolder, also: Sequence[EvidenceItem] = ()
+    named: Sequence[str], merged: rundir.RunFolder, also: Sequence[EvidenceItem] = ()
 ) -> Merged:
     """Join what `attach` or `run` wrote on several nodes into one verdict, and save it.
 
@@ -78,13 +70,13 @@ def merge_runs(
     for number, name in enumerate(named):
         if paths[number] in paths[:number]:
             raise BadUsage(f"{name} is named twice", "name the run folder of each node once")
-    roots = [find_run_folder(name) for name in named]
-    below: list[RunFolder] = []
+    roots = [rundir.find_run_folder(name) for name in named]
+    below: list[rundir.RunFolder] = []
     for root in roots:
         with suppress(NoAnswer):  # reported below, when it is read
-            below += within(PART_LIMIT_S, partial(folders_of_nodes, root))
+            below += within(PART_LIMIT_S, partial(rundir.folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
-    run_records: dict[RunFolder, RunRecord | None] = dict.fromkeys(folders)
+    run_records: dict[rundir.RunFolder, RunRecord | None] = dict.fromkeys(folders)
     for folder in folders:  # who the ranks were; without run.json the verdict still stands
         with suppress(NoAnswer):
             file = folder.run_file
@@ -93,13 +85,13 @@ def merge_runs(
             )
     records = [record for record in run_records.values() if record is not None]
     rounds = joined_rounds(records)
-    nodes: dict[RunFolder, NodeCase] = {}
+    nodes: dict[rundir.RunFolder, NodeCase] = {}
     refused: list[UnreadableRun] = []
     left_out: list[Gap] = []
     for folder in run_records:
         empty = False
         try:
-            case, gaps = within(READING_LIMIT_S, partial(newest_case, folder))
+            case, gaps = within(READING_LIMIT_S, partial(rundir.newest_case, folder))
             if case is not None:
                 case = replace(case, gaps=(*case.gaps, *gaps))
                 nodes[folder] = NodeCase(str(folder.path), case)
@@ -155,8 +147,8 @@ def merge_runs(
 
     def keep_journals(into: Path) -> None:
         """Join each rank's journals, which may lie in several nodes' folders."""
-        for name, paths in list(journals_in(folders).items())[:MOST_JOURNALS]:
-            entries, _ = read_rank(paths)
+        for name, paths in list(rundir.journals_in(folders).items())[:MOST_JOURNALS]:
+            entries, _ = rundir.read_rank(paths)
             lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
             write_atomically(into / f"{name}.jsonl", lines)
 
@@ -390,13 +382,15 @@ class Joined(Struct, frozen=True, kw_only=True):
 
     case: Case
     verdict: Verdict
-    kept: RunFolder | None
+    kept: rundir.RunFolder | None
     silent: tuple[Gap, ...]
     said: tuple[tuple[str, str], ...]
     hang_stands: bool
 
 
-def attach_everywhere(hosts: Sequence[str], way: Way, folder: RunFolder, at_once: int) -> Joined:
+def attach_everywhere(
+    hosts: Sequence[str], way: Way, folder: rundir.RunFolder, at_once: int
+) -> Joined:
     """Look at a job on all of its hosts, each named once, and give one verdict.
 
     NoJobFound if no host reported a job, UsedRunFolder if the folder holds another run.

@@ -18,18 +18,13 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from lightning_hangcheck.attach import recorded_session
 from lightning_hangcheck.attach.job_search import FoundJob, command_of
-from lightning_hangcheck.attach.recorded_session import (
-    RecordedSession,
-    beats_of,
-    history,
-    watch_over,
-)
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.judge.wording import duration, name_ranks, verb
+from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.look.proc import (
     ExitWatcher,
     born_ns,
@@ -52,7 +47,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
 
-NOTHING = RecordedSession()
+NOTHING = recorded_session.RecordedSession()
 NUMBERS = Gap(
     "the numbers of the ranks",
     None,
@@ -75,7 +70,7 @@ def look(
     job: FoundJob,
     limits: Limits,
     run_id: str,
-    recorded: RecordedSession = NOTHING,
+    recorded: recorded_session.RecordedSession = NOTHING,
     *,
     local_values: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
@@ -97,7 +92,7 @@ class _Visit:
         self,
         job: FoundJob,
         limits: Limits,
-        recorded: RecordedSession,
+        recorded: recorded_session.RecordedSession,
         exits: ExitWatcher,
         time_limit_s: float,
     ) -> None:
@@ -241,15 +236,15 @@ class _Visit:
         session = self._recorded.session
         if session is None:
             return {}, ()
-        beats = beats_of(session, self._born_ns)
+        beats = recorded_session.beats_of(session, self._born_ns)
         for rank in self.round.ranks.values():
             rank.beat = beats.get(rank.found.pid)
-        watch, now_ns = watch_over(session), time.monotonic_ns()
+        watch, now_ns = recorded_session.watch_over(session), time.monotonic_ns()
         if watch is None or watch.notes is None:
             return {}, () if watch is None else watch.gaps
         watched_s = (now_ns - self._began_ns) / NANOSECONDS
         asleep = {pid: slept + watched_s for pid, slept in self._slept.items() if slept is not None}
-        return history(watch.notes, self._job.ranks, asleep, now_ns)
+        return recorded_session.history(watch.notes, self._job.ranks, asleep, now_ns)
 
 
 # How long each rank of an unwatched job was silent, and with how much patience
@@ -414,57 +409,40 @@ MOST_RANKS = 8
 
 
 def kept_output(case: Case, verdict: Verdict) -> str | None:
-    """Say that a job works though its log may be silent, and how to unbuffer its output.
+    """Say that a rank works though its log may be silent, and how to unbuffer its output.
 
-    None if no rank was seen to work, the output is not buffered, or its file has just grown.
+    None if no rank was seen to work, its output is not buffered, or its file has just grown. A pipe
+    does not show when it was last written to: only a file proves its silence.
     """
     if verdict.verdict not in ("healthy", "slow"):
         return None
-    seen = [(view, read_rank_activity(view)) for view in case.ranks]
-    works = [(view, found) for view, found in seen if found.activity in ("moving", "busy")]
-    try:
-        known = [(*work, _why_silent(work[0].pid)) for work in works[:MOST_RANKS]]
-    except NoAnswerFromStorage:
-        return None
-    silent = [(view, activity, kept) for view, activity, kept in known if kept is not None]
-    if not silent:
-        return None
-    first, activity, (place, why) = silent[0]
-    names = [view.rank for view, _, kept in silent if kept[0] == place]
-    own = first.own_process
-    use = [f"{activity.process_activity.cpu_share:.2f} of a core"]
-    use += describe_gpus(own) if own is not None else ()
-    return (
-        f"{name_ranks(names)} {verb(names, 'works', 'work')} ({'; '.join(use)}), and what is "
-        f"printed may still be in {verb(names, 'its', 'their')} buffer: {why}; next time: "
-        f"{VARIABLE}=1, python -u, or print(..., flush=True)"
-    )
-
-
-def _why_silent(pid: int | None) -> tuple[str, str] | None:
-    """Return what buffers the lines of a process, and a sentence on it; None if nothing does.
-
-    A pipe does not show when it was last written to: only a file proves its silence.
-    """
-    if pid is None:
-        return None
-    environment, command = read_environment(pid), command_line(pid)
-    if isinstance(environment, Gap) or isinstance(command, Gap):
-        return None
-    if is_unbuffered(environment, command):
-        return None
-    try:
-        status = apart(STORAGE_LIMIT_S, Path(f"/proc/{pid}/fd/1").stat)  # its standard output
-    except OSError:
-        return None
-    place = kept_back_in(status.st_mode)
-    if place is None:
-        return None
-    if not stat.S_ISREG(status.st_mode):
-        unset = f"standard output is {place} and {VARIABLE} is not set"
-        return place, f"{unset}, so if the log is silent, that may be why"
-    silent_for_s = time.time() - status.st_mtime
-    if silent_for_s < SILENT_AFTER_S:
-        return None
-    grown = f"standard output is {place} that has not grown for {duration(silent_for_s)}"
-    return place, f"{grown}, and {VARIABLE} is not set"
+    for view in case.ranks[:MOST_RANKS]:
+        seen = read_rank_activity(view)
+        if view.pid is None or seen.activity not in ("moving", "busy"):
+            continue
+        environment, command = read_environment(view.pid), command_line(view.pid)
+        if isinstance(environment, Gap) or isinstance(command, Gap):
+            continue
+        try:
+            output = apart(STORAGE_LIMIT_S, Path(f"/proc/{view.pid}/fd/1").stat)
+        except NoAnswerFromStorage:
+            return None
+        except OSError:
+            continue
+        place, grown = kept_back_in(output.st_mode), ""
+        if place is None or is_unbuffered(environment, command):
+            continue
+        if stat.S_ISREG(output.st_mode):
+            silent_for_s = time.time() - output.st_mtime
+            if silent_for_s < SILENT_AFTER_S:
+                continue
+            grown = f" that has not grown for {duration(silent_for_s)},"
+        own = view.own_process
+        use = [f"{seen.process_activity.cpu_share:.2f} of a core"]
+        use += describe_gpus(own) if own is not None else ()
+        return (
+            f"rank {view.rank} works ({'; '.join(use)}), and what is printed may still be in its "
+            f"buffer: standard output is {place}{grown} and {VARIABLE} is not set; next time: "
+            f"{VARIABLE}=1, python -u, or print(..., flush=True)"
+        )
+    return None

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NoReturn
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck import log
+from lightning_hangcheck import log, rundir
 from lightning_hangcheck.alerts import AT_THE_END_S, AlertsAskedFor
 from lightning_hangcheck.errors import BadUsage, UnpreparedRunFolder, UnreadableRun, UsedRunFolder
 from lightning_hangcheck.files import (
@@ -40,15 +40,6 @@ from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import NodePlace, RunRecord
 from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
-from lightning_hangcheck.rundir import (
-    RunFolder,
-    claim_run_folder,
-    folder_of_node,
-    folder_of_start,
-    name_run_folder,
-    prepare_run_folder,
-    starts_so_far,
-)
 from lightning_hangcheck.session.run_folders import Carrier, kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
@@ -59,16 +50,7 @@ from lightning_hangcheck.session.session import (
 )
 from lightning_hangcheck.settings import Settings, environment_with
 from lightning_hangcheck.text.shown import show_command, utc_now
-from lightning_hangcheck.watch.link import (
-    TASKS,
-    CommandEnded,
-    EndAsked,
-    HangProven,
-    Inbox,
-    Message,
-    send,
-    start_linked_sidecar,
-)
+from lightning_hangcheck.watch import link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -113,7 +95,7 @@ def run_command(
     if settings.disable:
         return shell_code(subprocess.call(list(command)))
     try:
-        require_room(TASKS)
+        require_room(link.TASKS)
     except NoRoom as refusal:
         log.once("room", f"the command runs unwatched, it may need all that is left: {refusal}")
         become(command)
@@ -170,8 +152,8 @@ class _Run:
         self._settings = settings
         self._alerts = alerts
         self._starts = 0
-        self._asked_to_end: EndAsked | None = None
-        self._inbox: Inbox | None = None
+        self._asked_to_end: link.EndAsked | None = None
+        self._inbox: link.Inbox | None = None
         self._kill_at: float | None = None  # when SIGKILL follows SIGTERM, for a hung job
         self._start_sidecar()
 
@@ -189,7 +171,7 @@ class _Run:
             self._keep_sidecar_alive()
             proven = None
             while self._inbox is not None and (message := self._inbox.next()) is not None:
-                proven = message if isinstance(message, HangProven) else proven
+                proven = message if isinstance(message, link.HangProven) else proven
             if proven is not None and self._kill_at is None:
                 self._act_on(proven)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -198,7 +180,7 @@ class _Run:
                         os.kill(pid, signal.SIGKILL)
         self._job.reap()  # pid 1 of a container may not reap what ended since
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
-        self._conclude(CommandEnded(self._job.pid, exit_code, tuple(self._job.processes())))
+        self._conclude(link.CommandEnded(self._job.pid, exit_code, tuple(self._job.processes())))
         return ABORTED if self._kill_at is not None else shell_code(exit_code)
 
     def _goes_on(self) -> bool:
@@ -210,7 +192,7 @@ class _Run:
             return False
         return self._job.exit_code is None or bool(self._job.processes())
 
-    def _act_on(self, hang: HangProven) -> None:
+    def _act_on(self, hang: link.HangProven) -> None:
         """Do what was asked for on a hang; torchrun counts the restarts that are left."""
         action = self._settings.on_hang
         if action == "report":
@@ -248,12 +230,12 @@ class _Run:
             return
         self._starts += 1
         try:
-            sidecar = self._job.sidecar = start_linked_sidecar(self._session, self._settings)
+            sidecar = self._job.sidecar = link.start_linked_sidecar(self._session, self._settings)
         except OSError as error:
             log.once("sidecar", f"no sidecar can be started ({error}); training goes on unwatched")
             return
         if sidecar.stdout is not None:
-            self._inbox = Inbox(sidecar.stdout)
+            self._inbox = link.Inbox(sidecar.stdout)
         if self._alerts.any:
             self._tell(self._alerts)
         if self._asked_to_end is not None:
@@ -273,10 +255,10 @@ class _Run:
         self._start_sidecar()
 
     def _end_asked(self, by: str) -> None:
-        self._asked_to_end = self._asked_to_end or EndAsked(by)
-        self._tell(EndAsked(by))
+        self._asked_to_end = self._asked_to_end or link.EndAsked(by)
+        self._tell(link.EndAsked(by))
 
-    def _conclude(self, ended: CommandEnded) -> None:
+    def _conclude(self, ended: link.CommandEnded) -> None:
         """Tell the sidecar how the command ended; wait, within a limit, for its last verdict.
 
         The sidecar may need longer to end: stalled storage blocks a process that writes to it.
@@ -286,7 +268,7 @@ class _Run:
             return
         if sidecar is None or self._inbox is None:
             # without a sidecar, the ranks' journals would be lost too
-            into = partial(prepare_run_folder, session.run_folder)
+            into = partial(rundir.prepare_run_folder, session.run_folder)
             try:
                 apart(END_LIMIT_S, Carrier(session.journals, into).carry)
             except (NoAnswerFromStorage, UnpreparedRunFolder, OSError) as error:
@@ -300,10 +282,10 @@ class _Run:
         with suppress(subprocess.TimeoutExpired):
             sidecar.wait(END_LIMIT_S)
 
-    def _tell(self, message: Message) -> None:
+    def _tell(self, message: link.Message) -> None:
         sidecar = self._job.sidecar
         if sidecar is not None and sidecar.stdin is not None:
-            send(sidecar.stdin, message)
+            link.send(sidecar.stdin, message)
 
 
 # The run folder
@@ -311,7 +293,7 @@ class _Run:
 
 def take_run_folder(
     wanted: str | None, record: RunRecord, number: int = 0, *, scheduled: bool = False
-) -> RunFolder:
+) -> rundir.RunFolder:
     """Claim a folder for this run. An unusable folder is replaced, so that training runs.
 
     All nodes of a job may be given one folder: the first node takes it, each other node a folder
@@ -320,25 +302,25 @@ def take_run_folder(
     start gets a folder below. Without a scheduler, UsedRunFolder.
     """
     number = number if wanted is not None else 0
-    top = name_run_folder(wanted)
+    top = rundir.name_run_folder(wanted)
 
-    def take(start: RunFolder) -> RunFolder:
-        folder = folder_of_node(str(start.path), str(number)) if number else start
+    def take(start: rundir.RunFolder) -> rundir.RunFolder:
+        folder = rundir.folder_of_node(str(start.path), str(number)) if number else start
         return _taken(folder, record, below=number > 0)
 
-    def take_for_next_start() -> RunFolder:
+    def take_for_next_start() -> rundir.RunFolder:
         """Take this node's folder in the newest start, or in a new start if that is taken.
 
         So all nodes find the same start without communication. A start that is over takes no more
         nodes: a node that comes then belongs to the next start.
         """
-        start = starts_so_far(top)
-        held = read_fact(folder_of_start(top, start).run_file, RunRecord, EVIDENCE_BYTES)
+        start = rundir.starts_so_far(top)
+        held = read_fact(rundir.folder_of_start(top, start).run_file, RunRecord, EVIDENCE_BYTES)
         if start == 1 or (held is not None and held.ended_at is not None):
             start += 1
         while True:
             try:
-                return take(folder_of_start(top, start))
+                return take(rundir.folder_of_start(top, start))
             except UsedRunFolder:
                 start += 1
 
@@ -357,16 +339,16 @@ def take_run_folder(
         return _taken(other, record)
 
 
-def _taken(folder: RunFolder, record: RunRecord, *, below: bool = False) -> RunFolder:
+def _taken(folder: rundir.RunFolder, record: RunRecord, *, below: bool = False) -> rundir.RunFolder:
     # without numbers, each node takes a folder by its host's name; containers may share a name
     host = socket.gethostname().partition(".")[0]
     names = ["", *(() if below else (host, f"{host}-{os.urandom(4).hex()}"))]
     while True:
         name = names.pop(0)
-        taken = folder_of_node(str(folder.path), name) if name else folder
-        prepare_run_folder(taken)
+        taken = rundir.folder_of_node(str(folder.path), name) if name else folder
+        rundir.prepare_run_folder(taken)
         try:
-            claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
+            rundir.claim_run_folder(taken, encode_pretty(replace(record, run_id=taken.run_id)))
         except UsedRunFolder:
             # taken by another node of the same running job: try the next name; else an error
             held = read_fact(taken.run_file, RunRecord, EVIDENCE_BYTES)

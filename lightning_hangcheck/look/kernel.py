@@ -20,17 +20,7 @@ import psutil
 from msgspec import Struct
 from msgspec.structs import replace
 
-from lightning_hangcheck.look.proc import (
-    ENDED,
-    GONE,
-    descendants,
-    io_bytes,
-    our_id_of_child,
-    read_memory,
-    read_table,
-    thread_ids,
-    why_refused,
-)
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.machine import GROUPS, groups_of, read_link, read_proc, read_stat
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
@@ -76,13 +66,13 @@ def kernel_state(pid: int, rank: int | None, time_limit_s: float) -> Looked[Proc
     def look() -> ProcessState:
         try:
             line = read_stat(pid)
-            tids = thread_ids(pid)
-        except GONE:
-            raise Unseen(ENDED) from None
+            tids = proc.thread_ids(pid)
+        except proc.GONE:
+            raise Unseen(proc.ENDED) from None
         except PermissionError:
             raise Unseen("/proc hides it: run as its user, or as root") from None
-        counted = io_bytes(pid)
-        refusal = None if line.has_ended else why_refused(pid)
+        counted = proc.io_bytes(pid)
+        refusal = None if line.has_ended else proc.why_refused(pid)
         if refusal is not None:
             unseen["system calls of"] = refusal
         if counted is None:
@@ -125,7 +115,7 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     tids = [
         thread.tid for thread in stack.threads if thread.tid is not None and thread.tid not in read
     ]
-    calls = why_refused(state.pid) is None
+    calls = proc.why_refused(state.pid) is None
     found, _ = _threads(state.pid, tids[:MOST_THREADS], math.inf, calls=calls, bytes_=False)
     left_out = max(0, state.threads_left_out - len(found))
     return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
@@ -177,7 +167,7 @@ def _thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> Th
     elif line.state == "D" and wchan:  # in no call: it waits for a page from disk
         targets = (WaitTarget(call=PAGE_FAULT, kind="file"),)
     queued_s, turns = _schedule(folder) if tid == pid else (None, None)
-    counted = io_bytes(pid, tid) if bytes_ else None
+    counted = proc.io_bytes(pid, tid) if bytes_ else None
     return ThreadState(
         tid=tid,
         name=line.name,
@@ -303,7 +293,7 @@ def waits_for(
         if call.name != "fcntl" or arguments[1] in WAITING_FCNTL:
             found.append((kind, name))
     elif call.shape == "path":
-        text = read_memory(pid, arguments[call.position], LONGEST_PATH).partition(b"\0")[0]
+        text = proc.read_memory(pid, arguments[call.position], LONGEST_PATH).partition(b"\0")[0]
         path = text.decode(errors="replace")
         folder = read_link(f"/proc/{pid}/cwd") if path and not path.startswith("/") else ""
         path = os.path.join(folder, path)  # noqa: PTH118 - nothing of a path is to be changed
@@ -312,9 +302,9 @@ def waits_for(
         by_id = call.name == "waitid"
         named = c_int(arguments[1] if by_id else arguments[0]).value
         if named > 0 and (not by_id or arguments[0] == WAIT_FOR_PID):
-            children = [our_id_of_child(pid, named)]
+            children = [proc.our_id_of_child(pid, named)]
         else:
-            children = [ref.pid for ref in descendants(pid) if ref.parent_pid == pid]
+            children = [ref.pid for ref in proc.descendants(pid) if ref.parent_pid == pid]
         if len(children) <= MOST_DESCRIPTORS:
             found += [("process", str(child)) for child in children if child]
     elif call.shape == "futex":  # a word of memory, private or shared, or until a time
@@ -350,7 +340,7 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
         return None
     if clock != MONOTONIC or flags != ABSOLUTE or not address:
         return None
-    data = read_memory(pid, address, TIMESPEC.size)
+    data = proc.read_memory(pid, address, TIMESPEC.size)
     if len(data) < TIMESPEC.size:
         return None
     seconds, nanoseconds = TIMESPEC.unpack(data)
@@ -399,7 +389,7 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
     if call.shape == "poll":
         if arguments[1] > MOST_DESCRIPTORS:
             return ()
-        data = read_memory(pid, arguments[0], arguments[1] * POLLED.size)
+        data = proc.read_memory(pid, arguments[0], arguments[1] * POLLED.size)
         whole = data[: len(data) // POLLED.size * POLLED.size]
         return [descriptor for descriptor, _, _ in POLLED.iter_unpack(whole) if descriptor >= 0]
     if call.shape == "epoll":
@@ -407,7 +397,7 @@ def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[i
         numbers = [int(name) for name in watched]
     else:  # select: three bit sets of at most 1,024 descriptors
         size = (min(arguments[0], 1024) + 7) // 8
-        sets = [read_memory(pid, address, size) for address in arguments[1:4] if address]
+        sets = [proc.read_memory(pid, address, size) for address in arguments[1:4] if address]
         bits = [int.from_bytes(bitmap, "little") for bitmap in sets]
         numbers = [number for number in range(8 * size) if any(each >> number & 1 for each in bits)]
     return numbers if len(numbers) <= MOST_DESCRIPTORS else ()
@@ -438,7 +428,7 @@ def memory_use(pid: int, groups: Path = GROUPS) -> MemoryUse | None:
         # ``max``, which is no limit, raises ValueError
         with suppress(OSError, IndexError, ValueError):
             used, limit = (int(read_proc(str(folder / name))) for name in (in_use, most))
-            rows = {row[0]: int(row[1]) for row in read_table(str(folder / "memory.stat"))}
+            rows = {row[0]: int(row[1]) for row in proc.read_table(str(folder / "memory.stat"))}
             found.append(MemoryUse(max(0, used - rows.get(unused, 0)), limit, "control group"))
     return min(found, key=lambda use: use.limit_bytes - use.used_bytes, default=None)
 
@@ -467,6 +457,6 @@ def kill_counter(pid: int, groups: Path = GROUPS) -> KillCounter | None:
 
 def _kills(file: str) -> int | None:
     try:
-        return next((int(row[1]) for row in read_table(file) if row[0] == "oom_kill"), None)
+        return next((int(row[1]) for row in proc.read_table(file) if row[0] == "oom_kill"), None)
     except (OSError, IndexError, ValueError):
         return None

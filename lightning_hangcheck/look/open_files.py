@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 from msgspec.structs import replace
 
+from lightning_hangcheck import machine
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.kernel import (
     ABSOLUTE,
     CALLS,
@@ -33,23 +35,6 @@ from lightning_hangcheck.look.kernel import (
     descriptor_facts,
     event_behind,
     kernel_state,
-)
-from lightning_hangcheck.look.proc import (
-    UNREADABLE,
-    descendants,
-    io_bytes,
-    memory_map,
-    read_table,
-    shares_namespace,
-    vitals,
-)
-from lightning_hangcheck.machine import (
-    OF_NETWORK,
-    ancestors,
-    mounted_types,
-    process_ids,
-    read_proc,
-    type_at,
 )
 from lightning_hangcheck.model.evidence import AddressReach, Connection, Gap, Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -114,7 +99,7 @@ def file_locks(table: str = "/proc/locks") -> tuple[FileLock, ...]:
     """
     found = []
     with suppress(OSError):
-        for fields in read_table(table):
+        for fields in proc.read_table(table):
             words = [field for field in fields if field != "->"]
             with suppress(IndexError, ValueError):
                 major, minor, inode = words[5].split(":")
@@ -158,7 +143,7 @@ def sockets_seen_by(pid: int) -> dict[int, Socket]:
     def rows(*names: str) -> Iterator[list[str]]:
         for name in names:
             with suppress(OSError):
-                yield from read_table(f"/proc/{pid}/net/{name}")[1:]
+                yield from proc.read_table(f"/proc/{pid}/net/{name}")[1:]
 
     def end(field: str) -> str:
         """Show ``0100007F:1F90``: words of 32 bits in the machine's byte order, then the port."""
@@ -356,7 +341,7 @@ class Holders:
         connections, inodes = self._tcp or {}, _sockets(self._of_pid[state.pid])
         tcp = [connections[inode] for inode in inodes if inode in connections]
         network_bytes = None
-        if self._tcp is not None and shares_namespace(state.pid, "net"):
+        if self._tcp is not None and proc.shares_namespace(state.pid, "net"):
             network_bytes = sum(endpoint.carried_bytes or 0 for endpoint in tcp)
         # a connection within one machine has the same address at both ends
         out = [
@@ -384,9 +369,11 @@ class Holders:
             if pid not in self._mounts:
                 data = b""
                 with suppress(NoAnswer, OSError):
-                    data = within(STAT_LIMIT_S, lambda: read_proc(f"/proc/{pid}/mountinfo"), of=pid)
-                self._mounts[pid] = mounted_types(data.decode(errors="replace"))
-            shared = type_at(target.name, self._mounts[pid]).startswith(OF_NETWORK)
+                    data = within(
+                        STAT_LIMIT_S, lambda: machine.read_proc(f"/proc/{pid}/mountinfo"), of=pid
+                    )
+                self._mounts[pid] = machine.mounted_types(data.decode(errors="replace"))
+            shared = machine.type_at(target.name, self._mounts[pid]).startswith(machine.OF_NETWORK)
             target = replace(target, shared_storage=shared)
         if target.kind == "lock":
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
@@ -453,7 +440,7 @@ class Holders:
         if pid in found:
             if self._elsewhere is None:
                 self._elsewhere = {}
-                for other in set(process_ids()) - self._of_pid.keys():
+                for other in set(machine.process_ids()) - self._of_pid.keys():
                     for opened in open_of(other):
                         self._cut_short = self._cut_short or time.monotonic() > self._deadline
                         if self._cut_short:
@@ -482,7 +469,7 @@ class Holders:
                     file = within(STAT_LIMIT_S, Path(f"/proc/{pid}/root{path}").stat, of=pid)
                     self._lock_holders[path] = holders_of(file, self._locks)
             blocking = self._lock_holders[path]
-        alive = tuple(waiter for waiter in blocking if vitals(waiter) is not None)
+        alive = tuple(waiter for waiter in blocking if proc.vitals(waiter) is not None)
         # by descriptors, including inherited ones
         keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
@@ -525,7 +512,7 @@ class Holders:
             """Return a process's mappings (proc_pid_maps(5)), with the file of shared ones."""
             if of not in self._maps:
                 self._maps[of] = []
-                for where, mode, _, device, inode, *_ in memory_map(of):
+                for where, mode, _, device, inode, *_ in proc.memory_map(of):
                     start, _, end = where.partition("-")
                     file = f"{device}:{inode}" if mode.endswith("s") else ""
                     self._maps[of].append((int(start, 16), int(end, 16), file))
@@ -539,7 +526,9 @@ class Holders:
         def maps(of: int) -> bool:
             return any(name == file for _, _, name in mapped(of))
 
-        family = {process: None for each in self._of_pid for process in (each, *ancestors(each))}
+        family = {
+            process: None for each in self._of_pid for process in (each, *machine.ancestors(each))
+        }
         sharing = [process for process in family if maps(process)]
         others = [
             process
@@ -547,7 +536,9 @@ class Holders:
             if process in self._of_pid or not self._only_joins(process)
         ]
         # a launcher that made the memory may have given it to other processes than ranks
-        for child in descendants(*(process for process in sharing if process not in self._of_pid)):
+        for child in proc.descendants(
+            *(process for process in sharing if process not in self._of_pid)
+        ):
             if time.monotonic() > self._deadline:
                 return replace(target, name="")
             others += [child.pid] if child.pid not in family and maps(child.pid) else []
@@ -576,7 +567,7 @@ class Holders:
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
         """Name both ends of a connection, and who has the other one, even if not accepted yet."""
         if self._table is None:  # all processes of a job share one network namespace
-            own_space = (self._tcp or {}) if shares_namespace(pid, "net") else {}
+            own_space = (self._tcp or {}) if proc.shares_namespace(pid, "net") else {}
             self._table, self._peers = sockets_seen_by(pid) | own_space, unix_peers()
             ends = self._table.items()
             self._connected = {(endpoint.local, endpoint.remote): inode for inode, endpoint in ends}
@@ -627,6 +618,6 @@ def _name_in_memory(pid: int, file: str) -> str:
 def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:
     found = []
     for pid in pids:
-        line, moved = vitals(pid) or UNREADABLE, sum(io_bytes(pid) or ())
+        line, moved = proc.vitals(pid) or proc.UNREADABLE, sum(proc.io_bytes(pid) or ())
         found.append(Holder(pid=pid, program=line.name, cpu_s=line.cpu_s, moved_bytes=moved))
     return tuple(found)

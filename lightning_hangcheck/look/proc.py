@@ -22,22 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from lightning_hangcheck.machine import (
-    TICKS_PER_SECOND,
-    StatLine,
-    process_ids,
-    read_link,
-    read_proc,
-    read_process_stat,
-    read_stat,
-    read_status,
-)
+from lightning_hangcheck import machine
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, Unseen, each_within, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT on open, ESRCH if the process ends between open and read."""
@@ -54,7 +45,7 @@ MOST_VARIABLES = LONGEST_VARIABLE = 4096
 
 def read_table(path: str) -> list[list[str]]:
     """Read a table of /proc: the words of each line."""
-    return [line.split() for line in read_proc(path).decode(errors="replace").splitlines()]
+    return [line.split() for line in machine.read_proc(path).decode(errors="replace").splitlines()]
 
 
 def thread_ids(pid: int) -> list[int]:
@@ -66,7 +57,7 @@ def thread_ids(pid: int) -> list[int]:
 def has_thread(pid: int, *beginnings: str) -> bool:
     """Whether a thread's name starts with one of these; 10 microseconds a thread."""
     with suppress(OSError):
-        lines = (read_process_stat(pid, tid) for tid in thread_ids(pid))
+        lines = (machine.read_process_stat(pid, tid) for tid in thread_ids(pid))
         return any(line is not None and line.name.startswith(beginnings) for line in lines)
     return False
 
@@ -78,23 +69,23 @@ def io_bytes(pid: int, tid: int | None = None) -> tuple[int, int] | None:
     gone, belongs to another user, or the kernel does not count.
     """
     try:
-        text = read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
+        text = machine.read_proc(f"/proc/{pid}/io" if tid is None else f"/proc/{pid}/task/{tid}/io")
     except OSError:
         return None
     counts = dict(line.split(b": ") for line in text.splitlines())
     return int(counts[b"rchar"]), int(counts[b"wchar"])
 
 
-UNREADABLE = StatLine("", "?", 0, 0, 0.0, 0, 0, 0, 0, 0)
+UNREADABLE = machine.StatLine("", "?", 0, 0, 0.0, 0, 0, 0, 0, 0)
 
 
-def vitals(pid: int) -> StatLine | None:
+def vitals(pid: int) -> machine.StatLine | None:
     """Read a process's state and use of resources, about 20 microseconds; None if it is gone.
 
     The state is ``?`` if it may be alive but cannot be read (hidepid=1, no descriptor left).
     """
     try:
-        return read_stat(pid)
+        return machine.read_stat(pid)
     except GONE:
         return None
     except OSError:
@@ -122,11 +113,11 @@ def slept_s(pid: int, tid: int | None = None) -> float | None:
     """
 
     def last_ran_ms(task: str) -> float | None:
-        found = _LAST_RAN.search(read_proc(f"/proc/{task}/sched"))
+        found = _LAST_RAN.search(machine.read_proc(f"/proc/{task}/sched"))
         return float(found[1]) if found else None
 
     try:
-        line, last_ran = read_stat(pid, tid or pid), last_ran_ms(f"{pid}/task/{tid or pid}")
+        line, last_ran = machine.read_stat(pid, tid or pid), last_ran_ms(f"{pid}/task/{tid or pid}")
         if line.state not in "SDT" or last_ran == 0.0:
             return 0.0
         allowed = os.sched_getaffinity(0)
@@ -150,7 +141,7 @@ class ProcessRef(Struct, frozen=True):
 
 def process_ref(pid: int) -> ProcessRef | None:
     """Return the reference of one process; None if it is gone or hidden."""
-    line = read_process_stat(pid)
+    line = machine.read_process_stat(pid)
     return None if line is None else ProcessRef(pid, line.parent_pid, line.started_ticks)
 
 
@@ -161,7 +152,7 @@ def descendants(*roots: int) -> tuple[ProcessRef, ...]:
     more. A process whose parent ends meanwhile may be missed. Zombies are included.
     """
     children: dict[int, list[ProcessRef]] = {}
-    for ref in filter(None, map(process_ref, process_ids())):
+    for ref in filter(None, map(process_ref, machine.process_ids())):
         children.setdefault(ref.parent_pid, []).append(ref)
     found = [ref for root in roots for ref in children.pop(root, ())]
     for ref in found:
@@ -174,11 +165,11 @@ def born_ns(pid: int) -> int:
 
     The kernel counts from boot and through suspensions (proc(5)).
     """
-    line, now_ns = read_process_stat(pid), time.monotonic_ns()
+    line, now_ns = machine.read_process_stat(pid), time.monotonic_ns()
     if line is None:
         return now_ns
     since_boot_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-    started_ns = line.started_ticks * (NANOSECONDS // TICKS_PER_SECOND)
+    started_ns = line.started_ticks * (NANOSECONDS // machine.TICKS_PER_SECOND)
     return now_ns - max(0, since_boot_ns - started_ns)
 
 
@@ -192,8 +183,8 @@ def began_s(pid: int) -> float:
 
 def shares_namespace(pid: int, kind: str) -> bool:
     """Whether a process is in our namespace (``mnt``, ``net``, ``pid``); yes if hidden."""
-    theirs = read_link(f"/proc/{pid}/ns/{kind}")
-    return not theirs or theirs == read_link(f"/proc/self/ns/{kind}")
+    theirs = machine.read_link(f"/proc/{pid}/ns/{kind}")
+    return not theirs or theirs == machine.read_link(f"/proc/self/ns/{kind}")
 
 
 def root_of(pid: int) -> str:
@@ -204,7 +195,7 @@ def root_of(pid: int) -> str:
 def numbers_of(pid: int, tid: int | None = None) -> list[int]:
     """Return the ids of a process or thread in all pid namespaces, ours first; empty if gone."""
     try:
-        return [int(word) for word in read_status(pid, tid).get("NSpid", "").split()]
+        return [int(word) for word in machine.read_status(pid, tid).get("NSpid", "").split()]
     except OSError:
         return []
 
@@ -301,7 +292,7 @@ def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
 
 def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
     """Read lists of NUL-terminated texts; zombies and kernel threads have none."""
-    read = each_within(PRESENT_LIMIT_S, lambda pid: read_proc(f"/proc/{pid}/{name}"), pids)
+    read = each_within(PRESENT_LIMIT_S, lambda pid: machine.read_proc(f"/proc/{pid}/{name}"), pids)
     found: dict[int, list[str] | Gap] = {}
     for pid, data in read.items():
         why, remedy = "it shows none: the process is ending, or was started without any", ""
@@ -393,7 +384,7 @@ def why_refused(pid: int) -> Unseen | None:
     /proc/PID/syscall has the same check as ptrace (PTRACE_MODE_ATTACH, Yama included).
     """
     try:
-        read_proc(f"/proc/{pid}/syscall")
+        machine.read_proc(f"/proc/{pid}/syscall")
     except PermissionError:
         return why_unreadable(pid)
     except OSError:
@@ -416,12 +407,12 @@ def why_unreadable(pid: int) -> Unseen:
 
     def field(whose: int | str, name: str, absent: str) -> str:
         try:
-            return read_status(whose).get(name, absent)
+            return machine.read_status(whose).get(name, absent)
         except OSError:
             return absent
 
     try:
-        yama_scope = int(read_proc("/proc/sys/kernel/yama/ptrace_scope"))
+        yama_scope = int(machine.read_proc("/proc/sys/kernel/yama/ptrace_scope"))
     except OSError:
         yama_scope = 0
     return explain(
@@ -537,7 +528,6 @@ class ExitWatcher:
         for watched in self._watched.values():
             if watched.descriptor is not None:
                 os.close(watched.descriptor)
-        self._watched.clear()
         self._epoll.close()
 
     def _forget(self, pid: int) -> Exited:
@@ -563,13 +553,3 @@ def _code_of_reaped(pidfd: int) -> int | None:
         if struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT:
             return os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT))
     return None
-
-
-def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
-    """Return which processes still run after the time limit, or earlier if none does."""
-    deadline = time.monotonic() + time_limit_s
-    while left := tuple(pid for pid in pids if not has_ended(pid)):
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(POLL_S)
-    return left

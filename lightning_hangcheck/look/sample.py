@@ -272,9 +272,8 @@ def look_at(
         later = [
             subject
             for subject in subjects
-            if not subject.is_first and subject.target.pid in awaited
+            if subject.target.python and not subject.is_first and subject.target.pid in awaited
         ]
-        later = [subject for subject in later if subject.target.python]
         list(pool.map(take_stacks, later))
         for subject in later:
             subject.complete(holders)

@@ -25,16 +25,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.files import open_owned
 from lightning_hangcheck.isolation.command import interpreter, own_environment, searched_folders
-from lightning_hangcheck.look.proc import (
-    ENDED,
-    has_ended,
-    inner_thread_ids,
-    read_memory,
-    thread_ids,
-    vitals,
-    why_filtered,
-    why_refused,
-)
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_status
 from lightning_hangcheck.model.codec import json_decoder
@@ -175,7 +166,7 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
         try:
             threads = _decoded(dump(pid, left_s, *options))
         except PySpyFailed as error:
-            failure = Unseen(ENDED) if has_ended(pid) else why_refused(pid) or error
+            failure = Unseen(proc.ENDED) if proc.has_ended(pid) else proc.why_refused(pid) or error
             if failure is error:
                 continue
             raise failure from error
@@ -192,7 +183,7 @@ def read_threads(pid: int, time_limit_s: float, *, values: bool = False) -> list
         seen |= unsure
         torn = "py-spy: the process ran on while it was read, and what was read is torn"
         failure = PySpyFailed(torn)
-    raise why_filtered() or failure
+    raise proc.why_filtered() or failure
 
 
 def _decoded(data: bytes) -> list[DumpedThread]:
@@ -210,18 +201,18 @@ def _with_our_ids(pid: int, threads: list[DumpedThread]) -> list[DumpedThread]:
     addresses ``threading.get_ident`` returns. The id's position in a structure is found in
     the main thread's: its id is the pid.
     """
-    ours = inner_thread_ids(pid)
+    ours = proc.inner_thread_ids(pid)
     main = next((inner for inner, outer in ours.items() if outer == pid), pid)
     words: dict[int, tuple[int, ...]] = {}
     for thread in threads:
         if thread.os_thread_id is None:
-            data = read_memory(pid, thread.thread_id, LARGEST_STRUCTURE)
+            data = proc.read_memory(pid, thread.thread_id, LARGEST_STRUCTURE)
             whole = len(data) // WORD
             words[thread.thread_id] = struct.unpack(f"={whole}i", data[: whole * WORD])
     place = min((word.index(main) for word in words.values() if main in word), default=None)
     alive: set[int] = set()
     with suppress(OSError):
-        alive = set(thread_ids(pid))
+        alive = set(proc.thread_ids(pid))
     found = []
     for thread in threads:
         tid = thread.os_thread_id
@@ -269,8 +260,8 @@ def python_stacks(pid: int, rank: int | None, time_limit_s: float) -> Looked[Pro
     """
 
     def look() -> ProcessStack:
-        if has_ended(pid):
-            raise Unseen(ENDED)
+        if proc.has_ended(pid):
+            raise Unseen(proc.ENDED)
         threads = read_threads(pid, time_limit_s)
         if not threads:
             raise Unseen("it runs no Python thread")
@@ -401,7 +392,7 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     def blocking() -> set[int]:
         """Return the threads that block it; a thread does while it runs the handler."""
         found = set()
-        for tid in thread_ids(pid):
+        for tid in proc.thread_ids(pid):
             with suppress(OSError):  # the thread ended after it was listed
                 found |= {tid} if has("SigBlk", tid) else set()
         return found
@@ -409,9 +400,9 @@ def _ask(offer: StackOffer, deadline: float) -> ProcessStack:
     process = os.pidfd_open(pid)
     try:
         # a signal without a handler would end the process; exec removes handlers
-        seen = vitals(pid)
+        seen = proc.vitals(pid)
         if seen is None or seen.started_ticks != offer.started_ticks or seen.has_ended:
-            raise Unseen(ENDED)
+            raise Unseen(proc.ENDED)
         if seen.state in "Tt":
             raise Unseen("it is stopped, so it answers no signal")
         if not has("SigCgt"):

@@ -21,19 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
+from lightning_hangcheck import machine
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.open_files import open_of
-from lightning_hangcheck.look.proc import GONE, began_s, numbers_of, shares_namespace, vitals
 from lightning_hangcheck.look.stacks import LONGEST_READ
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
-from lightning_hangcheck.machine import (
-    FIRST_PID_NAMESPACE,
-    mounted_types,
-    pid_namespace,
-    process_ids,
-    read_proc,
-    read_process_stat,
-    type_at,
-)
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 from lightning_hangcheck.model.evidence import Holder, WaitTarget
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -72,7 +64,7 @@ def training_first(stack: ProcessStack) -> ProcessStack:
         """Sort key, oldest first; without ids a stack has the newest first (faulthandler)."""
         if thread.tid is None:
             return 0, -stack.threads.index(thread)
-        line = read_process_stat(stack.pid, thread.tid)
+        line = machine.read_process_stat(stack.pid, thread.tid)
         return (0 if line is None else line.started_ticks), thread.tid
 
     first = min(users, key=age)
@@ -408,11 +400,13 @@ def maker_of(path: str, pid: int) -> Maker:
     if seen.is_file():
         with seen.open("rb") as file:
             text = file.read(LONGEST_RECORD).decode(errors="replace")
-    mounts = mounted_types(read_proc("/proc/self/mountinfo").decode(errors="replace"))
-    sees_all = pid_namespace() == FIRST_PID_NAMESPACE
-    local = type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
+    mounts = machine.mounted_types(
+        machine.read_proc("/proc/self/mountinfo").decode(errors="replace")
+    )
+    sees_all = machine.pid_namespace() == machine.FIRST_PID_NAMESPACE
+    local = machine.type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
     of_here = socket.gethostname() in NAMES.findall(text)
-    ours = shares_namespace(pid, "pid") and shares_namespace(pid, "mnt")
+    ours = proc.shares_namespace(pid, "pid") and proc.shares_namespace(pid, "mnt")
     if not ours or not (local or of_here):
         return UNKNOWN
     found = WRITTEN_PID.search(text)
@@ -422,11 +416,11 @@ def maker_of(path: str, pid: int) -> Maker:
     nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
     # a container that is visible here may give this number to one of its processes
     if not (of_here or nameless) or any(
-        numbers_of(pid)[1:][-1:] == [number] for pid in process_ids()
+        proc.numbers_of(pid)[1:][-1:] == [number] for pid in machine.process_ids()
     ):
         return UNKNOWN
-    alive = vitals(number)
-    began_before = began_s(number) <= facts.st_mtime + LATER_S
+    alive = proc.vitals(number)
+    began_before = proc.began_s(number) <= facts.st_mtime + LATER_S
     if alive is not None and not alive.has_ended and began_before:
         return Maker(holders=(Holder(pid=number, cpu_s=alive.cpu_s),))
     # a host or container of this name may be another one: its maker is not known to be gone
@@ -436,18 +430,18 @@ def maker_of(path: str, pid: int) -> Maker:
 def _that_has_open(path: str, facts: os.stat_result) -> Maker:
     """Return which of the file owner's processes have it open; unknown if one is unreadable."""
     name, holders = os.path.realpath(path), []
-    for pid in process_ids():
+    for pid in machine.process_ids():
         try:
             if Path(f"/proc/{pid}").stat().st_uid != facts.st_uid:
                 continue
             os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208 - names alone are wanted
-        except GONE:
+        except proc.GONE:
             continue
         except OSError:
             if pid == INIT:
                 continue
             return UNKNOWN
-        alive = vitals(pid) if any(opened.name == name for opened in open_of(pid)) else None
+        alive = proc.vitals(pid) if any(opened.name == name for opened in open_of(pid)) else None
         if alive is not None:
             holders.append(Holder(pid=pid, cpu_s=alive.cpu_s))
     return Maker(holders=tuple(holders), gone=not holders)

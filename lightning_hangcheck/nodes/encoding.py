@@ -28,14 +28,7 @@ from lightning_hangcheck.judge.alike import (
 )
 from lightning_hangcheck.model.codec import encode_packed, msgpack_decoder
 from lightning_hangcheck.model.evidence import ThreadState, WaitTarget
-from lightning_hangcheck.nodes.message import (
-    MOST_OF_A_NODE,
-    MOST_RANKS,
-    VERSION,
-    BadMessage,
-    Judgement,
-    Message,
-)
+from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.text.shown import read_utc
 
 if TYPE_CHECKING:
@@ -74,12 +67,12 @@ _NO_PARTS = _ALL.translate(None, bytes(range(0x80, 0x100)))
 """All bytes but those that begin anything except a number from 0 to 127."""
 
 
-def pack(message: Message) -> bytes:
+def pack(message: messages.Message) -> bytes:
     """Encode a message."""
     return MARK + zlib.compress(encode_packed(message), LEVEL)
 
 
-def read_message(data: bytes) -> tuple[Message, int]:
+def read_message(data: bytes) -> tuple[messages.Message, int]:
     """Decode a message, whoever wrote it; return also how many bytes it takes at most.
 
     BadMessage: it is none, too large, of another version, or has impossible values.
@@ -94,12 +87,17 @@ def read_message(data: bytes) -> tuple[Message, int]:
         lines = [line.ranks for line in message.lines]
         spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
         numbers = (message.node, *(view.rank for view in views), *message.wants)
-        _refuse_if(any(not 0 <= number < MOST_RANKS for number in numbers), "a node or rank number")
-        _refuse_if(any(not 0 <= size <= MOST_RANKS for size in sizes), "a world size")
-        odd = not all(line and is_rank_set(line, MOST_RANKS) for line in lines)
+        _refuse_if(
+            any(not 0 <= number < messages.MOST_RANKS for number in numbers),
+            "a node or rank number",
+        )
+        _refuse_if(any(not 0 <= size <= messages.MOST_RANKS for size in sizes), "a world size")
+        odd = not all(line and is_rank_set(line, messages.MOST_RANKS) for line in lines)
         _refuse_if(odd, "a set of ranks")
         ranks = sum(map(size, lines))
-        _refuse_if(ranks > MOST_OF_A_NODE or ranks != size(message.ranks), "a node with ranks")
+        _refuse_if(
+            ranks > messages.MOST_OF_A_NODE or ranks != size(message.ranks), "a node with ranks"
+        )
         seconds = (message.mark.began_s, *chain.from_iterable(spans))
         _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
         _refuse_if(not can_be_reckoned_with(message), "a number")
@@ -108,24 +106,24 @@ def read_message(data: bytes) -> tuple[Message, int]:
         return message, memory
 
 
-def read_judgement(data: bytes) -> Judgement:
+def read_judgement(data: bytes) -> messages.Judgement:
     """Decode a message's judgement of the whole job; BadMessage as for `read_message`."""
     if not data:
-        return Judgement()
+        return messages.Judgement()
     with _blaming_its_sender():
-        judgement = msgpack_decoder(Judgement).decode(data)
+        judgement = msgpack_decoder(messages.Judgement).decode(data)
         end = judgement.end
         texts = [] if end is None else [end.round.summary]
         words = (judgement.verdict, None if end is None else end.verdict)
         for verdict in filter(None, words):
             texts += [verdict.summary, verdict.command, verdict.run_id]
             _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
-            _refuse_if(not 0 <= verdict.world_size <= MOST_RANKS, "more ranks")
+            _refuse_if(not 0 <= verdict.world_size <= messages.MOST_RANKS, "more ranks")
             try:
                 for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
                     read_utc(moment)
             except ValueError as error:
-                raise BadMessage("it has a moment that cannot be") from error
+                raise messages.BadMessage("it has a moment that cannot be") from error
         _refuse_if(max(map(len, texts), default=0) > LONGEST_SENTENCE, "a longer text")
         _refuse_if(not can_be_reckoned_with(judgement), "a number")
         return judgement
@@ -135,7 +133,7 @@ def can_be_sent(packed: bytes) -> bool:
     """Whether other nodes will read a message of ours, as far as its size decides that."""
     try:
         _refuse_odd_groups(_decoded(packed)[0])
-    except BadMessage:
+    except messages.BadMessage:
         return False
     return True
 
@@ -155,50 +153,54 @@ def _blaming_its_sender() -> Iterator[None]:
     """Raise BadMessage for any error, even a lack of memory: other nodes are still read."""
     try:
         yield
-    except BadMessage:
+    except messages.BadMessage:
         raise
     except Exception as error:  # whatever it is, its sender caused it
-        raise BadMessage(f"reading it fails ({error!r:.200})") from error
+        raise messages.BadMessage(f"reading it fails ({error!r:.200})") from error
 
 
 def _refuse_if(odd: bool, what: str) -> None:
     if odd:
-        raise BadMessage(f"it has {what} that cannot be")
+        raise messages.BadMessage(f"it has {what} that cannot be")
 
 
-def _decoded(data: bytes) -> tuple[Message, int]:
+def _decoded(data: bytes) -> tuple[messages.Message, int]:
     if not data.startswith(MARK):
-        raise BadMessage("these bytes are none of ours")
+        raise messages.BadMessage("these bytes are none of ours")
     if len(data) > MOST_PACKED:
-        raise BadMessage(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
+        raise messages.BadMessage(f"it has {len(data):,} bytes; at most {MOST_PACKED:,} are read")
     try:
         inflating = zlib.decompressobj()
         unpacked = inflating.decompress(data[len(MARK) :], MOST_UNPACKED)
         if inflating.unconsumed_tail or not inflating.eof or inflating.unused_data:
-            raise BadMessage(f"it is cut short, or has more than {MOST_UNPACKED:,} bytes unpacked")
+            raise messages.BadMessage(
+                f"it is cut short, or has more than {MOST_UNPACKED:,} bytes unpacked"
+            )
         memory = most_memory(unpacked)
         if memory > MOST_MEMORY:
-            raise BadMessage(f"its parts could take more than {MOST_MEMORY:,} bytes of memory")
-        message = msgpack_decoder(Message).decode(unpacked)
+            raise messages.BadMessage(
+                f"its parts could take more than {MOST_MEMORY:,} bytes of memory"
+            )
+        message = msgpack_decoder(messages.Message).decode(unpacked)
     except (zlib.error, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise BadMessage(
+        raise messages.BadMessage(
             f"it cannot be read ({error}); is the same lightning-hangcheck on all nodes?"
         ) from error
-    if message.version != VERSION:
-        raise BadMessage(
-            f"it has version {message.version}, this one reads {VERSION}: install the same "
-            "lightning-hangcheck on all nodes"
+    if message.version != messages.VERSION:
+        raise messages.BadMessage(
+            f"it has version {message.version}, this one reads {messages.VERSION}: install the "
+            "same lightning-hangcheck on all nodes"
         )
     return message, memory
 
 
-def _refuse_odd_groups(message: Message) -> None:
+def _refuse_odd_groups(message: messages.Message) -> None:
     """Check shapes and numbers of members before any group is built."""
     members = 0
     for rank_class in message.lines:
         flight, groups = rank_class.view.flight, rank_class.groups
         records = len(flight.groups) if flight is not None else len(groups)
-        _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")
+        _refuse_if(not can_be_families(groups, records, messages.MOST_RANKS), "groups of ranks")
         if rank_class.alone:
             members += sum(map(members_in, groups))
             number = rank_class.view.rank

@@ -20,13 +20,7 @@ from msgspec import Struct
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.files import (
-    EVIDENCE_BYTES,
-    create_once,
-    make_private_folder,
-    read_owned,
-    write_atomically,
-)
+from lightning_hangcheck import files
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine import require_room
 from lightning_hangcheck.model.codec import msgpack_decoder
@@ -77,7 +71,7 @@ class NodesPlace(MeetingPlace, Protocol):
 class FolderPlace(NodesPlace):
     """Files in a folder that all processes there see."""
 
-    def __init__(self, folder: Path, largest: int = EVIDENCE_BYTES) -> None:
+    def __init__(self, folder: Path, largest: int = files.EVIDENCE_BYTES) -> None:
         self._folder = folder
         self._largest = largest
         self._ours: tuple[int, int] | None = None
@@ -89,16 +83,16 @@ class FolderPlace(NodesPlace):
 
     def post(self, key: str, value: bytes) -> None:
         """Write the file of a key in one step."""
-        self._write(key, lambda path: write_atomically(path, value))
+        self._write(key, lambda path: files.write_atomically(path, value))
 
     def decide(self, key: str, value: bytes) -> bytes:
         """Write the file of a key unless it is there; return what it holds."""
-        return self._write(key, lambda path: create_once(path, value, self._largest))
+        return self._write(key, lambda path: files.create_once(path, value, self._largest))
 
     def _write(self, key: str, write: Callable[[Path], Written]) -> Written:
         path = self._folder / key
         try:
-            make_private_folder(path.parent)
+            files.make_private_folder(path.parent)
             return write(path)
         except OSError as error:
             raise MeetingFailed(
@@ -113,13 +107,13 @@ class FolderPlace(NodesPlace):
             # check that the folder is ours before a message counts: anybody may have made it
             there = self._folder.lstat()
             if (there.st_dev, there.st_ino) != self._ours:
-                make_private_folder(self._folder)
+                files.make_private_folder(self._folder)
                 self._ours = there.st_dev, there.st_ino
             found: list[bytes | None] = []
             for key in keys:
                 path = self._folder / key
                 try:
-                    found.append(read_owned(path, self._largest))
+                    found.append(files.read_owned(path, self._largest))
                 except FileNotFoundError:
                     found.append(None)
         except FileNotFoundError:

@@ -31,23 +31,8 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.model.codec import encode_packed
-from lightning_hangcheck.nodes.encoding import (
-    MOST_MEMORY,
-    MOST_TOGETHER,
-    can_be_sent,
-    most_memory,
-    pack,
-    read_judgement,
-    read_message,
-)
-from lightning_hangcheck.nodes.message import (
-    BadMessage,
-    Judgement,
-    Message,
-    ReadMessage,
-    RoundEnd,
-    shortened,
-)
+from lightning_hangcheck.nodes import encoding
+from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -108,7 +93,7 @@ class _Exchange:
         self._meeting, self._peers = meeting, peers
         self.where, self.opened = meeting.where, opened
         self.answered = self.met_others = False
-        self.posted: Message | None = None
+        self.posted: messages.Message | None = None
         self.double: tuple[str, ...] | None = None
         self.wake = threading.Event()
         self.trouble_since_ns = self._began_ns = self._due_ns = 0
@@ -212,9 +197,9 @@ class _Exchange:
             return
         key = key_of(message.node)
         self._note_double(self._meeting.look(key))
-        data = pack(message)
-        if len(data) >= LARGE and not can_be_sent(data):
-            data = pack(shortened(message))
+        data = encoding.pack(message)
+        if len(data) >= LARGE and not encoding.can_be_sent(data):
+            data = encoding.pack(messages.shortened(message))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
         self.posted = message
@@ -234,8 +219,8 @@ class _Exchange:
         strangers.append((now_ns, seen))
         if len(strangers) >= STRANGERS and now_ns - strangers[0][0] >= STRANGE_S * NANOSECONDS:
             try:
-                self.double = read_message(data)[0].addresses
-            except BadMessage:
+                self.double = encoding.read_message(data)[0].addresses
+            except messages.BadMessage:
                 self.double = ()
 
 
@@ -261,11 +246,11 @@ class PeerState(Struct, frozen=True):
     bytes that the message takes at most. ``judged``: its judgement of the whole job.
     """
 
-    message: Message
+    message: messages.Message
     received_ns: int
     back_ns: int = 0
     memory: int = 0
-    judged: Judgement = Judgement()
+    judged: messages.Judgement = messages.Judgement()
 
     @property
     def ranks(self) -> Iterator[int]:
@@ -295,8 +280,8 @@ class Peers:
         self._others: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
-        self._judged, self._judged_bytes, self._since_ns = Judgement(), b"", 0
-        self._outgoing: Message | None = None
+        self._judged, self._judged_bytes, self._since_ns = messages.Judgement(), b"", 0
+        self._outgoing: messages.Message | None = None
         self._hurried = False
         self._lock = threading.Lock()
         self._ways = [_Exchange(meeting, self, opened=n == 0) for n, meeting in enumerate(meetings)]
@@ -374,15 +359,15 @@ class Peers:
         """Take a message found under a node's key; return whether the node is heard by it."""
         now_ns = self.now_ns()
         try:
-            message, memory = read_message(data)
+            message, memory = encoding.read_message(data)
             with self._lock:
                 return message.node == node and self._keep(message, memory, now_ns)
-        except (BadMessage, MemoryError) as error:
+        except (messages.BadMessage, MemoryError) as error:
             log.once(f"message {node}", f"what node {node} tells is not used: {error}")
             self.unused[node] = str(error)
             return False
 
-    def _keep(self, message: Message, memory: int, now_ns: int) -> bool:
+    def _keep(self, message: messages.Message, memory: int, now_ns: int) -> bool:
         node, kept, back_ns = message.node, self._kept, 0
         before = self._others.get(node)
         if before is not None:
@@ -392,17 +377,17 @@ class Peers:
             if older and message.machine == before.message.machine and not silent:
                 return False
             back_ns = now_ns if silent else back_ns
-        if kept + memory > MOST_TOGETHER:
-            message = shortened(message)
-            memory = most_memory(encode_packed(message))
-        if kept + memory > MOST_TOGETHER + MOST_MEMORY:
-            raise BadMessage(
+        if kept + memory > encoding.MOST_TOGETHER:
+            message = messages.shortened(message)
+            memory = encoding.most_memory(encode_packed(message))
+        if kept + memory > encoding.MOST_TOGETHER + encoding.MOST_MEMORY:
+            raise messages.BadMessage(
                 "with what others tell it could take more memory than there is for all"
             )
         if before is not None and before.message.judgement == message.judgement:
             judged = before.judged
         else:
-            judged = read_judgement(message.judgement)
+            judged = encoding.read_judgement(message.judgement)
         self._kept = kept + memory
         self._others[node] = PeerState(message, now_ns, back_ns, memory, judged)
         self.unused.pop(node, None)
@@ -446,9 +431,9 @@ class Peers:
         return self._others.get(self.role.judge) if self.role.judge is not None else None
 
     @property
-    def judged(self) -> Judgement:
+    def judged(self) -> messages.Judgement:
         """That node's last judgement: of the job, and of the round before."""
-        return self.judge.judged if self.judge is not None else Judgement()
+        return self.judge.judged if self.judge is not None else messages.Judgement()
 
     def all_know(self, verdict: Verdict) -> bool:
         """Whether the judging node has reported that all have read a verdict of this kind."""
@@ -478,23 +463,25 @@ class Peers:
 
     def tell(
         self,
-        message: Message,
+        message: messages.Message,
         verdict: Verdict | None = None,
-        end: RoundEnd | None = None,
+        end: messages.RoundEnd | None = None,
         *,
         busy: bool = True,
     ) -> None:
         """Send this next; a judging node adds the verdict, and how the last round ended."""
         self.look_round()
-        followed, judgement = self.judge, Judgement()
+        followed, judgement = self.judge, messages.Judgement()
         settled = self.role.judges or self.role.judge is not None
         asked = followed is not None and (followed.message.asks or followed.message.wants)
         if busy or not settled or asked:
             self._busy_ns = self.now_ns()
         if self.role.judges:
-            judgement = Judgement(verdict, end)
+            judgement = messages.Judgement(verdict, end)
         if judgement != self._judged:
-            self._judged_bytes = encode_packed(judgement) if judgement != Judgement() else b""
+            self._judged_bytes = (
+                encode_packed(judgement) if judgement != messages.Judgement() else b""
+            )
         if self.role.judges:
             # each node that is heard has read a verdict of this kind from this node
             known = judgement.kind == self._judged.kind != "" and all(
@@ -511,14 +498,14 @@ class Peers:
             if way.opened:
                 way.wake.set()
 
-    def to_send(self) -> Message | None:
+    def to_send(self) -> messages.Message | None:
         """Return the message to send now, with its stamp, and what was read."""
         stamp, message, judge = self.now_ns(), self._outgoing, self.judge
         if message is None:
             return None
-        read = ReadMessage()
+        read = messages.ReadMessage()
         if judge is not None:
-            read = ReadMessage(judge.message.node, judge.message.stamp)
+            read = messages.ReadMessage(judge.message.node, judge.message.stamp)
         return replace(message, stamp=stamp, read=read)
 
     # Where they meet

@@ -12,26 +12,11 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
+from lightning_hangcheck import machine
 from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity, identify
-from lightning_hangcheck.look.proc import (
-    ProcessRef,
-    command_lines,
-    descendants,
-    environments,
-    has_ended,
-    has_loaded,
-    process_ref,
-)
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
-from lightning_hangcheck.machine import (
-    TICKS_PER_SECOND,
-    NoRoom,
-    python_options,
-    read_link,
-    require_room,
-    ticks_since_boot,
-)
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.evidence import Gap
@@ -68,7 +53,7 @@ def is_launcher(words: Sequence[str]) -> bool:
     program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
         return program in LAUNCHERS
-    kind, runs = [("", ""), *python_options(words[1:])][-1]
+    kind, runs = [("", ""), *machine.python_options(words[1:])][-1]
     return kind != "c" and (runs if kind == "m" else PurePath(runs).name) in LAUNCHERS
 
 
@@ -292,13 +277,13 @@ class Pages:
 
     def any_alive(self) -> bool:
         """Whether any process with a page still runs."""
-        return not all(has_ended(pid) for pid in self._readers)
+        return not all(proc.has_ended(pid) for pid in self._readers)
 
     def forget_gone(self, beats: Mapping[int, Beat], count: int | None) -> None:
         """Remove pages of ended processes, except of rounds later than the launcher's count."""
         for pid, beat in beats.items():
             later = beat.round is not None and count is not None and beat.round > count
-            if not later and has_ended(pid):
+            if not later and proc.has_ended(pid):
                 self._readers.pop(pid)[1].close()
                 with suppress(OSError):
                     (self._folder / f"{pid}.page").unlink()
@@ -324,10 +309,10 @@ class ProcessTree:
     def __init__(self, *root_pids: int, root_belongs: bool) -> None:
         self._root_pids = root_pids
         self._root_belongs = root_belongs
-        self._known: dict[ProcessRef, tuple[SeenProcess, int]] = {}
+        self._known: dict[proc.ProcessRef, tuple[SeenProcess, int]] = {}
         self._roles: dict[tuple[int, int], Role] = {}
         # a parent's end gives its children another parent, and changes nothing else
-        refs = filter(None, map(process_ref, root_pids))
+        refs = filter(None, map(proc.process_ref, root_pids))
         self._started = {(ref.pid, ref.started_ticks) for ref in refs}
         self._root_was_there = True
 
@@ -336,17 +321,17 @@ class ProcessTree:
 
         Once the root was killed, known processes and those with a page are left, if they live.
         """
-        refs = filter(None, map(process_ref, self._root_pids))
+        refs = filter(None, map(proc.process_ref, self._root_pids))
         roots = [ref for ref in refs if (ref.pid, ref.started_ticks) in self._started]
         if roots:
-            below = _without_our_own(descendants(*self._root_pids), self._root_pids)
+            below = _without_our_own(proc.descendants(*self._root_pids), self._root_pids)
             present = list(dict.fromkeys([*roots, *below])) if self._root_belongs else below
         else:
-            pids = {ref.pid for ref in self._known if process_ref(ref.pid) in self._known}
+            pids = {ref.pid for ref in self._known if proc.process_ref(ref.pid) in self._known}
             pids |= set(recording) if self._root_was_there else set()
             self._root_was_there = False
-            pids |= {ref.pid for ref in descendants(*pids)}
-            left = filter(None, map(process_ref, sorted(pids)))
+            pids |= {ref.pid for ref in proc.descendants(*pids)}
+            left = filter(None, map(proc.process_ref, sorted(pids)))
             present = _without_our_own(left, self._root_pids)
         self._known = self._read(present, now_ns)
         there = {(ref.pid, ref.started_ticks) for ref in present}
@@ -359,7 +344,7 @@ class ProcessTree:
             if process.python and process.identity.launcher == "none" and not process.trains:
                 top = not {ref.pid, ref.parent_pid}.isdisjoint(self._root_pids)
                 waited_for = top or children[ref.parent_pid] == 1
-                if waited_for or has_loaded(ref.pid, TORCH):
+                if waited_for or proc.has_loaded(ref.pid, TORCH):
                     process = replace(process, trains=True)
                 if process.trains and not waited_for:
                     self._known[ref] = process, seen_ns
@@ -387,7 +372,7 @@ class ProcessTree:
             for process in processes
             if (process.pid, process.started_ticks) not in self._roles
         }
-        lines = command_lines([*new.values(), *new])
+        lines = proc.command_lines([*new.values(), *new])
         targets = []
         for rank, pid in ranks:
             targets.append(Target(rank=rank, pid=pid, role="rank"))
@@ -412,15 +397,18 @@ class ProcessTree:
                 text = " ".join(line)
                 spawned = "multiprocessing.spawn" in text or "multiprocessing.forkserver" in text
                 role = "worker" if spawned or line == of_rank else "child"
-            if ticks_since_boot() - process.started_ticks > SETTLED_AFTER_S * TICKS_PER_SECOND:
+            if (
+                machine.ticks_since_boot() - process.started_ticks
+                > SETTLED_AFTER_S * machine.TICKS_PER_SECOND
+            ):
                 self._roles[name] = role
         return role
 
     def _read(
-        self, present: Sequence[ProcessRef], now_ns: int
-    ) -> dict[ProcessRef, tuple[SeenProcess, int]]:
+        self, present: Sequence[proc.ProcessRef], now_ns: int
+    ) -> dict[proc.ProcessRef, tuple[SeenProcess, int]]:
         """Return what is known of processes; environments are read until they have settled."""
-        found: dict[ProcessRef, tuple[SeenProcess, int] | None] = {}
+        found: dict[proc.ProcessRef, tuple[SeenProcess, int] | None] = {}
         programs: dict[int, str] = {}
         for ref in present:
             known = found[ref] = self._known.get(ref)
@@ -428,10 +416,10 @@ class ProcessTree:
                 settled = now_ns - known[1] > SETTLED_AFTER_S * NANOSECONDS
                 if settled or known[0].identity.rank is not None:
                     continue
-            program = read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
+            program = machine.read_link(f"/proc/{ref.pid}/exe").rpartition("/")[2]
             if known is None or program:  # an ending process loses these first
                 programs[ref.pid] = program
-        by_pid = environments(programs)
+        by_pid = proc.environments(programs)
         for ref, known in found.items():
             if ref.pid in programs:
                 environment = by_pid[ref.pid]
@@ -452,9 +440,9 @@ def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
     most, why = len(targets), ""
     while most:
         try:
-            require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
+            machine.require_room(TASKS_OF_LOOK + TASKS_OF_PROBE * min(AT_ONCE, most))
             break
-        except NoRoom as refusal:
+        except machine.NoRoom as refusal:
             most, why = most // 2, str(refusal)
         except OSError:
             break
@@ -466,7 +454,9 @@ def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
     return kept, (Gap(left_out, None, reason, "stack", "raise that limit"),)
 
 
-def _without_our_own(refs: Iterable[ProcessRef], root_pids: Collection[int]) -> list[ProcessRef]:
+def _without_our_own(
+    refs: Iterable[proc.ProcessRef], root_pids: Collection[int]
+) -> list[proc.ProcessRef]:
     """Drop the sidecar and the py-spy processes that it starts, which may be below the root.
 
     Its helpers for storage are orphans, which `hangcheck run` adopts as it does the job's.

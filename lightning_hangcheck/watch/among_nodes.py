@@ -21,21 +21,13 @@ from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap
+from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
 from lightning_hangcheck.nodes.meeting_place import (
     CourierPlace,
     FolderPlace,
     NodesPlace,
     SealedPlace,
-)
-from lightning_hangcheck.nodes.message import (
-    CALM_BELOW_S,
-    MOST_ASKED,
-    TAKEN_NS,
-    LeftRound,
-    RoundEnd,
-    RoundMark,
-    message_of,
 )
 from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
 from lightning_hangcheck.rundir import NODES_FOLDER
@@ -145,9 +137,9 @@ class AmongNodes:
         self.peers.start()
         self._store = meetings[0].where
         self._sent_ns = 0
-        self.left: LeftRound | None = None
-        self.round_end: RoundEnd | None = None
-        self._mark = RoundMark()
+        self.left: messages.LeftRound | None = None
+        self.round_end: messages.RoundEnd | None = None
+        self._mark = messages.RoundMark()
         self._relayed: Verdict | None = None
         self._unjoinable = False
         self._looked_ns: dict[int, int] = {}
@@ -187,7 +179,9 @@ class AmongNodes:
         followed = judge.message if judge is not None else None
         # our ranks' connections to nodes that the judging node no longer hears
         missed = self._addresses_of_missed(known)
-        asks = tuple(address for found in missed.values() for address in found)[:MOST_ASKED]
+        asks = tuple(address for found in missed.values() for address in found)[
+            : messages.MOST_ASKED
+        ]
         asks = asks or (followed.asks if followed is not None else ())
         pids = [view.pid for view in own.ranks if view.pid is not None]
         if not own.ended:
@@ -197,7 +191,7 @@ class AmongNodes:
             self._wants = joining.wanted_of(known.values(), own.run.world_size)
             ended_s = time.monotonic()
             self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
-        message = message_of(
+        message = messages.message_of(
             own,
             self.place.number,
             own.taken_ns,
@@ -205,15 +199,17 @@ class AmongNodes:
             left=self.left,
             ended=ended,
             mark=self._mark,
-            addresses=self._addresses[:MOST_ASKED],
-            reach=() if self.judges else self._reach[:MOST_ASKED],
+            addresses=self._addresses[: messages.MOST_ASKED],
+            reach=() if self.judges else self._reach[: messages.MOST_ASKED],
             asks=asks if self.judges else (),
             wants=self._wants if self.judges else (),
         )
         relayed = verdict if is_on_whole_job(verdict) else None
         stands = relayed is not None and relayed.verdict != "recovered"
         silent = any(self.peers.silent_s(peer) for peer in known.values())
-        busy = ends or stands or any(view.silent_for_s >= CALM_BELOW_S for view in own.ranks)
+        busy = (
+            ends or stands or any(view.silent_for_s >= messages.CALM_BELOW_S for view in own.ranks)
+        )
         self.peers.tell(message, relayed, self.round_end, busy=busy or silent)
 
     def _addresses_of_missed(self, known: dict[int, PeerState]) -> dict[int, tuple[str, ...]]:
@@ -261,7 +257,7 @@ class AmongNodes:
         for node, peer in self.peers.others.items():
             processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
-            looked[node] = peer.received_ns - TAKEN_NS + max(moments) if moments else 0
+            looked[node] = peer.received_ns - messages.TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
         news = [node for node, at_ns in looked.items() if at_ns - known.get(node, 0) > JITTER_NS]
         self._looked_ns = {**known, **{node: looked[node] for node in news}}
@@ -421,7 +417,7 @@ def is_on_whole_job(verdict: Verdict | None) -> bool:
 
 
 def contradictions(
-    own: Case, mark: RoundMark, peers: Sequence[PeerState], number: int
+    own: Case, mark: messages.RoundMark, peers: Sequence[PeerState], number: int
 ) -> Iterator[str]:
     """Compare nodes' messages with this node and each other; yield a sentence for each conflict."""
     versions: dict[str, list[int]] = {}

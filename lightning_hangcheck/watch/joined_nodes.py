@@ -17,26 +17,7 @@ from lightning_hangcheck.judge.wording import which_node, why_silent
 from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, Reach, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import AddressReach, Gap
-from lightning_hangcheck.nodes.message import (
-    CALM_BELOW_S,
-    FOLDED_ABOVE,
-    MOST_CODE,
-    MOST_GAPS,
-    TAKEN_NS,
-    LeftRound,
-    Message,
-    RankClass,
-    RoundEnd,
-    RoundMark,
-    as_view,
-    bounded,
-    brief,
-    class_of,
-    left_round,
-    odd_and_usual,
-    together,
-    within,
-)
+from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, utc
 from lightning_hangcheck.watch.roster import end_round
 
@@ -76,7 +57,7 @@ def join_peers(
             )
     # ranks in the same situation form one case for all of these nodes
     lines = (line for peer in theirs for line in peer.message.lines if not line.alone)
-    classes = within(together(lines), (0, own.run.world_size - 1))
+    classes = messages.within(messages.together(lines), (0, own.run.world_size - 1))
     if classes:
         cases.append(_of_classes(classes, [peer.message for peer in theirs], own))
     cases += [_silent_node(peer, own) for peer in silent if _belongs(peer, own)]
@@ -105,7 +86,7 @@ def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
             machine=message.machine,
         ),
         taken_at=utc(read_utc(own.taken_at) - timedelta(seconds=age_s)),
-        taken_ns=TAKEN_NS,
+        taken_ns=messages.TAKEN_NS,
         ranks=tuple(views),
         gaps=message.gaps,
         code=message.code,
@@ -114,22 +95,26 @@ def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
     return NodeCase(f"node {message.node}", case, met=True)
 
 
-def _of_classes(classes: Sequence[RankClass], words: Sequence[Message], own: Case) -> NodeCase:
-    found, lost = bounded(classes)
+def _of_classes(
+    classes: Sequence[messages.RankClass], words: Sequence[messages.Message], own: Case
+) -> NodeCase:
+    found, lost = messages.bounded(classes)
     gaps = list(dict.fromkeys(gap for message in words for gap in message.gaps))
     if lost:
         why = "they stand in too many ways of their own for all of them to be told"
         gaps.insert(0, Gap(f"evidence of {lost} ranks", None, why, "other"))
     folded = [node for node in words if node.lines and not any(line.alone for line in node.lines)]
     ranks = sum(node.local_world_size or 0 for node in folded)
-    views, alike = zip(*map(as_view, found), strict=True)
+    views, alike = zip(*map(messages.as_view, found), strict=True)
     case = Case(
         run=replace(own.run, local_world_size=ranks, machine=""),
         taken_at=own.taken_at,
-        taken_ns=TAKEN_NS,
+        taken_ns=messages.TAKEN_NS,
         ranks=views,
-        gaps=tuple(gaps[:MOST_GAPS]),
-        code=tuple(dict.fromkeys(note for message in words for note in message.code))[:MOST_CODE],
+        gaps=tuple(gaps[: messages.MOST_GAPS]),
+        code=tuple(dict.fromkeys(note for message in words for note in message.code))[
+            : messages.MOST_CODE
+        ],
         limits=own.limits,
         alike=alike,
     )
@@ -142,10 +127,13 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
     alone = [line.view for line in peer.message.lines if line.alone]
     lines = [line for line in peer.message.lines if not line.alone]
     alike = [
-        as_view(rank_class) for rank_class in within(lines, (0, max(0, own.run.world_size - 1)))
+        messages.as_view(rank_class)
+        for rank_class in messages.within(lines, (0, max(0, own.run.world_size - 1)))
     ]
     views = (
-        replace(brief(view), unheard_for_s=quiet_s, silent_for_s=view.silent_for_s + quiet_s)
+        replace(
+            messages.brief(view), unheard_for_s=quiet_s, silent_for_s=view.silent_for_s + quiet_s
+        )
         for view in (*alone, *(view for view, _ in alike))
     )
     node = _case_of(peer, own, views)
@@ -155,11 +143,11 @@ def _silent_node(peer: PeerState, own: Case) -> NodeCase:
 
 def wanted_of(peers: Iterable[PeerState], world_size: int) -> tuple[int, ...]:
     """Return ranks of other nodes whose evidence is needed: one of each silent class."""
-    if world_size <= FOLDED_ABOVE:
+    if world_size <= messages.FOLDED_ABOVE:
         return ()
     lines = (line for peer in peers for line in peer.message.lines)
-    silent = (line for line in lines if line.view.silent_for_s >= CALM_BELOW_S)
-    chosen, _ = odd_and_usual(together(silent))
+    silent = (line for line in lines if line.view.silent_for_s >= messages.CALM_BELOW_S)
+    chosen, _ = messages.odd_and_usual(messages.together(silent))
     return tuple(sorted(rank_class.ranks[0] for rank_class in chosen))
 
 
@@ -281,7 +269,7 @@ class EndedRounds:
     def __init__(self) -> None:
         self._left: list[LeftHere] = []
         self._nodes: AmongNodes | None = None
-        self._newest: LeftRound | None = None
+        self._newest: messages.LeftRound | None = None
         self._newest_ns = 0
 
     def meet(self, nodes: AmongNodes | None) -> None:
@@ -293,7 +281,7 @@ class EndedRounds:
     def leave(self, left: LeftHere) -> None:
         """Add a round that has just ended here, and send it to the other nodes."""
         self._left.append(left)
-        self._newest, self._newest_ns = left_round(left.case), left.case.taken_ns
+        self._newest, self._newest_ns = messages.left_round(left.case), left.case.taken_ns
         self.meet(self._nodes)
 
     def settled(
@@ -318,7 +306,7 @@ class EndedRounds:
                 if case is None:
                     return
                 verdict, ended = end_round(case, left.started_at, left.hang)
-                nodes.round_end = RoundEnd(ended, verdict)
+                nodes.round_end = messages.RoundEnd(ended, verdict)
                 found = case, verdict, ended
             else:
                 end = nodes.peers.judged.end
@@ -360,7 +348,11 @@ def ended_on_all(
     is the only other node, or if ``lost`` says so. Else the meeting place went first.
     """
     there = [_in_round(peer, own.run.round) for peer in peers.values()]
-    known = [(peer, _tells_an_end(peer)) for peer in there if peer is not None]
+    known = [
+        (peer, peer.message.ended or any(view.process_exit for view in views_of([peer])))
+        for peer in there
+        if peer is not None
+    ]
     if not over and sum(tells for _, tells in known) < place.nnodes - 1:
         return None
     ends = (view.process_exit.seen_ns for view in own.ranks if view.process_exit is not None)
@@ -383,34 +375,30 @@ def _in_round(peer: PeerState, number: int) -> PeerState | None:
     message, left = peer.message, peer.message.left
     if message.round == number or left is None or left.number != number:
         return peer if message.round == number else None
-    lines = tuple(class_of(view, (), 0) for view in left.ranks)
+    lines = tuple(messages.class_of(view, (), 0) for view in left.ranks)
     sizes = {"world_size": left.world_size, "local_world_size": left.local_world_size}
     return replace(
         peer, message=replace(message, round=number, lines=lines, gaps=(), code=(), **sizes)
     )
 
 
-def _tells_an_end(peer: PeerState) -> bool:
-    return peer.message.ended or any(view.process_exit is not None for view in views_of([peer]))
-
-
 # One number for one round on all nodes. Each node counts the rounds that it saw: fewer if it joined
 # later, or if ranks came and went unseen.
 
 
-def mark_of(watched: WatchedRound) -> RoundMark:
+def mark_of(watched: WatchedRound) -> messages.RoundMark:
     """Return the mark by which other nodes recognise a round of this node."""
     ranks = [rank for rank in watched.ranks.values() if rank.found.start.launcher == "torchrun"]
     ports = {rank.found.store_port for rank in ranks}
     starts = [rank.found.started_ticks for rank in ranks if rank.found.started_ticks]
     if not starts or len(ports) != 1:
-        return RoundMark()
+        return messages.RoundMark()
     began_s = (ticks_since_boot() - min(starts)) / TICKS_PER_SECOND
-    return RoundMark(began_s=began_s, store_port=ports.pop() or 0)
+    return messages.RoundMark(began_s=began_s, store_port=ports.pop() or 0)
 
 
 def agreed_number(
-    watched: WatchedRound, mark: RoundMark, peers: Iterable[PeerState], now_ns: int
+    watched: WatchedRound, mark: messages.RoundMark, peers: Iterable[PeerState], now_ns: int
 ) -> int:
     """Return the number of the present round: never smaller than its own."""
     settled = mark.began_s >= STOOD_S and len(watched.alive) == len(watched.ranks)

@@ -15,25 +15,20 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import complete_case
 from lightning_hangcheck.judge.verdict import aftermath_of, ended_well, with_aftermath
 from lightning_hangcheck.judge.wording import name_ranks, verb
-from lightning_hangcheck.look.proc import has_ended, process_ref, still_running
+from lightning_hangcheck.look.proc import has_ended, process_ref
 from lightning_hangcheck.look.sample import Look, Looker
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.case import Aftermath, Case, CodeNote, RankView
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.observe.watched_rank import Faults, WatchedRound
 from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.session.session import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
+from lightning_hangcheck.watch import link
 from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
 from lightning_hangcheck.watch.among_nodes import AmongNodes, meeting_of
 from lightning_hangcheck.watch.joined_nodes import EndedRounds, LeftHere
-from lightning_hangcheck.watch.link import (
-    CommandEnded,
-    EndAsked,
-    HangProven,
-    Inbox,
-    send,
-)
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
@@ -44,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.run import NodePlace, RoundStart
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
@@ -64,6 +58,13 @@ MOST_SEEN_CLOSER = 4
 """Culprits whose native calls are read: the facts name no more."""
 LEFT_BEHIND_AFTER_S = 1.0
 """Time in which helpers of multiprocessing, and loggers, end after the command."""
+UNRECORDED = Gap(
+    "steps and sections",
+    None,
+    "its Python did not run our start-up file",
+    "recording",
+    "start Python without -I, -E or -S, or add HangCheck() to its callbacks",
+)
 STILL_THERE_NS = 10 * NANOSECONDS
 """Time after which a person who ended a job asks why it is still there."""
 
@@ -106,7 +107,7 @@ class Watcher:
         # how the job ends; if the launcher was killed, only we know which processes it has left
         root = process_ref(session.facts.root_pid)
         self._root_ticks = root.started_ticks if root is not None else None
-        self._inbox = Inbox(sys.stdin.buffer) if session.facts.launched else None
+        self._inbox = link.Inbox(sys.stdin.buffer) if session.facts.launched else None
         self._gone_since: float | None = None
         self._signal = ""
         self._ending = False
@@ -190,7 +191,10 @@ class Watcher:
             self._gaps, self._code = look.gaps, look.code
             with self._faults.of("what a look brought"):
                 if self._session.facts.launched:
-                    self._gaps += self._roster.unrecorded()
+                    silent = [rank for rank in self._roster.round.alive if rank.beat is None]
+                    self._gaps += tuple(
+                        replace(UNRECORDED, rank=rank.found.rank) for rank in silent
+                    )
                 self._roster.round.add(look)
         with self._faults.of("a verdict"):
             self._judge_all(look, now_ns)
@@ -221,7 +225,7 @@ class Watcher:
         now_ns = time.monotonic_ns()
         self._shutdown.ask(by, self._roster.round.views(now_ns), self._alarm.suspected, now_ns)
 
-    def _conclude(self, command: CommandEnded | None) -> None:
+    def _conclude(self, command: link.CommandEnded | None) -> None:
         """Judge the last round and report it; a proven hang is not judged anew."""
         exit_code, left_running = None, tuple[int, ...]()
         if command is not None:
@@ -229,7 +233,11 @@ class Watcher:
             self._roster.note_exit(command.pid, exit_code)
         self._looker.close()
         self._slow.close()
-        left_running = still_running(left_running, LEFT_BEHIND_AFTER_S)
+        deadline = time.monotonic() + LEFT_BEHIND_AFTER_S
+        while left_running := tuple(pid for pid in left_running if not has_ended(pid)):
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(SOON_S)
         now_ns = time.monotonic_ns()
         with self._faults.of("the ranks' pages and processes"):
             self._roster.update(now_ns, last=True)
@@ -392,7 +400,7 @@ class Watcher:
             if telling in ("report", "line") and self._session.facts.launched:
                 watched = self._roster.round
                 ranks = ((rank.found.pid, rank.found.started_ticks) for rank in watched.alive)
-                hang = HangProven(tuple(ranks), watched.restarts_left)
+                hang = link.HangProven(tuple(ranks), watched.restarts_left)
         self._writer.publish(case, verdict, telling, hang)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
@@ -554,7 +562,7 @@ class Watcher:
             if news is not None:
                 self._writer.say(news)
 
-    def _receive(self) -> CommandEnded | None:
+    def _receive(self) -> link.CommandEnded | None:
         """Handle the launcher's messages, and signals to us; return the command's end, if any."""
         if self._signal:
             self._end_asked(f"{self._signal} (sent to the sidecar, too)")
@@ -565,9 +573,9 @@ class Watcher:
         inbox = self._inbox
         gone = inbox is not None and inbox.ended.is_set()
         while inbox is not None and (message := inbox.next()) is not None:
-            if isinstance(message, CommandEnded):
+            if isinstance(message, link.CommandEnded):
                 return message
-            if isinstance(message, EndAsked):
+            if isinstance(message, link.EndAsked):
                 self._end_asked(message.by)
             elif isinstance(message, AlertsAskedFor):
                 self._alerting.asked_for = message
@@ -591,8 +599,8 @@ class Watcher:
         self._gone_since = self._gone_since or now
         return now - self._gone_since >= SETTLED_AFTER_S
 
-    def _tell_of_hang(self, word: HangProven, verdict: Verdict, number: int | None) -> None:
+    def _tell_of_hang(self, word: link.HangProven, verdict: Verdict, number: int | None) -> None:
         """Inform the launcher; of several nodes only the judging node sends alerts."""
-        send(sys.stdout.buffer, word)
+        link.send(sys.stdout.buffer, word)
         if not self._follows:
             self._alerting.tell(verdict, str(self._writer.folder.path), number)

@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.summary import end_of_round, own_end
 from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
 from lightning_hangcheck.look.proc import ExitWatcher, vitals
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
 from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
@@ -33,6 +31,7 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
@@ -118,7 +117,6 @@ class Roster:
         self._exit_watcher = ExitWatcher()
         self._collectives = CollectiveReadings(session.torch_servers)
         self._exit_codes: dict[int, int | None] = {}
-        self._ignoring: dict[int, str] = {}
         self._changed_ns = now_ns
         self._scanned_ns = 0
         self._waiting_agent = 0
@@ -184,19 +182,6 @@ class Roster:
         self._exit_codes[pid] = exit_code
         self.round.note_exit(pid, exit_code)
 
-    def unrecorded(self) -> tuple[Gap, ...]:
-        """Report the ranks that record nothing because their Python skips our start-up file."""
-        gaps = []
-        for found in (rank.found for rank in self.round.alive if rank.beat is None):
-            option = self._ignoring.get(found.pid, "")
-            if option:
-                why = f"its Python was started with -{option}, which leaves our start-up file out"
-                way = f"start it without -{option}, or add HangCheck() to its callbacks"
-                said = f"rank {found.rank} is watched from outside only: {why}; {way}"
-                log.once(f"unrecorded {found.rank}", said)
-                gaps.append(Gap("steps and sections", found.rank, why, "recording", way))
-        return tuple(gaps)
-
     def close(self) -> None:
         """Close pages and exit watcher, and give up pending requests."""
         self._pages.close()
@@ -214,7 +199,6 @@ class Roster:
     def _take_scouted(self, scouted: Scouted | None, now_ns: int) -> None:
         if scouted is None:
             return
-        self._ignoring = scouted.ignoring
         known = self.round.alive
         for process in scouted.processes:
             # a process that no launcher numbered may be a rank, and end before it says so

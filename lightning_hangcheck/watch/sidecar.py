@@ -35,7 +35,6 @@ from lightning_hangcheck.session.run_folders import (
     settle_run_folder,
 )
 from lightning_hangcheck.session.session import (
-    Session,
     SidecarFacts,
     read_session,
 )
@@ -45,8 +44,6 @@ from lightning_hangcheck.watch.loop import Watcher
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.rundir import RunFolder
-
 
 SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
 """Reading the folder takes milliseconds; the limit includes the wait for another node's claim."""
@@ -55,21 +52,6 @@ MOST_DESCRIPTORS = 65_536
 ranks used up the 1,024 that are a common soft limit."""
 MOST_NEW_OBJECTS = 10_000
 """New objects between garbage collections; with Python's 700 a tick of 64 ranks makes several."""
-
-
-def _settle(session: Session) -> RunFolder:
-    """Agree on the run folder, and report once a node if it is not the folder that was named."""
-    try:
-        try:
-            settled = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
-        except NoAnswerFromStorage as error:
-            settled = settle_elsewhere(session, error)
-    except (OSError, UnpreparedRunFolder) as error:
-        log.once("run folder", f"verdicts are printed but not saved: {error}")
-        return session.run_folder
-    if settled.trouble:
-        log.once("run folder", settled.trouble)
-    return settled.folder
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -113,7 +95,17 @@ def main(arguments: Sequence[str]) -> int:
         log.once("sidecar", f"the run is not watched: {error}")
         return 2
     try:
-        sidecar = Watcher(session, from_environment(os.environ), _settle(session))
+        folder_of_run, trouble = session.run_folder, ""
+        try:
+            try:
+                folder_of_run, trouble = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
+            except NoAnswerFromStorage as error:
+                folder_of_run, trouble = settle_elsewhere(session, error)
+        except (OSError, UnpreparedRunFolder) as error:
+            trouble = f"verdicts are printed but not saved: {error}"
+        if trouble:
+            log.once("run folder", trouble)
+        sidecar = Watcher(session, from_environment(os.environ), folder_of_run)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, sidecar.asked_to_end)
         # imported objects stay: searching them for garbage took a fifth of a tick

@@ -1,9 +1,9 @@
 """Work that the loop leaves to threads, so that it never waits: foreign processes, and time.
 
 While a process's memory is locked, its command line, environment and maps cannot be read. The
-`Scout` reads them in a thread of its own: which processes are ranks, which hide from us, and which
-to look at. The `Metronome` is a thread that only sleeps: if even that is late, the machine is
-overloaded, or the sidecar was stopped.
+`Scout` reads them in a thread of its own: which processes are ranks, and which to look at. The
+`Metronome` is a thread that only sleeps: if even that is late, the machine is overloaded, or the
+sidecar was stopped.
 """
 
 from __future__ import annotations
@@ -16,17 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.look.proc import born_ns, command_lines, descendants, has_ended
-from lightning_hangcheck.machine import python_options
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.observe.discovery import (
-    FoundRank,
-    ProcessTree,
-    SeenProcess,
-    believed,
-    find_ranks,
-    with_room,
-)
+from lightning_hangcheck.observe import discovery
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -50,7 +42,6 @@ LAST_SCAN_S = 2.0
 SRUN_EVERY_NS, SRUN_SAID_AFTER_NS = 5 * NANOSECONDS, 30 * NANOSECONDS
 """Between searches for srun; and its age if it is reported: ranks here are seen within seconds."""
 OURS = ("hangcheck", "lightning_hangcheck")
-_IGNORING = frozenset("IES")
 
 
 class Metronome:
@@ -102,15 +93,13 @@ class Scouted(NamedTuple):
     """What one scan of the job's processes found; ``beats`` are their pages, with believed ranks.
 
     ``gone``: ranks that left only a page. ``words``: command lines of new and guessed ranks.
-    ``ignoring``: for ranks without a page, the Python option that skips our start-up file.
     """
 
-    processes: tuple[SeenProcess, ...]
+    processes: tuple[discovery.SeenProcess, ...]
     beats: dict[int, Beat]
-    found: tuple[FoundRank, ...]
-    gone: tuple[FoundRank, ...]
+    found: tuple[discovery.FoundRank, ...]
+    gone: tuple[discovery.FoundRank, ...]
     words: dict[int, list[str] | Gap]
-    ignoring: dict[int, str]
 
 
 class Scout:
@@ -120,7 +109,7 @@ class Scout:
         facts = session.facts
         self._root_pid = facts.root_pid
         self._numbered = facts.numbered and not facts.restarts  # a restarting root may have no rank
-        self._tree = ProcessTree(facts.root_pid, root_belongs=not facts.launched)
+        self._tree = discovery.ProcessTree(facts.root_pid, root_belongs=not facts.launched)
         self._may_be_srun = facts.launched and not quiet
         self._srun_looked_ns = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hangcheck-scout")
@@ -143,22 +132,18 @@ class Scout:
             began_s = time.thread_time()
             self._beats, self._taken_ns = beats, now_ns
             processes = self._tree.take(now_ns, beats)
-            ranked = believed(beats)
-            found = find_ranks(processes, ranked, numbered=self._numbered)
+            ranked = discovery.believed(beats)
+            found = discovery.find_ranks(processes, ranked, numbered=self._numbered)
             self._may_be_srun = self._may_be_srun and not anyone_there
             if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
                 self._srun_looked_ns = now_ns
                 self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
             new = [rank.pid for rank in found if rank.guessed or rank.pid not in known]
-            silent = [rank.pid for rank in found if rank.pid not in ranked]
-            lines = command_lines([*new, *silent])
-            words = {pid: lines[pid] for pid in new}
-            ignoring = {pid: _ignoring_option(lines[pid]) for pid in silent}
             # a rank that came and went between two scans is known by its page; if it never learnt
             # its number, it is rank 0, provided there is no other page. A process that its parent
             # has not reaped is gone, too
             gone = tuple(
-                FoundRank(
+                discovery.FoundRank(
                     rank=beat.rank or 0,
                     pid=pid,
                     local_rank=beat.local_rank,
@@ -169,8 +154,9 @@ class Scout:
                 for pid, beat in ranked.items()
                 if (len(ranked) == 1 or beat.rank is not None) and has_ended(pid)
             )
+            words = command_lines(new)
             self.cost_s = time.thread_time() - began_s
-            return Scouted(processes, ranked, found, gone, words, ignoring)
+            return Scouted(processes, ranked, found, gone, words)
 
         if self._scan is None:
             self._scan = self._thread.submit(look_round)
@@ -191,7 +177,7 @@ class Scout:
             if now_ns - self._taken_ns > FRESH_NS:
                 self._tree.take(now_ns, self._beats)
                 self._taken_ns = now_ns
-            return with_room(self._tree.targets(ranks))
+            return discovery.with_room(self._tree.targets(ranks))
 
         return self._thread.submit(find).result()
 
@@ -222,9 +208,3 @@ def srun_in_front(root_pid: int, now_ns: int) -> bool:
         )
         return True
     return False
-
-
-def _ignoring_option(words: Sequence[str] | Gap) -> str:
-    """Return the Python option that skips our start-up file; empty if there is none."""
-    options = python_options(() if isinstance(words, Gap) else words[1:])
-    return min(_IGNORING.intersection(letter for letter, _ in options), default="")

@@ -23,14 +23,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from lightning_hangcheck import log
-from lightning_hangcheck.alerts import (
-    AT_THE_END_S,
-    AlertsAskedFor,
-    Delivery,
-    HangNews,
-    metrics_text,
-)
+from lightning_hangcheck import alerts, log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files import (
     FOR_ALL,
@@ -48,14 +41,7 @@ from lightning_hangcheck.machine import require_room, which_machine
 from lightning_hangcheck.model.codec import encode, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankPlace, RankRecord, Round, RunRecord
-from lightning_hangcheck.observe.run_record import (
-    RankNote,
-    WatchNotes,
-    rank_record,
-    save_page,
-    save_verdict,
-    versions,
-)
+from lightning_hangcheck.observe import run_record
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_again, render_line, render_short
 from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, prepare_run_folder
@@ -179,11 +165,11 @@ class Writer:
                     numbers = (*self.folder.verdict_numbers(), *self.folder.evidence_numbers())
                     self._number = max(numbers, default=0)
                 self._number += 1
-                save_verdict(self.folder, self._number, case, verdict)
+                run_record.save_verdict(self.folder, self._number, case, verdict)
                 news.saved_as = self._number
                 goes_on = not case.ended and case.aftermath is None
                 self._page = partial(
-                    save_page, self.folder, self._number, case, verdict, goes_on=goes_on
+                    run_record.save_page, self.folder, self._number, case, verdict, goes_on=goes_on
                 )
             except Exception as error:
                 what = f"a verdict {verdict.verdict} before this"
@@ -351,7 +337,7 @@ class Alerting:
     """Alerts people: starts a messenger process for each hang, and never waits for it."""
 
     def __init__(self) -> None:
-        self.asked_for = AlertsAskedFor()
+        self.asked_for = alerts.AlertsAskedFor()
         self._under_way: list[subprocess.Popen[bytes]] = []
         self._threads: list[threading.Thread] = []
 
@@ -360,7 +346,7 @@ class Alerting:
         if not self.asked_for.any:
             return
         run_id, cause = run_dir.rpartition("/")[2], verdict.cause or ""
-        news = HangNews(
+        news = alerts.HangNews(
             kind=verdict.verdict,
             cause=cause or "unknown",
             culprits=verdict.culprits,
@@ -369,7 +355,7 @@ class Alerting:
             run_dir=run_dir,
             number=number,
         )
-        delivery = encode(Delivery(self.asked_for, news))
+        delivery = encode(alerts.Delivery(self.asked_for, news))
 
         def send() -> None:
             try:
@@ -396,7 +382,7 @@ class Alerting:
 
     def close(self) -> None:
         """Wait for messengers, within a limit; then end them and say so."""
-        deadline = time.monotonic() + AT_THE_END_S
+        deadline = time.monotonic() + alerts.AT_THE_END_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         for messenger in self._under_way:
@@ -406,8 +392,8 @@ class Alerting:
         for messenger in late:
             log.once(
                 "messenger late",
-                f"what was to be done on the hang took {AT_THE_END_S:g} s longer than the job, "
-                "and is ended",
+                f"what was to be done on the hang took {alerts.AT_THE_END_S:g} s longer than the "
+                "job, and is ended",
             )
             messenger.terminate()
         for messenger in late:
@@ -541,11 +527,11 @@ class RunFiles:
         found = [rank.found for rank in watched.ranks.values()]
 
         def write() -> None:
-            self._versions = self._versions or versions()
+            self._versions = self._versions or run_record.versions()
             known = self._records
             self._records = {
                 (rank.rank, rank.pid): known.get((rank.rank, rank.pid))
-                or rank_record(rank, watched.host)
+                or run_record.rank_record(rank, watched.host)
                 for rank in found
             }
             ranks = tuple(record for _, record in sorted(self._records.items()))
@@ -555,12 +541,12 @@ class RunFiles:
         self._writer.save(write)
 
     def _write_notes(self, now_ns: int) -> None:
-        notes = WatchNotes(
+        notes = run_record.WatchNotes(
             written_ns=now_ns,
             newest=self._writer.newest,
             published_ns=self._writer.published_ns,
             ranks=tuple(
-                RankNote(
+                run_record.RankNote(
                     rank=rank.found.rank,
                     pid=rank.found.pid,
                     started_ticks=rank.found.started_ticks,
@@ -589,7 +575,7 @@ class RunFiles:
         """Return the metrics as of now, or as of the run's end with a verdict."""
         now_s, shown = time.time(), verdict or alarm.verdict
         stands = shown is not None and shown is alarm.verdict
-        return metrics_text(
+        return alerts.metrics_text(
             run_id=self._writer.folder.run_id,
             standing=None if shown is None else shown.verdict,
             stall_s=alarm.stalled_s(now_ns) if stands else 0.0,

@@ -30,11 +30,10 @@ from lightning_hangcheck.model.flight import (
     GroupRun,
 )
 from lightning_hangcheck.model.run import NodePlace
-from lightning_hangcheck.nodes import encoding, peers
+from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes.encoding import (
     MARK,
     MOST_MEMORY,
-    BadMessage,
     can_be_sent,
     pack,
     read_judgement,
@@ -45,6 +44,7 @@ from lightning_hangcheck.nodes.message import (
     TAKEN_NS,
     TOO_LARGE,
     VERSION,
+    BadMessage,
     Judgement,
     Message,
     RoundMark,
@@ -408,11 +408,11 @@ def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence
     hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
     assert hears.take(1, first)
     assert hears.others[1].message.lines[0].view.processes
-    monkeypatch.setattr(peers, "MOST_TOGETHER", hears.others[1].memory)
+    monkeypatch.setattr(encoding, "MOST_TOGETHER", hears.others[1].memory)
     assert hears.take(2, second)
     assert hears.others[2].message.gaps == (TOO_LARGE,)
     assert not hears.others[2].message.lines[0].view.processes
-    monkeypatch.setattr(peers, "MOST_MEMORY", 0)
+    monkeypatch.setattr(encoding, "MOST_TOGETHER", -MOST_MEMORY)
     assert not hears.take(3, third)
     assert "more memory" in hears.unused[3]
 

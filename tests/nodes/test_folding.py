@@ -24,9 +24,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.nodes.encoding import pack, read_message
-from lightning_hangcheck.nodes.message import message_of
+from lightning_hangcheck.nodes.message import FOLDED_ABOVE, message_of
 from lightning_hangcheck.nodes.peers import PeerState
-from lightning_hangcheck.watch import joined_nodes as joining
 from lightning_hangcheck.watch.joined_nodes import (
     join_peers,
     silent_node,
@@ -63,7 +62,7 @@ def told_to_first(views: Sequence[RankView], *, folded: bool, silent: int = 0) -
     ]
     heard = [told(case, node, above) for node, case in enumerate(cases)][1:]
     if folded:
-        wanted = wanted_of(heard, joining.FOLDED_ABOVE + 1)
+        wanted = wanted_of(heard, FOLDED_ABOVE + 1)
         heard = [told(case, node, above, wanted) for node, case in enumerate(cases)][1:]
     since_ns = cases[0].taken_ns - SILENT_NS
     gone = [replace(one, received_ns=since_ns) for one in heard if silent == one.message.node]
