@@ -134,7 +134,6 @@ def _spawned(tree: Mapping[int, Candidate], known: AbstractSet[int]) -> Iterator
 
 
 def _counted(processes: Sequence[Candidate]) -> tuple[discovery.FoundRank, ...]:
-    """Number processes that have no rank in this order."""
     return tuple(
         discovery.FoundRank(
             rank=rank,
@@ -283,7 +282,6 @@ def _paged(pids: Collection[int], machine: Machine) -> tuple[discovery.FoundRank
 
 
 def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
-    """Make a job of processes to which no launcher gave a rank."""
     known = machine.processes
     if len(pids) == 1:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]

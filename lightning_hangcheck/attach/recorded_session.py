@@ -247,7 +247,6 @@ def _session_of(folder: RunFolder) -> Session | None:
 def _ranks(
     beats: Mapping[int, Beat], notes: WatchNotes | None, now_ns: int
 ) -> Iterator[RunningRank]:
-    """Yield the running ranks; the sidecar also knows ranks that no variable numbers."""
     noted = {note.pid: note for note in notes.ranks} if notes is not None else {}
     for pid, beat in beats.items():
         note = noted.get(pid)

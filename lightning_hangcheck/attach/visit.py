@@ -232,7 +232,6 @@ class _Visit:
         return with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-        """Read the ranks' pages and what a sidecar knew of them; gaps say what is stale."""
         session = self._recorded.session
         if session is None:
             return {}, ()

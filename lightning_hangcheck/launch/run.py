@@ -18,6 +18,7 @@ import threading
 import time
 from contextlib import suppress
 from functools import partial
+from pathlib import PurePath
 from typing import TYPE_CHECKING, NoReturn
 
 from msgspec import Struct
@@ -131,6 +132,14 @@ def run_command(
                 log.once(
                     "start", f"watching {fit(shown, LONGEST_COMMAND)}; run folder {folder.path}"
                 )
+        program, *words = (PurePath(word).name for word in command)
+        if program == "srun" and "hangcheck" not in words and "lightning_hangcheck" not in words:
+            log.once(
+                "srun in front",
+                "srun starts its tasks outside of this command, so no rank is seen; put hangcheck "
+                "behind it, so that each node watches its own: srun hangcheck run -- python "
+                "train.py",
+            )
         signals = Signals(HELD)
         run = _Run(Job(command, environment, mask), session, settings, alerts)
         return run.until_ended(signals)
@@ -193,7 +202,6 @@ class _Run:
         return self._job.exit_code is None or bool(self._job.processes())
 
     def _act_on(self, hang: link.HangProven) -> None:
-        """Do what was asked for on a hang; torchrun counts the restarts that are left."""
         action = self._settings.on_hang
         if action == "report":
             return
@@ -242,7 +250,6 @@ class _Run:
             self._tell(self._asked_to_end)
 
     def _keep_sidecar_alive(self) -> None:
-        """Replace a sidecar that died, a few times, and log each replacement."""
         sidecar = self._job.sidecar
         if sidecar is None or sidecar.poll() is None:
             return

@@ -134,7 +134,6 @@ def led_by(state: ProcessState, tid: int | None) -> ProcessState:
 def _threads(
     pid: int, tids: Sequence[int], deadline: float, *, calls: bool, bytes_: bool
 ) -> tuple[list[ThreadState], list[float]]:
-    """Read threads; of those that poll by design, return only the processor time."""
     threads: list[ThreadState] = []
     polled_s: list[float] = []
     for tid in tids:
@@ -385,7 +384,6 @@ def descriptor_facts(pid: int, descriptor: int) -> bytes:
 
 
 def _descriptors(pid: int, call: Call, arguments: tuple[int, ...]) -> Iterable[int]:
-    """Return the descriptors that a call waits for; none if there are too many."""
     if call.shape == "poll":
         if arguments[1] > MOST_DESCRIPTORS:
             return ()

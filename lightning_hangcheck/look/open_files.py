@@ -243,7 +243,6 @@ def unix_peers() -> dict[int, int]:
 
 
 def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
-    """Ask the kernel for lists of sockets (sock_diag(7)); yield each entry without its header."""
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
         kernel.settimeout(NETLINK_LIMIT_S)
         for request in requests:
@@ -411,7 +410,6 @@ class Holders:
         return target
 
     def _owners(self, name: str, fact: bytes = b"") -> list[int]:
-        """Return processes that have this open, by a descriptor with this fact."""
         having = (
             descriptor.pid
             for descriptor in self._by_name.get(name, ())

@@ -135,7 +135,6 @@ class KeptStacks:
 
 
 def _runs(pid: int, tids: Iterable[int]) -> dict[int, bytes]:
-    """Return how long and how often threads ran so far; empty if the kernel does not count."""
     found = {}
     for tid in tids:
         with suppress(OSError):

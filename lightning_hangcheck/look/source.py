@@ -364,7 +364,6 @@ def _side(inner: Conditional, line: int) -> tuple[bool, Sequence[ast.AST]]:
 
 
 def _caught_in(loop: ast.AST, line: int) -> list[str]:
-    """Return exceptions that a loop catches to try again, by handlers not around ``line``."""
     below = walk(*ast.iter_child_nodes(loop), into=False)
     found = []
     for handler in (node for node in below if isinstance(node, ast.ExceptHandler)):
@@ -515,7 +514,6 @@ class CallsAhead:
         return self._ahead(line, wakes, HARMLESS_METHODS - WAKES)
 
     def _function(self, line: int) -> ast.AST:
-        """Return the innermost function around a line; the whole file if there is none."""
         functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
         return [self._tree, *functions][-1]
 

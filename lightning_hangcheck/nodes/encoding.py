@@ -195,7 +195,6 @@ def _decoded(data: bytes) -> tuple[messages.Message, int]:
 
 
 def _refuse_odd_groups(message: messages.Message) -> None:
-    """Check shapes and numbers of members before any group is built."""
     members = 0
     for rank_class in message.lines:
         flight, groups = rank_class.view.flight, rank_class.groups

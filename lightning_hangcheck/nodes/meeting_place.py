@@ -287,7 +287,6 @@ class CourierPlace(NodesPlace):
             raise self._given_up(connected.trouble)
 
     def _exchange(self, request: Request | None, limit_s: float) -> Answer:
-        """Send a request and return the answer; a courier that is late is killed."""
         process, line, late = self._process, self._line, threading.Event()
         if process is None or line is None:
             raise BrokenPipeError("nobody can be asked")

@@ -407,7 +407,6 @@ class ProcessTree:
     def _read(
         self, present: Sequence[proc.ProcessRef], now_ns: int
     ) -> dict[proc.ProcessRef, tuple[SeenProcess, int]]:
-        """Return what is known of processes; environments are read until they have settled."""
         found: dict[proc.ProcessRef, tuple[SeenProcess, int] | None] = {}
         programs: dict[int, str] = {}
         for ref in present:

@@ -213,7 +213,6 @@ class AmongNodes:
         self.peers.tell(message, relayed, self.round_end, busy=busy or silent)
 
     def _addresses_of_missed(self, known: dict[int, PeerState]) -> dict[int, tuple[str, ...]]:
-        """Return addresses of nodes that may be silent, to know why once they are."""
         peers = self.peers
         missed = [
             node

@@ -67,12 +67,10 @@ def join_peers(
 
 
 def _belongs(peer: PeerState, own: Case) -> bool:
-    """Whether a launcher numbered the node's ranks, and they are in this node's round."""
     return peer.message.local_world_size is not None and peer.message.round == own.run.round
 
 
 def _case_of(peer: PeerState, own: Case, views: Iterable[RankView]) -> NodeCase:
-    """Return a node's message as a case: on our clocks, with our command."""
     message = peer.message
     age_s = max(0.0, (own.taken_ns - peer.received_ns) / NANOSECONDS)
     case = Case(
@@ -122,7 +120,6 @@ def _of_classes(
 
 
 def _silent_node(peer: PeerState, own: Case) -> NodeCase:
-    """Return a silent node's ranks, and how far they were: all else may have changed."""
     quiet_s = (own.taken_ns - peer.received_ns) / NANOSECONDS
     alone = [line.view for line in peer.message.lines if line.alone]
     lines = [line for line in peer.message.lines if not line.alone]
@@ -371,7 +368,6 @@ def ended_on_all(
 
 
 def _in_round(peer: PeerState, number: int) -> PeerState | None:
-    """Return what a node says of a round, its present or last one; None for any other round."""
     message, left = peer.message, peer.message.left
     if message.round == number or left is None or left.number != number:
         return peer if message.round == number else None

@@ -88,7 +88,7 @@ class Watcher:
         )
         now_ns = time.monotonic_ns()
         self._metronome = Metronome(now_ns).start()
-        self._scout = Scout(session, quiet=settings.quiet)
+        self._scout = Scout(session)
         self._ended = EndedRounds()
         self._earlier = rounds_so_far(session)
         before = len(self._earlier)
@@ -287,7 +287,6 @@ class Watcher:
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
-        """Report how each round ended that another round has followed, and start afresh."""
         rounds, self._roster.left = self._roster.left, []
         for left, next_start in rounds:
             self._settle_rounds(now_ns, at_once=True)
@@ -306,7 +305,6 @@ class Watcher:
             self._earlier = (*self._earlier, ended)
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
-        """Judge what a look found, or what time alone has changed; or see that the job ends."""
         ranks, alive = self._roster.round.ranks, self._roster.round.alive
         if look is None and not self._alarm.proven and self._shutdown.asked is None:
             self._ending = False
@@ -404,7 +402,6 @@ class Watcher:
         self._writer.publish(case, verdict, telling, hang)
 
     def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
-        """Send this node's case to the other nodes, and take the judging node's verdict."""
         if looked or nodes.is_due(now_ns):
             nodes.agree(self._roster.round, now_ns)
             own = self._own_case(self._roster.round, now_ns)
@@ -429,7 +426,6 @@ class Watcher:
             self._writer.publish(self._case(time.monotonic_ns()), recovered, "line")
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        """Report what became of the job during a hang, with the evidence of that hang."""
         raised, hang = self._alarm.case, self._alarm.verdict
         if raised is None or hang is None:
             return
@@ -441,7 +437,6 @@ class Watcher:
         self._writer.publish(case, verdict, "aftermath")
 
     def _say_still_there(self, now_ns: int) -> None:
-        """Say once how to end a hung job that does not end when asked to."""
         asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
         if asked is None or not self._alarm.proven or self._settings.on_hang != "report":
             return
@@ -452,7 +447,6 @@ class Watcher:
             self._tell_aftermath(text, now_ns)
 
     def _say_outlived(self, now_ns: int) -> None:
-        """Say that ranks outlive a killed `hangcheck run`, even if it was about to end them."""
         gone_ns, watched = self._launcher_gone_ns, self._roster.round
         if not gone_ns or now_ns - gone_ns < STILL_THERE_NS or not watched.alive:
             return
@@ -481,7 +475,6 @@ class Watcher:
         self._looker.begin(lambda: self._scout.targets(ranks), values, closer)
 
     def _case(self, now_ns: int) -> Case:
-        """Return the case of all nodes, while the job runs."""
         case = self._own_case(self._roster.round, now_ns)
         return case if self._nodes is None else self._nodes.join(case)
 
@@ -515,7 +508,6 @@ class Watcher:
     # Other nodes, reports, and the end of the job
 
     def _find_place(self, now_ns: int) -> None:
-        """Meet the other nodes once this node's place is known, and again when it changes."""
         known, files = self._place, self._files
         if not self._placed_ns or now_ns - self._placed_ns >= PLACE_EVERY_NS:
             self._placed_ns = now_ns
@@ -546,7 +538,6 @@ class Watcher:
             files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
-        """Report what is saved by now, remind of a lasting alarm, and show the start report."""
         alarm, nodes, now_ns = self._alarm, self._nodes, time.monotonic_ns()
         self._writer.watch_storage()
         self._writer.tell(
@@ -563,7 +554,6 @@ class Watcher:
                 self._writer.say(news)
 
     def _receive(self) -> link.CommandEnded | None:
-        """Handle the launcher's messages, and signals to us; return the command's end, if any."""
         if self._signal:
             self._end_asked(f"{self._signal} (sent to the sidecar, too)")
             log.once(

@@ -348,7 +348,6 @@ class SlowTelling:
         self._looker.close()
 
     def _seen_enough(self, found: Slowness, now_ns: int, alive: Sequence[WatchedRank]) -> bool:
-        """Whether the slow ranks were looked at enough, or for too long; begin a due look."""
         if now_ns - self._found_ns > LOOKING_S * NANOSECONDS:
             return True
         look = self._looker.finished()

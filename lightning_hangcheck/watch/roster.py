@@ -155,8 +155,7 @@ class Roster:
         if due:
             self._scanned_ns = now_ns
             known = {rank.found.pid for rank in self.round.ranks.values()}
-            there = bool(known) or self.anyone_there
-            self._scout.begin_scan(beats, now_ns, known, anyone_there=there)
+            self._scout.begin_scan(beats, now_ns, known)
             if last:
                 self._take_scouted(self._scout.scanned(wait=True), now_ns)
                 self._read_beats(beats, now_ns)  # of ranks too short-lived to be found before

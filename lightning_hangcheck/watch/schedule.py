@@ -184,7 +184,6 @@ class Schedule:
 
 
 def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[float]) -> int:
-    """Count the figures that the longest and shortest silence and idle time have passed."""
     if not alive:
         return 0
     silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]

@@ -11,11 +11,10 @@ from __future__ import annotations
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
-from lightning_hangcheck.look.proc import born_ns, command_lines, descendants, has_ended
+from lightning_hangcheck.look.proc import command_lines, has_ended
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.observe import discovery
@@ -39,9 +38,6 @@ FRESH_NS = 2 * NANOSECONDS
 """Age up to which the known process tree serves for a look."""
 LAST_SCAN_S = 2.0
 """Limit for the last scan: the job is over, and nothing else is left to do."""
-SRUN_EVERY_NS, SRUN_SAID_AFTER_NS = 5 * NANOSECONDS, 30 * NANOSECONDS
-"""Between searches for srun; and its age if it is reported: ranks here are seen within seconds."""
-OURS = ("hangcheck", "lightning_hangcheck")
 
 
 class Metronome:
@@ -105,13 +101,10 @@ class Scouted(NamedTuple):
 class Scout:
     """Reads foreign processes, one job at a time; ``cost_s``: processor time of the last scan."""
 
-    def __init__(self, session: Session, *, quiet: bool = False) -> None:
+    def __init__(self, session: Session) -> None:
         facts = session.facts
-        self._root_pid = facts.root_pid
         self._numbered = facts.numbered and not facts.restarts  # a restarting root may have no rank
         self._tree = discovery.ProcessTree(facts.root_pid, root_belongs=not facts.launched)
-        self._may_be_srun = facts.launched and not quiet
-        self._srun_looked_ns = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hangcheck-scout")
         self.cost_s = 0.0
         self._taken_ns = 0
@@ -123,9 +116,7 @@ class Scout:
         """Whether a scan is under way."""
         return self._scan is not None
 
-    def begin_scan(
-        self, beats: dict[int, Beat], now_ns: int, known: Collection[int], *, anyone_there: bool
-    ) -> None:
+    def begin_scan(self, beats: dict[int, Beat], now_ns: int, known: Collection[int]) -> None:
         """Begin a scan of the processes, unless one is under way."""
 
         def look_round() -> Scouted:
@@ -134,10 +125,6 @@ class Scout:
             processes = self._tree.take(now_ns, beats)
             ranked = discovery.believed(beats)
             found = discovery.find_ranks(processes, ranked, numbered=self._numbered)
-            self._may_be_srun = self._may_be_srun and not anyone_there
-            if self._may_be_srun and now_ns - self._srun_looked_ns >= SRUN_EVERY_NS:
-                self._srun_looked_ns = now_ns
-                self._may_be_srun = not srun_in_front(self._root_pid, now_ns)
             new = [rank.pid for rank in found if rank.guessed or rank.pid not in known]
             # a rank that came and went between two scans is known by its page; if it never learnt
             # its number, it is rank 0, provided there is no other page. A process that its parent
@@ -184,27 +171,3 @@ class Scout:
     def close(self) -> None:
         """Give up what is under way."""
         self._thread.shutdown(wait=False, cancel_futures=True)
-
-
-def srun_in_front(root_pid: int, now_ns: int) -> bool:
-    """Report that `srun` hides the ranks, as its tasks run on other machines; return whether so.
-
-    Read from the processes, not from the command: a shell script may start srun.
-    """
-    processes = descendants(root_pid)
-    lines = command_lines(process.pid for process in processes)
-    for process in processes:
-        words = lines[process.pid]
-        if isinstance(words, Gap) or not words or PurePath(words[0]).name != "srun":
-            continue
-        inside = any(PurePath(word).name in OURS for word in words)
-        if inside or now_ns - born_ns(process.pid) < SRUN_SAID_AFTER_NS:
-            continue
-        log.once(
-            "srun in front",
-            f"no rank of srun (pid {process.pid}) is seen on this machine: its tasks run on "
-            "others, or have not started; put hangcheck behind it, so that each node watches "
-            "its own: srun hangcheck run -- python train.py",
-        )
-        return True
-    return False

@@ -572,7 +572,6 @@ class RunFiles:
         verdict: Verdict | None = None,
         exit_code: int | None = None,
     ) -> bytes:
-        """Return the metrics as of now, or as of the run's end with a verdict."""
         now_s, shown = time.time(), verdict or alarm.verdict
         stands = shown is not None and shown is alarm.verdict
         return alerts.metrics_text(
