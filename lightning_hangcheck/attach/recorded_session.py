@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,7 +31,7 @@ from lightning_hangcheck.session.session import (
     sessions_folder,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import NoAnswer, within
+from lightning_hangcheck.time_limit import NoAnswer, Unseen, guarded, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -71,7 +72,7 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
     leaves its page in a session of the ranks' user.
     """
 
-    def find() -> RecordedSession:
+    def find() -> Session | None:
         folder, newest_s = None, 0.0
         variables = environments(pids)
         for environment in variables.values():
@@ -90,21 +91,18 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
                     if changed_s >= newest_s:
                         folder, newest_s = page.parent.parent, changed_s
         if folder is None:
-            return RecordedSession()
+            return None
         try:
             if of_this_namespace(folder):
-                return RecordedSession(session=read_session(folder))
-            why, remedy = "the job records in another pid namespace", "attach inside its container"
+                return read_session(folder)
         except (OSError, UnreadableRun) as error:
             why = f"the job's session {folder} cannot be read ({error})"
-            remedy = "attach where the job runs"
-        return RecordedSession(gaps=(Gap(RECORDED, None, why, "recording", remedy),))
+            raise Unseen(why, "attach where the job runs") from error
+        raise Unseen("the job records in another pid namespace", "attach inside its container")
 
-    try:
-        return within(READ_LIMIT_S, find)
-    except (NoAnswer, OSError) as error:
-        why = f"the job's session cannot be read ({error})"
-        return RecordedSession(gaps=(Gap(RECORDED, None, why, "recording"),))
+    look = partial(within, READ_LIMIT_S, find)
+    session, gaps = guarded("recording", RECORDED, None, look)
+    return RecordedSession(session=session, gaps=gaps)
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:

@@ -32,7 +32,7 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, Round, RunRecord
-from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
 from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
@@ -43,7 +43,6 @@ from lightning_hangcheck.version import __version__
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lightning_hangcheck.model.verdict import EvidenceItem
 
 MOST_JOURNALS = 1_024
 

@@ -44,6 +44,7 @@ from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.session.run_folders import Carrier, kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
+    Session,
     SessionFacts,
     new_key,
     open_session,
@@ -55,8 +56,6 @@ from lightning_hangcheck.watch import link
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-    from lightning_hangcheck.session.session import Session
 
 
 ABORTED = 75

@@ -28,7 +28,7 @@ from lightning_hangcheck.model.flight import (
     FlightRecord,
     Message,
 )
-from lightning_hangcheck.session.collective_notes import noted
+from lightning_hangcheck.session.collective_notes import NotedCall, noted
 from lightning_hangcheck.session.session import why_withheld
 from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.session.collective_notes import NotedCall
 
 ENTRIES_KEPT = 2_000
 """The newest of all groups together: as many as torch keeps (TORCH_FR_BUFFER_SIZE)."""

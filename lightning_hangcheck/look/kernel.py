@@ -21,12 +21,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.look import proc
-from lightning_hangcheck.machine import GROUPS, groups_of, read_link, read_proc, read_stat
+from lightning_hangcheck.machine import GROUPS, StatLine, groups_of, read_link, read_proc, read_stat
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
     Gap,
     MemoryUse,
+    ProcessStack,
     ProcessState,
+    TargetKind,
     ThreadState,
     WaitTarget,
 )
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.machine import StatLine
-    from lightning_hangcheck.model.evidence import ProcessStack, TargetKind
 
 MOST_THREADS = 256
 """A rank with CUDA, NCCL and data loading has 50 to 200 threads; more add no information."""

@@ -36,13 +36,20 @@ from lightning_hangcheck.look.kernel import (
     event_behind,
     kernel_state,
 )
-from lightning_hangcheck.model.evidence import AddressReach, Connection, Gap, Holder, WaitTarget
+from lightning_hangcheck.model.evidence import (
+    AddressReach,
+    Connection,
+    Gap,
+    Holder,
+    ProcessState,
+    ThreadState,
+    WaitTarget,
+)
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
-    from lightning_hangcheck.model.evidence import ProcessState, ThreadState
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Literal
@@ -43,22 +43,21 @@ from lightning_hangcheck.look.threads import (
 from lightning_hangcheck.machine import read_proc
 from lightning_hangcheck.model.case import CodeNote
 from lightning_hangcheck.model.code_owner import is_standard
-from lightning_hangcheck.model.evidence import Gap, Sample
+from lightning_hangcheck.model.evidence import (
+    Gap,
+    LocalValues,
+    ProcessStack,
+    ProcessState,
+    Sample,
+    ThreadState,
+)
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.session.session import why_withheld
-from lightning_hangcheck.time_limit import Unseen, guarded
+from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
     from pathlib import Path
 
-    from lightning_hangcheck.model.evidence import (
-        LocalValues,
-        ProcessStack,
-        ProcessState,
-        ThreadState,
-    )
-    from lightning_hangcheck.time_limit import Looked
 
 Role = Literal["rank", "worker", "child"]
 

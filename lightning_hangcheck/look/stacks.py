@@ -18,7 +18,6 @@ import time
 from contextlib import suppress
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -29,13 +28,10 @@ from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_status
 from lightning_hangcheck.model.codec import json_decoder
-from lightning_hangcheck.model.evidence import Frame, LocalValues, ProcessStack, ThreadStack
+from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import StackOffer, find_offer
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.time_limit import Looked, Unseen, guarded
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.model.evidence import Gap
 
 PY_SPY = "py-spy"
 # Rust programs print a backtrace below each error if the user asked for that.

@@ -24,23 +24,23 @@ from msgspec.structs import replace
 from lightning_hangcheck import machine
 from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.open_files import open_of
-from lightning_hangcheck.look.stacks import LONGEST_READ
+from lightning_hangcheck.look.stacks import LONGEST_READ, DumpedFrame, Variables
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
-from lightning_hangcheck.model.evidence import Holder, WaitTarget
+from lightning_hangcheck.model.evidence import (
+    Frame,
+    Holder,
+    ProcessStack,
+    ProcessState,
+    ThreadStack,
+    WaitTarget,
+)
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lightning_hangcheck.look.source import Sources
-    from lightning_hangcheck.look.stacks import DumpedFrame, Variables
-    from lightning_hangcheck.model.evidence import (
-        Frame,
-        ProcessStack,
-        ProcessState,
-        ThreadStack,
-    )
 
 THREADING = "/threading.py"
 OF_ADDRESS = " at 0x"

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck import log
+from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck import files
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
 from lightning_hangcheck.machine import require_room
 from lightning_hangcheck.model.codec import msgpack_decoder

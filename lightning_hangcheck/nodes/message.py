@@ -224,13 +224,6 @@ class RoundMark(Struct, frozen=True):
     store_port: int = 0
 
 
-class ReadMessage(Struct, frozen=True, array_like=True):
-    """The judging node's message that was read last: node and stamp."""
-
-    judge: int = -1
-    stamp: int = 0
-
-
 class LeftRound(Struct, frozen=True, omit_defaults=True):
     """The last round of a node that ended; its ranks that ended first, without evidence."""
 
@@ -256,14 +249,9 @@ class Judgement(Struct, frozen=True, array_like=True):
     verdict: Verdict | None = None
     end: RoundEnd | None = None
 
-    @property
-    def kind(self) -> str:
-        """Kind of the verdict; empty if there is none."""
-        return self.verdict.verdict if self.verdict is not None else ""
-
 
 class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a node sends about its ranks, and about what it has read.
+    """What a node sends about its ranks.
 
     Attributes:
         version: Version of this format; others are not read.
@@ -275,9 +263,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
         software: Version of this package there.
         left: The round before, with times like the ranks'; None once that is long ago.
         reach: What connections show of the addresses that the judging node asks about.
-        read: The newest message of the judging node that this node has read.
         judgement: Its `Judgement` as msgpack; empty if it judges nothing.
-        known: All nodes that it hears have read a verdict of that kind.
         asks: Addresses of nodes that the judging node no longer hears; it ``wants`` ranks'
             evidence.
     """
@@ -298,9 +284,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
-    read: ReadMessage = ReadMessage()
     judgement: bytes = b""
-    known: bool = False
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
 

@@ -93,7 +93,6 @@ class _Exchange:
         self._meeting, self._peers = meeting, peers
         self.where, self.opened = meeting.where, opened
         self.answered = self.met_others = False
-        self.posted: messages.Message | None = None
         self.double: tuple[str, ...] | None = None
         self.wake = threading.Event()
         self.trouble_since_ns = self._began_ns = self._due_ns = 0
@@ -202,7 +201,6 @@ class _Exchange:
             data = encoding.pack(messages.shortened(message))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
-        self.posted = message
 
     def _note_double(self, data: bytes | None) -> None:
         """Detect another node with our number, by messages under the key that only we use.
@@ -280,7 +278,7 @@ class Peers:
         self._others: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
-        self._judged, self._judged_bytes, self._since_ns = messages.Judgement(), b"", 0
+        self._judged, self._judged_bytes = messages.Judgement(), b""
         self._outgoing: messages.Message | None = None
         self._hurried = False
         self._lock = threading.Lock()
@@ -435,15 +433,6 @@ class Peers:
         """That node's last judgement: of the job, and of the round before."""
         return self.judge.judged if self.judge is not None else messages.Judgement()
 
-    def all_know(self, verdict: Verdict) -> bool:
-        """Whether the judging node has reported that all have read a verdict of this kind."""
-        if self.role.judges:
-            posted = [way.posted for way in self._ways if way.opened and way.posted is not None]
-            known = any(message.known and message.stamp >= self._since_ns for message in posted)
-            return known and self._judged.kind == verdict.verdict
-        judge = self.judge
-        return judge is not None and judge.message.known and judge.judged.kind == verdict.verdict
-
     # What is sent
 
     @property
@@ -479,34 +468,20 @@ class Peers:
         if self.role.judges:
             judgement = messages.Judgement(verdict, end)
         if judgement != self._judged:
-            self._judged_bytes = (
-                encode_packed(judgement) if judgement != messages.Judgement() else b""
+            nothing = judgement == messages.Judgement()
+            self._judged, self._judged_bytes = (
+                judgement,
+                b"" if nothing else encode_packed(judgement),
             )
-        if self.role.judges:
-            # each node that is heard has read a verdict of this kind from this node
-            known = judgement.kind == self._judged.kind != "" and all(
-                peer.message.read.judge == self._own and peer.message.read.stamp >= self._since_ns
-                for node, peer in self.others.items()
-                if self.quiet_s(node) < SILENT_AFTER_S and not peer.message.ended
-            )
-            message = replace(message, judgement=self._judged_bytes, known=known)
-        self._outgoing = message
-        if judgement.kind != self._judged.kind:
-            self._since_ns = self.now_ns()
-        self._judged = judgement
+        self._outgoing = replace(message, judgement=self._judged_bytes)
         for way in self._ways:
             if way.opened:
                 way.wake.set()
 
     def to_send(self) -> messages.Message | None:
-        """Return the message to send now, with its stamp, and what was read."""
-        stamp, message, judge = self.now_ns(), self._outgoing, self.judge
-        if message is None:
-            return None
-        read = messages.ReadMessage()
-        if judge is not None:
-            read = messages.ReadMessage(judge.message.node, judge.message.stamp)
-        return replace(message, stamp=stamp, read=read)
+        """Return the message to send now, with its stamp."""
+        message = self._outgoing
+        return None if message is None else replace(message, stamp=self.now_ns())
 
     # Where they meet
 

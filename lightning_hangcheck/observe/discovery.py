@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import suppress
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -26,7 +26,6 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from lightning_hangcheck.settings import Settings
 

@@ -21,22 +21,19 @@ from lightning_hangcheck.files import (
     write_atomically,
 )
 from lightning_hangcheck.look.proc import read_environment
-from lightning_hangcheck.model.case import Pace
+from lightning_hangcheck.model.case import Case, Pace
 from lightning_hangcheck.model.codec import encode_for_file, encode_pretty
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import RankRecord, RunRecord
+from lightning_hangcheck.model.run import RankRecord, Round, RunRecord
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.verdict_text import render_stacks
-from lightning_hangcheck.rundir import CASE_FILE, claim_run_folder, prepare_run_folder
+from lightning_hangcheck.rundir import CASE_FILE, RunFolder, claim_run_folder, prepare_run_folder
 from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.observe.discovery import FoundRank
-    from lightning_hangcheck.rundir import RunFolder
 
 
 def rank_record(found: FoundRank, host: str) -> RankRecord:

@@ -20,9 +20,9 @@ from lightning_hangcheck.ledger.spending import Spending
 from lightning_hangcheck.look.kernel import kill_counter
 from lightning_hangcheck.look.proc import UNREADABLE, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
-from lightning_hangcheck.model.case import ProcessExit, RankView, RunFacts
-from lightning_hangcheck.model.evidence import Gap, ProcessLook
-from lightning_hangcheck.observe.discovery import is_launcher
+from lightning_hangcheck.model.case import Pace, ProcessExit, RankView, RunFacts
+from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
+from lightning_hangcheck.observe.discovery import FoundRank, is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime, Progress, StepHistory
 from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
@@ -34,11 +34,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
-    from lightning_hangcheck.model.case import Pace
-    from lightning_hangcheck.model.evidence import Sample
     from lightning_hangcheck.model.flight import FlightRecord
     from lightning_hangcheck.model.run import NodePlace
-    from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")  # The kernel's letters: stopped by a signal, or by a debugger

@@ -243,13 +243,6 @@ class AmongNodes:
         self._relayed = verdict
         return verdict
 
-    def all_know(self, verdict: Verdict | None) -> bool:
-        """Whether all nodes are known to have read a verdict, or cannot, or need not."""
-        alone = not (self.judges or self.follows) or self.peers.in_trouble
-        if verdict is None or alone or not is_on_whole_job(verdict):
-            return True
-        return self.peers.all_know(verdict)
-
     def looked_elsewhere(self) -> bool:
         """Whether other nodes have sent a new look since the last call."""
         looked = {}

@@ -538,11 +538,9 @@ class Watcher:
             files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
-        alarm, nodes, now_ns = self._alarm, self._nodes, time.monotonic_ns()
+        alarm, now_ns = self._alarm, time.monotonic_ns()
         self._writer.watch_storage()
-        self._writer.tell(
-            stands=alarm.proven, known=lambda verdict: nodes is None or nodes.all_know(verdict)
-        )
+        self._writer.tell(stands=alarm.proven, alone=self._nodes is None)
         stood_s = alarm.reminder(now_ns, wanted=self._shutdown.asked is None)
         if alarm.verdict is not None and stood_s is not None:
             folder = str(self._writer.folder.path)

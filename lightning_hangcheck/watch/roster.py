@@ -20,7 +20,7 @@ from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
 from lightning_hangcheck.look.proc import ExitWatcher, vitals
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
-from lightning_hangcheck.observe.watched_rank import STOPPED, WatchedRank, WatchedRound
+from lightning_hangcheck.observe.watched_rank import STOPPED, Faults, WatchedRank, WatchedRound
 from lightning_hangcheck.report.start_report import render_start
 from lightning_hangcheck.rundir import parse_journal
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import Gap
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.observe.watched_rank import Faults
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.watch.workers import Scout, Scouted
 

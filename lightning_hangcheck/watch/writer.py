@@ -66,7 +66,8 @@ SILENT_AFTER_S, WAIT_AT_THE_END_S = 5.0, 1.0
 """A busy disk takes 1 to 2 s for a write, and a write that takes this long is reported. At its end
 the job waits this long for a write."""
 TOLD_AFTER_S = 5.0
-"""A verdict is reported after this time even if it is not saved, or other nodes do not know it."""
+"""A verdict is reported after this time even if it is not saved. A job of several nodes is ended
+only then: other nodes read this node's messages once a second while anything is silent."""
 MOST_WAITING = 100
 """Pieces of work queued while the storage is silent; a verdict of 8 ranks is about 200 KB."""
 METRICS_SILENT_AFTER_S = 15.0
@@ -181,24 +182,19 @@ class Writer:
 
         self.save(save)
 
-    def tell(
-        self,
-        *,
-        stands: bool = True,
-        known: Callable[[Verdict], bool] = lambda _: True,
-        at_once: bool = False,
-    ) -> None:
+    def tell(self, *, stands: bool = True, alone: bool = True, at_once: bool = False) -> None:
         """Report verdicts that are saved or late: first to the launcher, then as text.
 
         A job that moves again is not ended for a hang that no longer ``stands``. An ended job's
-        store goes, by which other nodes hear of the hang: so they must have ``known`` it before.
+        store goes, by which other nodes hear of the hang: unless this node is ``alone``, they get
+        time to read it before.
         """
         hang = self._hang
         if hang is not None and not at_once and self._ends_the_job and not stands:
             self._hang = None
-        elif hang is not None and (at_once or hang.is_due):
-            waits_for_nodes = self._ends_the_job and time.monotonic() < hang.by_s
-            if at_once or not waits_for_nodes or known(hang.verdict):
+        elif hang is not None:
+            readable = alone or not self._ends_the_job or time.monotonic() >= hang.by_s
+            if at_once or (readable and hang.is_due):
                 self._hang = None
                 if self._tell_launcher is not None and hang.hang is not None:
                     self._tell_launcher(hang.hang, hang.verdict, hang.saved_as)

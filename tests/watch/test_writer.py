@@ -46,8 +46,7 @@ class Desk(NamedTuple):
 
     def hears(self, **told: bool) -> bool:
         """Tell what is due, and whether the launcher has heard anything."""
-        known = told.pop("known", True)
-        self.writer.tell(known=lambda _: known, **told)
+        self.writer.tell(**told)
         return bool(self.heard)
 
 
@@ -88,7 +87,7 @@ def test_a_hang_is_told_once_its_evidence_is_saved_and_printed_after_that(
     assert not desk.hears()
     assert "HANG" not in capfd.readouterr().err
     go_on.set()
-    until(lambda: desk.hears(known=False), "the launcher to be told")
+    until(lambda: desk.hears(alone=False), "the launcher to be told")
     assert "HANG" in capfd.readouterr().err
     assert desk.heard == [(WORD, 1)]
     saved = msgspec.json.decode((tmp_path / "run/verdicts/1.json").read_bytes(), type=Verdict)
@@ -107,27 +106,29 @@ def test_neither_storage_that_does_not_answer_nor_other_nodes_are_waited_for_lon
     desk = open_desk(ends_the_job=ends_the_job)
     go_on = held_up(desk)
     desk.prove()
-    until(lambda: desk.hears(known=False), "the launcher to be told")
+    until(lambda: desk.hears(alone=False), "the launcher to be told")
     assert desk.heard == [(WORD, None)]
     assert "HANG" in capfd.readouterr().err
     go_on.set()
 
 
-def test_a_job_is_ended_for_it_once_all_nodes_know(open_desk: Callable[..., Desk]) -> None:
+def test_a_job_is_ended_for_it_once_other_nodes_had_time_to_read_it(
+    open_desk: Callable[..., Desk],
+) -> None:
     desk = open_desk(ends_the_job=True)
     desk.prove()
     saved = threading.Event()
     desk.writer.save(saved.set)
     assert saved.wait(30.0)
-    assert not desk.hears(known=False)
-    assert desk.hears(known=True)
+    assert not desk.hears(alone=False)
+    assert desk.hears()
 
 
 def test_a_job_that_moves_again_is_not_ended(open_desk: Callable[..., Desk]) -> None:
     """It may while other nodes are waited for; the next hang is proven anew."""
     desk = open_desk(ends_the_job=True)
     desk.prove()
-    assert not desk.hears(known=False)
+    assert not desk.hears(alone=False)
     assert not desk.hears(stands=False)
     assert not desk.hears()
     desk.prove(NEXT_WORD)
