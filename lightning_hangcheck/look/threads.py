@@ -15,6 +15,7 @@ import os
 import re
 import socket
 from contextlib import suppress
+from functools import cache, partial
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
 THREADING = "/threading.py"
 OF_ADDRESS = " at 0x"
 """py-spy's text for an object that is no plain value: its class and its address."""
-DEEPEST = 32  # Calls outwards that are searched for the holder of a lock
 
 
 def training_first(stack: ProcessStack) -> ProcessStack:
@@ -182,14 +182,16 @@ def _lock_holder(
     if source is None or len(taken) != 1:
         return None
     (lock,) = taken
+    # once for each line: a recursion is deep, and so is a signal's handler that is interrupted
+    at_line = cache(partial(locks_at, source.tree))
     wanted = lock.root and _address(variables.at(thread.tid, depth, frame), lock.root)
     holders: set[int | None] = set()
     for other in threads if wanted or not lock.root else ():
-        for at, call in list(enumerate(other.frames))[-DEEPEST:]:
-            if call.file != frame.file or lock not in locks_at(source.tree, call)[1]:
+        for at, call in enumerate(other.frames):
+            if call.file != frame.file or lock not in at_line(call)[1]:
                 continue
             within = [inner for inner in other.frames[at:] if inner.file == frame.file]
-            released = any(lock in locks_at(source.tree, inside)[2] for inside in within)
+            released = any(lock in at_line(inside)[2] for inside in within)
             if released or _waits_for_news(other.frames[at:]):
                 continue
             here = lock.root and _address(variables.at(other.tid, at, call), lock.root)

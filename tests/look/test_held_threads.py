@@ -144,3 +144,9 @@ def test_who_may_not_have_it_is_not_known_to(source: str) -> None:
 def test_a_file_that_changed_since_is_not_what_runs(source: str) -> None:
     os.utime(source)
     assert holder(thread(source, 1, "want"), thread(source, 2, "hold")) is None
+
+
+def test_the_holder_is_found_however_deep_the_calls_within_are(source: str) -> None:
+    """A handler may be interrupted by its own signal again and again."""
+    interrupted = ("want",) * 120
+    assert holder(thread(source, 1, "hold", *interrupted)) == 1
