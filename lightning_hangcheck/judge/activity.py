@@ -171,9 +171,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         activity = ("idle" if asks else "busy") if livelocked else activity
         found = replace(found, carried=carried, livelocked=livelocked)
     # on a crowded machine, code that is no loop takes longer to show all its functions
-    enough = not process.starved or (
-        found.livelocked and view.nothing_new_for_s * process.cpu_share >= LIVELOCK_AFTER_S
-    )
+    enough = not process.starved or (view.nothing_new_for_s * process.cpu_share >= LIVELOCK_AFTER_S)
     circling = activity == "busy" and enough and _circles(view, process, stuck)
     return replace(found, activity=activity, wait=wait, circling=circling)
 

@@ -133,6 +133,15 @@ def test_on_a_crowded_machine_a_livelock_takes_as_much_of_the_processor_to_know(
     assert judge(job(WAITS, replace(starved, nothing_new_for_s=seconds))).verdict == told
 
 
+@pytest.mark.parametrize(("seconds", "told"), [(59.0, "healthy"), (61.0, "suspect")])
+def test_on_a_crowded_machine_a_loop_that_spins_takes_as_much_of_the_processor_to_know(
+    seconds: float, told: str
+) -> None:
+    view = rank(1, IN_LOAD, IN_LOAD, IN_LOAD, cpu=0.1, silent=seconds, goes_round=True)
+    starved = with_main(view, queued_s=lambda number: 0.9 * number)
+    assert judge(job(WAITS, replace(starved, nothing_new_for_s=seconds))).verdict == told
+
+
 SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 
 
