@@ -315,6 +315,22 @@ def _comparable(steps: Sequence[Step], here: Collection[Step]) -> list[Step]:
     return [replace(step, operation=replace(step.operation, detail="")) for step in steps]
 
 
+def _without_varying_sizes(steps: Sequence[Step]) -> dict[Hashable, Step]:
+    """Return the steps of which one call makes several sizes, each without its own.
+
+    Padded to the longest sample, or of as many boxes as were found, they repeat no rhythm.
+    """
+    sizes: dict[tuple[str, tuple[Frame, ...]], set[tuple[tuple[int, ...], ...]]] = {}
+    for step in steps:
+        called = step.operation.name, step.called_from
+        sizes.setdefault(called, set()).add(step.operation.sizes)
+    return {
+        step: replace(step, operation=replace(step.operation, sizes=()))
+        for step in {*steps}
+        if len(sizes[step.operation.name, step.called_from]) > 1
+    }
+
+
 def _first_without_counterpart(own: dict[int, Step], other: dict[int, Step]) -> int | None:
     """Return the first number at which one sequence has a call that the other lacks.
 
@@ -357,7 +373,10 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
     different = {id(history): history for history in column.values()}.values()
     usual = _usual_lines(different, seq)
     code = _unusual(job.case.code, usual)
-    diverged, basis = find_diverged(code, keys, lambda pending: (before, here[pending]), usual)
+    sized = _without_varying_sizes([*before, *here.values()])
+    diverged, basis = find_diverged(
+        code, keys, lambda pending: (before, here[pending]), usual, sized
+    )
     if basis != "majority":
         as_others = did_as_like_groups(job, group, seq, operations)
         if 0 < len(as_others) < len(here):
@@ -622,6 +641,7 @@ def find_diverged(
     keys: Mapping[PendingCollective, Key],
     way_of: Callable[[PendingCollective], Way | None] = lambda _: None,
     usual: frozenset[tuple[str, int]] = frozenset(),
+    alike: Mapping[Hashable, Hashable] | None = None,
 ) -> tuple[tuple[int, ...], Basis]:
     """Tell which ranks left, and what showed it; all ranks if nothing does.
 
@@ -630,6 +650,7 @@ def find_diverged(
         keys: What each rank does; equal for ranks that are together.
         way_of: Returns what a rank did before and does now, if recorded.
         usual: As in `Divergence`.
+        alike: What some items of the ways count as where nothing repeats exactly.
     """
     together: dict[Key, list[PendingCollective]] = {}
     for pending, key in keys.items():
@@ -653,10 +674,18 @@ def find_diverged(
         return tests_apart(apart, stacks[at], others(at))
 
     def unexpected(
-        at: int, shortest_context: int, fewest: int = FEWEST_TIMES, *, settled: bool = False
+        at: int,
+        shortest_context: int,
+        fewest: int = FEWEST_TIMES,
+        *,
+        settled: bool = False,
+        loosely: bool = False,
     ) -> bool:
         before, now = ways[at] or ((), None)
         candidates = [way[1] for way in ways if way is not None]
+        if loosely and alike:
+            before, now = [alike.get(item, item) for item in before], alike.get(now, now)
+            candidates = [alike.get(item, item) for item in candidates]
         if settled:
             rhythm = {*candidates, *before[len(before) // 2 :]}
             before = [item for item in before if item in rhythm]
@@ -672,6 +701,7 @@ def find_diverged(
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1)),
+        ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1, loosely=True)),
         ("loop", out_of_loop),
         # without what came only at the job's start, such as DDP settling its buckets
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT, 1, settled=True)),
