@@ -632,6 +632,11 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
     return found if found.functions or found.kinds else Callee(name)
 
 
+def callee_of_object(name: str, holder: str, function: Function) -> Callee:
+    """Resolve a method of the object that a name of the function's file holds."""
+    return _of_kinds(name, holder, function.module.made.get(holder, set()), function)
+
+
 def _of_kinds(
     name: str,
     receiver: str,

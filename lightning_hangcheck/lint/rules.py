@@ -912,6 +912,9 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
     sorts = called_name(over) == "sorted"
     while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
         over = over.args[0]
+    known = code.function.values_of(tail(over))
+    if known and all(map(_is_empty_dict, known)):
+        return "has the keys that each rank has put there"
     if not isinstance(over, ast.Call):
         return ""
     if called_name(over) in ("items", "keys", "values") and isinstance(over.func, ast.Attribute):
@@ -935,12 +938,17 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
     return "goes by the size of each rank's own batch" if own else ""
 
 
+def _is_empty_dict(value: ast.expr) -> bool:
+    by_call = called_name(value) in ("dict", "defaultdict", "Counter")
+    return by_call or (isinstance(value, ast.Dict) and not value.keys)
+
+
 STREAMS = re.compile(rb"IterableDataset|webdataset|[sS]hard(ed|s)?\b|[iI]terator|[gG]enerator\b")
 EVENED = re.compile(
-    rb"DistributedSampler|DistributedBatchSampler|DistributedLengthGrouped|\bJoin\b|\.join\(|\beven_"
-    rb"|drop_last|[iI]nfinite|cycle\(|islice|accelerat|(max|num|total|train)_(steps|iter)"
+    rb"Distributed(Batch|LengthGrouped)?Sampler|\bJoin\b|even_batches|accelerat|horovod"
 )
-"""Shows that a program cares that all ranks have as many batches."""
+EVENED_THERE = re.compile(rb"[iI]nfinite|cycle\(|islice|\.join\(|drop_last|max_(steps|it)")
+"""Shows that a program, or the loop's own file, cares that all ranks have as many batches."""
 
 
 def _shared_names(code: Code) -> set[str]:
@@ -959,7 +967,9 @@ def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> boo
     if any(_shared_names(code) & last_names(node.test) for node in ends):
         return False  # all ranks stop with the first that has no more
     texts = [module.text for module in code.function.module.with_imported()]
-    return any(map(STREAMS.search, texts)) and not any(map(EVENED.search, texts))
+    if any(map(EVENED.search, texts)) or EVENED_THERE.search(texts[0]):
+        return False
+    return any(map(STREAMS.search, texts))
 
 
 COUNT = re.compile(
@@ -1381,11 +1391,21 @@ def order_of_a_set(code: Code) -> Iterator[Found]:
 UNORDERED = ("set", "frozenset", "listdir", "scandir", "glob", "iglob", "rglob", "iterdir")
 
 
-def _unordered(over: ast.expr, function: Function, steps: int = 2) -> bool:
+def _unordered(over: ast.expr, function: Function, steps: int = 3) -> bool:
     """Whether what is gone through has no order of its own: a set, or files of a folder."""
-    if isinstance(over, ast.Name) and steps and (values := function.values_of(over.id)):
+    if called_name(over) in ("list", "tuple", "enumerate") and isinstance(over, ast.Call):
+        return bool(over.args) and _unordered(over.args[0], function, steps)
+    path, module = names_of(over), function.module
+    if not path or not steps:
+        return isinstance(over, (ast.Set, ast.SetComp)) or called_name(over) in UNORDERED
+    if path[0] == "self" and len(path) == 2:
+        values = module.ranks.values_of(path[1])
+    else:
+        values = function.values_of(path[0]) if len(path) == 1 else []
+    if values:
         return all(_unordered(value, function, steps - 1) for value in values)
-    return isinstance(over, (ast.Set, ast.SetComp)) or called_name(over) in UNORDERED
+    given = module.project.given(function, path[0]) if path[0] in function.parameters else []
+    return any(_unordered(value, caller, steps - 1) for value, caller in given)
 
 
 def _gone_through(order: ast.expr, code: Code) -> bool:

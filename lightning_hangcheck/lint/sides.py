@@ -23,6 +23,7 @@ from lightning_hangcheck.lint.project import (
     Module,
     blocks_of,
     callee,
+    callee_of_object,
     parts,
     tail,
 )
@@ -810,7 +811,14 @@ class Reach:
             return
         for reached in target.functions:
             yield from self._through(reached, call, function)
-        for perhaps in _perhaps(target, function):
+        given = _given(call, target, function)
+        for one in given:
+            if not one.functions and (row := _row(one, function, call)) is not None:
+                event = self._event(call, row, function)
+                name = str(row.get("as") or one.name)
+                yield replace(event, name=name, conditional=True)
+        found = [method for one in given for method in one.functions]
+        for perhaps in found if given else _perhaps(target, function):
             for event in self._through(perhaps, call, function):
                 yield replace(event, conditional=True)
 
@@ -869,6 +877,30 @@ class Reach:
                 conditional |= any(name not in bound for name, _ in event.needs)
             path = (_step(function, node), *event.path)
             yield replace(event, node=node, path=path, needs=frozenset(), conditional=conditional)
+
+
+def _given(call: ast.Call, target: Callee, function: Function) -> list[Callee]:
+    """Resolve a call of a parameter, or of an attribute that keeps one, by what callers give."""
+    path, module = names_of(call.func), function.module
+    if target.functions or target.path or target.kinds or not path or len(path) > 3:
+        return []
+    name, owner = ("__call__", path) if len(path) == 1 else (path[-1], path[:-1])
+    if len(owner) == 2 and owner[0] == "self" and function.owner is not None:
+        kept = {tuple(names_of(value)) for value in module.ranks.values_of(owner[1])}
+        maker = module.project.method(function.owner, "__init__")
+        if maker is None or len(kept) != 1:
+            return []
+        function, owner = maker, list(kept.pop())
+    if len(owner) != 1 or owner[0] not in function.parameters:
+        return []
+    found: dict[Callee, None] = {}
+    for value, caller in module.project.given(function, owner[0]):
+        resolved = callee(value, caller) if name == "__call__" and names_of(value) else None
+        if resolved is None or not (resolved.functions or resolved.path):
+            resolved = callee_of_object(name, tail(value), caller)
+        if resolved.functions or resolved.path or resolved.kinds:
+            found[resolved] = None
+    return list(found)[:MOST_OWNERS]
 
 
 COMMON = re.compile(

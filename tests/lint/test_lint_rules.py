@@ -325,6 +325,40 @@ NOTES = {
         'folder.glob("*.pt")',
         'sorted(folder.glob("*.pt"))',
     ),
+    "what a caller gives: a metric": (
+        """
+        from torchmetrics import MeanMetric
+        def report(score):
+            if rank == 0: print(score.compute())
+        def finish():
+            mean = MeanMetric()
+            report(mean)
+        """,
+        "if rank == 0: print(score.compute())",
+        "print(score.compute())",
+    ),
+    "what a caller gives: a function": (
+        """
+        def each(tensors, call):
+            buckets = {}
+            for tensor in tensors: buckets.setdefault(tensor.type(), []).append(tensor)
+            for kind in buckets: call(buckets[kind])
+        each([torch.ones(1)], dist.all_reduce)
+        """,
+        "in buckets:",
+        "in ('torch.FloatTensor', 'torch.HalfTensor'):",
+    ),
+    "a set that a caller gives": (
+        """
+        def reduce_all(names):
+            for name in names: dist.all_reduce(name)
+        def finish(names):
+            names = set(names)
+            reduce_all(list(names))
+        """,
+        "in names:",
+        "in sorted(names):",
+    ),
     "a sampler": (
         """
         class Shuffled(torch.utils.data.Sampler):
