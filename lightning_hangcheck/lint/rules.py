@@ -907,7 +907,9 @@ WRAPPERS = ("sorted", "list", "tuple", "enumerate", "tqdm", "reversed")
 def _why_uneven(over: ast.expr, code: Code) -> str:
     """Return why a loop may make more passes on one rank than on another; else empty."""
     if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
-        own = is_local(over, code.function) and not last_names(over) & _shared_names(code)
+        names = last_names(over)
+        names |= last_names(*(value for name in names for value in code.function.values_of(name)))
+        own = is_local(over, code.function) and not names & _shared_names(code)
         return "is found by each rank for itself" if own else ""
     sorts = called_name(over) == "sorted"
     while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
