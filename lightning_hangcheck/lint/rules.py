@@ -195,7 +195,16 @@ LOCAL_CALLS = (
     FILE_TESTS
     | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
     | {"done", "is_alive", "poll", "is_set", "empty", "qsize"}  # of its own threads and queues
-    | {"random", "uniform", "randint", "memory_allocated", "memory_reserved", "mem_get_info"}
+    | {
+        "random",
+        "uniform",
+        "randint",
+        "rand",
+        "choice",
+        "memory_allocated",
+        "memory_reserved",
+        "mem_get_info",
+    }
 )
 LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
@@ -619,7 +628,8 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data or clock: no samples, NaN.
 
-    Why it hangs: the other ranks have samples, and wait for this one in the collective.
+    Why it hangs: the other ranks have samples, and wait for this one in the collective. In
+    Lightning, a `training_step` that returns nothing leaves out the backward of the others.
 
     Example:
         for batch in loader:
@@ -634,6 +644,17 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             dist.all_reduce(count)  # also with nothing to add
     """
     yield from _parted(code, by_rank=False, leaves=True)
+    if not code.function.name.endswith(".training_step") or b"automatic_optimization" in (
+        code.function.module.text
+    ):
+        return
+    for node in code.function.each(ast.If):
+        left = leaving(node.body)
+        nothing = isinstance(left, ast.Return) and ast.unparse(left) in ("return", "return None")
+        if left is not None and nothing and is_local(node.test, code.function):
+            test = ast.unparse(node.test)
+            message = f"`{test}` leaves this rank without a loss, and the others wait in backward"
+            yield Found(left, message, also=(node.lineno,))
 
 
 @rule("HC203", "rank_diverged", "a batch that one rank must skip", f"{TORCH}/44353")
@@ -795,6 +816,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     """One rank tells the trainer to stop: `should_stop`, or -1 from `on_train_batch_start`.
 
     Why it hangs: the trainer ends the epoch on that rank, and the others go on with their batches.
+    A test of a rank's own loss or clock is a note.
     In transformers it is `control.should_training_stop`, or `control.should_epoch_stop`.
 
     Example:
@@ -814,14 +836,19 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     ):
         return
     tests = code.reach.tests
-    branches = [
-        (node.body, node.test)
+    branches: list[tuple[list[ast.stmt], ast.expr, Severity]] = [
+        (node.body, node.test, "error")
         for node in code.function.each(ast.If)
         if tests.of(node.test, code.function).side is not None
     ]
+    branches += [
+        (node.body, node.test, "note")
+        for node in code.function.each(ast.If)
+        if is_own_data(node.test, code.function)
+    ]
     if decorator := code.reach.one_rank_decorator(code.function):
-        branches.append((code.function.body, code.function.decorators[0]))
-    for block, test in branches:
+        branches.append((code.function.body, code.function.decorators[0], "error"))
+    for block, test, severity in branches:
         for node in parts(ast.stmt, *block, into=False):
             flag = isinstance(node, ast.Assign) and any(
                 STOP.fullmatch(".".join(names_of(target)[-2:])) for target in node.targets
@@ -830,7 +857,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
             if flag or returns:
                 passes = f"@{decorator}" if block is code.function.body else ast.unparse(test)
                 message = f"only a rank that passes `{passes}` ends its epoch here"
-                yield Found(node, message, "error", also=(test.lineno,))
+                yield Found(node, message, severity, also=(test.lineno,))
 
 
 # HC3: lengths and shapes that depend on a rank's data
@@ -841,6 +868,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     """A number of steps, samples or tokens is another on one rank than on the others.
 
     Why it hangs: the rank with fewer leaves the loop, and the others wait for it in the next step.
+    A loop over a rank's own batch, share of files, stream, or the keys of a dict is a note.
 
     Example:
         steps = 70 if rank == 0 else 100
@@ -915,6 +943,8 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
     while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
         over = over.args[0]
     known = code.function.values_of(tail(over))
+    if any(_every_nth_by_rank(value, code) for value in (over, *known)):
+        return "is shorter on some ranks if its parts are not equal"
     if known and all(map(_is_empty_dict, known)):
         return "has the keys that each rank has put there"
     if not isinstance(over, ast.Call):
@@ -938,6 +968,20 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
     )
     own = any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes)
     return "goes by the size of each rank's own batch" if own else ""
+
+
+def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
+    """Whether a value is each rank's share: ``files[rank::size]``, or ``islice`` of the kind."""
+    if called_name(value) == "islice" and isinstance(value, ast.Call) and len(value.args) == 4:
+        return _asks_rank(value.args[1], code)
+    cut = value.slice if isinstance(value, ast.Subscript) else None
+    return (
+        isinstance(cut, ast.Slice)
+        and None not in (cut.lower, cut.step)
+        and cut.upper is None
+        and cut.lower is not None
+        and _asks_rank(cut.lower, code)
+    )
 
 
 def _is_empty_dict(value: ast.expr) -> bool:

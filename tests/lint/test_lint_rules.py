@@ -359,6 +359,35 @@ NOTES = {
         "in names:",
         "in sorted(names):",
     ),
+    "no loss for its own batch": (
+        """
+        class Module(lightning.LightningModule):
+            def training_step(self, batch):
+                loss = self.model(batch)
+                if not torch.isfinite(loss): return None
+                return loss
+        """,
+        "return None",
+        "loss = loss * 0",
+    ),
+    "a stop at its own time": (
+        """
+        import time
+        class Limit(TrainerCallback):
+            def on_step_end(self, args, state, control, **rest):
+                if time.time() - self.began > self.limit: control.should_training_stop = True
+        """,
+        "time.time() - self.began > self.limit",
+        "state.global_step > self.limit",
+    ),
+    "each rank's share of a list": (
+        """
+        def count(files):
+            for file in files[rank::dist.get_world_size()]: dist.all_reduce(read(file))
+        """,
+        "in files[rank::dist.get_world_size()]:",
+        "in files:",
+    ),
     "a sampler": (
         """
         class Shuffled(torch.utils.data.Sampler):
