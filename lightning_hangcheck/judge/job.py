@@ -146,12 +146,6 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
     representative: int
 
     @property
-    def seen_s(self) -> float:
-        """Seconds for which samples, or the kernel's record of its sleep, show it as it is now."""
-        slept_s = min(self.view.slept_for_s or 0.0, self.silence_s)
-        return max(self.process_activity.span_s, slept_s)
-
-    @property
     def waiter(self) -> str:
         """Which of its threads or children waits for its targets."""
         if self.child is not None:

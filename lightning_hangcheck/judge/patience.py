@@ -440,7 +440,8 @@ def decide(finding: Finding, limits: Limits) -> VerdictKind:
     if not row.samples:
         return "suspect"
     # worth a line: awaited, silent for longer than usual, and seen often enough
-    enough = finding.samples >= row.samples and finding.span_s >= row.span_s
+    seen_s = max(finding.span_s, min(finding.slept_s, silence_s))
+    enough = finding.samples >= row.samples and seen_s >= row.span_s
     known = finding.pace is not None and finding.pace.known
     pause_s = finding.pace.longest_pause_s if finding.pace is not None and known else 0.0
     unusual = silence_s >= row.surprise * pause_s

@@ -87,8 +87,8 @@ class Finding(Struct, frozen=True, kw_only=True):
             them.
         pace: The slowest of the culprits' paces, if all are known.
         goes_on_after_s: Seconds after which a guard ends a culprit's wait; 0 if none does.
-        samples: Fewest usable samples of any culprit, over ``span_s`` seconds at least, or asleep
-            as long.
+        samples: Fewest usable samples of any culprit, over ``span_s`` seconds at least.
+        slept_s: Seconds for which all culprits slept when `hangcheck attach` came, as far as known.
         aspect: Variant of the cause, if some remedies help only against one.
         test: Words for the test under which the place stands, if a rank left it out; empty if
             unknown.
@@ -109,6 +109,7 @@ class Finding(Struct, frozen=True, kw_only=True):
     goes_on_after_s: float = 0.0
     samples: int = 0
     span_s: float = 0.0
+    slept_s: float = 0.0
     aspect: str | None = None
     place: Frame | None = None
     test: str | None = None
@@ -252,7 +253,8 @@ def blame(
         "pace": max(paces, key=lambda pace: pace.longest_pause_s) if known else None,
         "goes_on_after_s": max((after_s or 0.0 for after_s in guarded), default=0.0),
         "samples": min(reading.process_activity.samples for reading in culprits),
-        "span_s": min(reading.seen_s for reading in culprits),
+        "span_s": min(reading.process_activity.span_s for reading in culprits),
+        "slept_s": min(reading.view.slept_for_s or 0.0 for reading in culprits),
     }
     evidence = (*fields_given.pop("evidence", ()), *handled)
     fields = {**read, **fields_given, "ended_by": by, "evidence": evidence}

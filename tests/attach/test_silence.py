@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
-from cases import IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, torch, user
+from cases import IN_BACKWARD, IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, torch, user
 from msgspec.structs import replace
 from processes import end
 
@@ -146,6 +146,12 @@ SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
 def test_what_the_kernel_and_the_page_tell_of_two_ranks(situation: str) -> None:
     for expected, waits, other in SITUATIONS[situation]:
         assert judged(waits, other).verdict == expected
+
+
+def test_ranks_that_diverged_are_suspected_also_where_who_left_came_first() -> None:
+    others = [slept(rank(one, IN_BACKWARD), 19.07) for one in (1, 2)]
+    verdict = judged(waiting(19.08), *others)
+    assert (verdict.verdict, verdict.culprits) == ("suspect", (0,))
 
 
 def test_where_the_kernel_tells_nothing_what_we_watched_is_all_there_is() -> None:
