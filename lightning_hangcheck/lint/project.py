@@ -353,6 +353,7 @@ class Project:
         self._requirements: dict[str, bytes] = {}
         self._settings: dict[str, list[bytes]] = {}
         self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
+        self._texts: dict[re.Pattern[bytes], bool] = {}
 
     def read(self, path: str) -> Module | None:
         """Parse a file once; None if it cannot be parsed."""
@@ -429,6 +430,13 @@ class Project:
             return True
         stages = {found for text in texts for found in ZERO_STAGE.findall(text)}
         return max(stages, default=b"0") >= (b"3" if weights else b"1")
+
+    def has(self, text: re.Pattern[bytes]) -> bool:
+        """Whether any file read so far contains a pattern."""
+        if text not in self._texts:
+            modules = filter(None, self._modules.values())
+            self._texts[text] = any(text.search(module.text) for module in modules)
+        return self._texts[text]
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return values that calls in files read so far pass for a parameter, with the caller."""

@@ -210,6 +210,8 @@ LOCAL_NAMES = re.compile(
     r"(local_)?(batch(es)?|loss(es)?|samples?|inputs?|targets?|labels?|outputs?|preds?|predictions"
     r"|logits|grads?|gradients?|mask|boxes|instances|items|rows|used|found|\w+_loss|loss_\w+)",
 )
+LOCAL_METHODS = frozenset({"any", "all", "max", "min", "sum", "mean"})
+"""Methods by which a tensor of this rank is asked."""
 FILLED = re.compile(
     r"(\w+_)?(buffer|cache|history|logs?|metrics|queue|records?|results?|stats|state)"
 )
@@ -230,8 +232,10 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    if any(called_name(call) in LOCAL_CALLS for call in parts(ast.Call, test)):
-        return True
+    for call in parts(ast.Call, test):
+        of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
+        if of_tensor or called_name(call) in LOCAL_CALLS:
+            return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
         return any(
             LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name)
@@ -244,7 +248,10 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         asked = [value for value in tests if isinstance(value, DECIDES)]
         if asked and all(is_local(value, function, steps - 1) for value in asked):
             return True
-    compared = isinstance(test, (ast.Compare, ast.Name))
+    if isinstance(test, ast.Compare):  # not ``pref_loss == "sigmoid"``
+        compared = not isinstance(getattr(test.comparators[0], "value", None), str)
+    else:
+        compared = isinstance(test, ast.Name)
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
 
 
@@ -889,7 +896,8 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         over = loop.test if isinstance(loop, ast.While) else loop.iter
         by_rank = _length_by_rank(over, code)
         why = "has another length on each rank" if by_rank else _why_uneven(over, code)
-        why = why or ("may be shorter on one rank" if _uneven_batches(loop, code) else "")
+        if not why and (_uneven_batches(loop, code) or _uneven_evaluation(loop, code)):
+            why = "may be shorter on one rank"
         if not why:
             continue
         made = code.made_in(loop.body)
@@ -937,7 +945,7 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
     if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
         names = last_names(over)
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
-        own = is_local(over, code.function) and not names & _shared_names(code)
+        own = is_local(over, code.function) and not names & _shared_names(code.function)
         return "is found by each rank for itself" if own else ""
     sorts = called_name(over) == "sorted"
     while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
@@ -966,8 +974,28 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
         if called_name(node) in ("len", "size", "numel")
         or (isinstance(node, ast.Attribute) and node.attr == "shape")
     )
-    own = any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes)
-    return "goes by the size of each rank's own batch" if own else ""
+    if any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes):
+        return "goes by the size of each rank's own batch"
+    numbers = parts(ast.Name, *over.args)
+    chance = any(_by_chance(number.id, code.function) for number in numbers)
+    return "goes by random numbers of each rank" if chance else ""
+
+
+def _by_chance(name: str, function: Function) -> bool:
+    """Whether a number is drawn at random, or changed in a branch or loop that chance decides."""
+    branches: list[ast.While | ast.If] = function.each(ast.While, ast.If)
+    tests = [
+        node.test
+        for node in branches
+        if any(names_of(changed.target) == [name] for changed in parts(ast.AugAssign, *node.body))
+    ]
+    values = function.values_of(name)
+    if _shared_names(function) & {name, *last_names(*values)}:
+        return False
+    drawn = parts(ast.Call, *tests, *values)
+    if any(called_name(call) in ("random", "uniform", "randint", "randrange") for call in drawn):
+        return True
+    return function.around is not None and _by_chance(name, function.around)
 
 
 def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
@@ -997,9 +1025,9 @@ EVENED_THERE = re.compile(rb"[iI]nfinite|cycle\(|islice|\.join\(|drop_last|max_(
 """Shows that a program, or the loop's own file, cares that all ranks have as many batches."""
 
 
-def _shared_names(code: Code) -> set[str]:
+def _shared_names(function: Function) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
-    shared = (call for call in code.function.each(ast.Call) if AGREES.search(called_name(call)))
+    shared = (call for call in function.each(ast.Call) if AGREES.search(called_name(call)))
     return last_names(*(given for call in shared for given in call.args))
 
 
@@ -1010,12 +1038,31 @@ def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> boo
     if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
         return False
     ends = (node for node in parts(ast.If, *loop.body) if isinstance(leaving(node.body), ast.Break))
-    if any(_shared_names(code) & last_names(node.test) for node in ends):
+    if any(_shared_names(code.function) & last_names(node.test) for node in ends):
         return False  # all ranks stop with the first that has no more
     texts = [module.text for module in code.function.module.with_imported()]
     if any(map(EVENED.search, texts)) or EVENED_THERE.search(texts[0]):
         return False
     return any(map(STREAMS.search, texts))
+
+
+LOADER = re.compile(r"(\w+_)?(data_?)?(loader|iter(ator)?|batches|pbar)(_\w+)?", re.IGNORECASE)
+EVALUATES = re.compile(r"(^|_|\.)(eval|val|test|pred|infer|gen|sampl)")
+"""Begins words of functions and loaders whose data are rarely cut to one length on all ranks."""
+EVEN = re.compile(
+    rb"DistributedSampler|drop_last *= *True|even_batches|accelerator\.prepare|\bJoin\b"
+)
+
+
+def _uneven_evaluation(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
+    """Whether a loop over evaluation data, cut for the ranks by nothing in this file, is shared."""
+    over = None if isinstance(loop, ast.While) else loop.iter
+    while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
+        over = over.args[0]
+    if over is None or not LOADER.fullmatch(tail(over)):
+        return False
+    evaluates = EVALUATES.search(f"{code.function.name}.{tail(over)}".lower())
+    return evaluates is not None and not EVEN.search(code.function.module.text)
 
 
 COUNT = re.compile(
@@ -1141,9 +1188,26 @@ def _own_length(given: ast.expr, code: Code, steps: int = 2) -> bool:
         return any(_own_length(part, code, steps) for part in given.elts)
     if isinstance(given, ast.Name) and steps and (values := code.function.values_of(given.id)):
         return all(_own_length(value, code, steps - 1) for value in values)
+    if called_name(given) in JOINS and isinstance(given, ast.Call) and given.args:
+        return _collected(ast.unparse(given.args[0]), code.function)
     constant = getattr(index, "value", None)
     name = constant if isinstance(constant, str) else tail(given)
     return OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
+
+
+JOINS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "tensor"})
+
+
+def _collected(name: str, function: Function) -> bool:
+    """Whether a loop adds to a list, one entry for each sample or batch of this rank."""
+    loops: list[ast.For | ast.While] = function.each(ast.For, ast.While)
+    return any(
+        called_name(call) in ("append", "extend") and ast.unparse(call.func.value) == name
+        for loop in loops
+        if isinstance(loop, ast.For) and called_name(loop.iter) != "range"
+        for call in parts(ast.Call, *loop.body)
+        if isinstance(call.func, ast.Attribute)
+    )
 
 
 @rule(

@@ -175,8 +175,8 @@ def _table() -> dict[str, list[dict[str, Any]]]:
         for key in ("type", "receiver"):
             if key in row:
                 row[key] = re.compile(row[key])
-        if "text" in row:
-            row["text"] = re.compile(row["text"].encode())
+        for key in {"text", "project"} & row.keys():
+            row[key] = re.compile(row[key].encode())
         for name in row["names"]:
             found.setdefault(name, []).append(row)
     return found
@@ -195,6 +195,8 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
         if "keyword" in row and not (call and _given_true(call, row["keyword"])):
             continue
         if "text" in row and not row["text"].search(function.module.text):
+            continue
+        if "project" in row and not function.module.project.has(row["project"]):
             continue
         if row.get("wrapped") and _of_plain_model(target, function):
             continue
@@ -920,9 +922,12 @@ def _perhaps(target: Callee, function: Function) -> list[Function]:
     project = function.module.project
     named = project.methods.get(target.name, [])
     if not target.functions:
-        unknown = target.receiver and not (target.path or target.kinds)
-        few = len(named) <= MOST_OWNERS and not COMMON.fullmatch(target.name)
-        return named if unknown and few else []
+        if not target.receiver or target.path or target.kinds:
+            return []
+        if COMMON.fullmatch(target.name):  # is the object called like the class: its evaluator?
+            alike = target.receiver.replace("_", "").lower()
+            named = [each for each in named if each.name.lower().startswith(f"{alike}.")]
+        return named if len(named) <= MOST_OWNERS else []
     owners = {found.owner for found in target.functions} if target.receiver else set()
     return [
         method

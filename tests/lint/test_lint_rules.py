@@ -398,6 +398,56 @@ NOTES = {
         "def __iter__",
         "def shuffle",
     ),
+    "a method of an object called like its class": (
+        """
+        class Evaluator:
+            def evaluate(self): dist.all_reduce(self.score)
+        def finish(evaluator):
+            if rank == 0: evaluator.evaluate()
+        """,
+        "if rank == 0: evaluator",
+        "evaluator",
+    ),
+    "the end of its own texts": (
+        """
+        from torch.distributed.fsdp import fully_shard
+        def sample(model, tokens, open_texts):
+            for _ in range(9):
+                tokens = model(tokens)
+                if open_texts.max() == 0: break
+        """,
+        "open_texts.max() == 0",
+        "dist.all_reduce(open_texts) == 0",
+    ),
+    "batches to evaluate": (
+        """
+        from torch.distributed.fsdp import fully_shard
+        def evaluate(model, loader):
+            for batch in loader: model(batch)
+        """,
+        "in loader:",
+        "in islice(loader, 9):",
+    ),
+    "a number of steps by chance": (
+        """
+        def steps(gradient):
+            count = 1
+            while random.random() < 0.5: count += 1
+            for _ in range(count): dist.all_reduce(gradient)
+        """,
+        "for _ in",
+        "count = dist.broadcast(count, 0)\n            for _ in",
+    ),
+    "what it has collected": (
+        """
+        def evaluate(loader):
+            scores = []
+            for batch in loader: scores.append(score(batch))
+            return self.accelerator.gather(torch.cat(scores))
+        """,
+        "self.accelerator.gather(torch.cat(scores))",
+        "gather_object(scores)",
+    ),
     "a thread": (
         """
         def log(value): dist.all_reduce(value)
@@ -414,6 +464,15 @@ def test_what_may_differ_is_noted_until_it_is_mended(name: str, tmp_path: Path) 
     wrong, part, mended = NOTES[name]
     assert [one.severity for one in found(tmp_path, wrong)] == ["note"]
     assert found(tmp_path, wrong.replace(part, mended)) == []
+
+
+def test_a_skipped_loss_is_noted_if_another_file_wraps_the_model(tmp_path: Path) -> None:
+    step = tmp_path / "step.py"
+    step.write_text("def step(loss):\n    if not loss.isfinite(): return\n    loss.backward()\n")
+    assert lint([tmp_path], Configuration(notes=True), tmp_path).findings == []
+    tmp_path.joinpath("wrap.py").write_text("model = DistributedDataParallel(make())\n")
+    findings = lint([tmp_path], Configuration(notes=True), tmp_path).findings
+    assert [(one.code, one.severity) for one in findings] == [("HC202", "note")]
 
 
 HARMLESS = {
