@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lightning_hangcheck.ledger.phase_history import PhaseHistory
-    from lightning_hangcheck.report.ledger_text import Totals
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
@@ -32,26 +30,13 @@ Examples:
   hangcheck ledger
   hangcheck ledger --price 0.89/h
   hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
-  hangcheck ledger --markdown >> EXPERIMENT_LOG.md
-  hangcheck ledger --chart costs.png
-  hangcheck ledger compare 7b 70b
   hangcheck ledger check train
-"""
-COMPARE_EPILOG = """\b
-Examples:
-  hangcheck ledger compare 7b 70b
-  hangcheck ledger --price 0.89/h compare '--model 7b' '--model 70b'
 """
 CHECK_EPILOG = """\b
 Examples:
   hangcheck ledger check train
   hangcheck ledger --price 0.89/h check train
 """
-RENDERERS: dict[str, Callable[[Totals], str]] = {
-    "json": lambda totals: encode_pretty(totals).decode(),
-    "csv": ledger_text.render_csv,
-    "markdown": ledger_text.render_markdown,
-}
 
 
 class Asked(NamedTuple):
@@ -75,15 +60,13 @@ class Asked(NamedTuple):
 )
 @option("--json", None, "Print all of it as JSON, for programs.")
 @option("--csv", None, "Print phases and runs as CSV.")
-@option("--markdown", None, "Print tables for a log.")
-@option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
 @click.pass_context
 def ledger(
     context: click.Context,
     /,
     ledger: str | None,
     prices: tuple[str, ...],
-    **forms: str | bool | None,
+    **forms: bool,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
@@ -94,36 +77,13 @@ def ledger(
     context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
-    form, chart = only_form("ledger", forms), str(forms["chart"])
+    form = only_form("ledger", forms)
     totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
-    if form != "chart":
-        click.echo(RENDERERS.get(form or "", ledger_text.render)(totals), nl=False)
-        return 0
-    picture = ledger_text.draw(totals)
-    try:
-        apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
-    except (OSError, NoAnswerFromStorage) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise BadUsage(
-            f"--chart {chart} cannot be written ({why})", "name a file that you may write"
-        ) from error
-    click.echo(f"drawn: {chart}")
-    return 0
-
-
-@ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARE_EPILOG)
-@click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
-@click.pass_obj
-def compare(given: Asked, names: tuple[str, ...]) -> int:
-    """Show runs or phases beside each other: time, price, and where the time went.
-
-    NAME is that of a run or of a phase, or words in a run's command; of several the newest counts.
-    Exit code 2 if the ledger cannot be read or has none.
-    """
-    if len(names) < 2:
-        raise BadUsage("compare needs two names", "hangcheck ledger compare 7b 70b")
-    totals = ledger_text.sum_up(given.read(), given.prices)
-    click.echo(ledger_text.render_side_by_side(ledger_text.find_rows(totals, names)), nl=False)
+    if form == "json":
+        click.echo(encode_pretty(totals), nl=False)
+    else:
+        write = ledger_text.render_csv if form == "csv" else ledger_text.render
+        click.echo(write(totals), nl=False)
     return 0
 
 

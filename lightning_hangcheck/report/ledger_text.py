@@ -1,4 +1,4 @@
-"""Renders the ledger: totals as tables, CSV, Markdown, side by side, or as a chart."""
+"""Renders the ledger: totals as tables, and as CSV."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, Stall
 from lightning_hangcheck.report.paragraphs import aligned, fit
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from lightning_hangcheck.ledger.ledger_file import Run
     from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 WORTH_A_REASON_S = 10.0  # Below, processor time in so few ticks says nothing, and nobody asks.
 MOST_ROWS = 20  # Newest phases, runs and stalls on a terminal; the other forms show all.
-MOST_NAME, MOST_NOTE, MOST_CELL = 32, 100, 40
 CSV_COLUMNS = (
     "what", "name", "begun_at", "status", "duration_s", "ranks", "rank_hours", "share", "cost",
     "metrics", "gpus", "commit", "reason", "note",
@@ -74,14 +72,6 @@ COLUMNS: dict[str, Callable[[Row], str]] = {
     "commit": lambda row: row.commit,
 }
 """Columns of a table: title, and the cell's text."""
-AMOUNTS: tuple[tuple[str, Callable[[Row], float | None], Callable[[float], str]], ...] = (
-    ("time", lambda row: row.duration_s, seconds_in_words),
-    ("ranks", lambda row: row.ranks, "{:.0f}".format),
-    ("rank hours", lambda row: row.rank_hours, "{:.3g}".format),
-    ("cost", lambda row: row.cost, "{:.2f}".format),
-    ("stalled", lambda row: row.stalled_s, seconds_in_words),
-)
-"""Compared figures: title, value, and format."""
 
 
 class StallRow(Stall, frozen=True, kw_only=True):
@@ -172,8 +162,7 @@ def _of_run(run: Run, prices: Prices) -> Row:
     if run.duration_s and stalled_s / run.duration_s >= 0.1:
         causes = ", ".join(dict.fromkeys(stall.cause or "unknown" for stall in run.stalls))
         reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
-    loading = spent.get("dataloading", 0.0)
-    if loading >= 0.3:  # enough to justify another worker
+    if (loading := spent.get("dataloading", 0.0)) >= 0.3:  # enough to justify another worker
         reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
     return Row(
         what="run",
@@ -192,18 +181,30 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-Table = tuple[str, "Sequence[str]", "Sequence[Sequence[str]]"]
-"""Title, column titles, and rows."""
+def render(totals: Totals) -> str:
+    """Write the newest rows of each table, ending in a newline."""
+    parts: list[str] = []
 
+    def add(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        if not rows:
+            return
+        parts.append(title)
+        if (older := len(rows) - MOST_ROWS) > 0:
+            parts.append(f"  {older} older ones are left out: --csv, --json have all")
+        # names come first, cells that may be long last
+        shown = [
+            (*(fit(one_line(cell), 32) for cell in row), fit(one_line(last), 100))
+            for *row, last in rows[-MOST_ROWS:]
+        ]
+        parts.extend([*aligned([head, *shown], indent="  ", width=None), ""])
 
-def _tables(totals: Totals) -> Iterator[Table]:
     for kind, found, cost in (
         ("phases", totals.phases, totals.phases_cost),
         ("runs", totals.runs, totals.runs_cost),
     ):
         total = f", {cost:.2f} in all" if cost is not None else ""
-        yield f"{kind}{total}", (*COLUMNS, ""), [(*_cells(row), row.note) for row in found]
-    titles = ("run", "verdict", "cause", "time", "of all ranks", "cost", "")
+        cells = [(*(words(row) for words in COLUMNS.values()), row.note) for row in found]
+        add(f"{kind}{total}", (*COLUMNS, ""), cells)
     stalls = [
         (
             row.run,
@@ -216,57 +217,18 @@ def _tables(totals: Totals) -> Iterator[Table]:
         )
         for row in totals.stalls
     ]
-    yield "stalls", titles, stalls
+    add("stalls", ("run", "verdict", "cause", "time", "of all ranks", "cost", ""), stalls)
     dearest_first = sorted((*totals.phases, *totals.runs), key=lambda row: -row.rank_hours)
     slow = [(row.name, row.took, row.reason) for row in dearest_first if row.reason]
-    yield "slowest, with what was seen", ("name", "time", "seen"), slow[:5]
-
-
-def render(totals: Totals) -> str:
-    """Write the newest rows of each table, ending in a newline."""
-    parts: list[str] = []
-    for title, head, rows in _tables(totals):
-        if not rows:
-            continue
-        parts.append(title)
-        if (older := len(rows) - MOST_ROWS) > 0:
-            parts.append(f"  {older} older ones are left out: --csv, --json have all")
-        # names come first, cells that may be long last
-        shown = [
-            (*(cut(cell, MOST_NAME) for cell in row), cut(last, MOST_NOTE))
-            for *row, last in rows[-MOST_ROWS:]
-        ]
-        parts.extend([*aligned([head, *shown], indent="  ", width=None), ""])
+    add("slowest, with what was seen", ("name", "time", "seen"), slow[:5])
     if totals.unreadable:
         lines = several(totals.unreadable, "line")
         parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 
-def render_markdown(totals: Totals) -> str:
-    """Write all rows of each table, for pasting into a log."""
-    parts = ["# Experiment log", ""]
-    for title, head, rows in _tables(totals):
-        if rows:
-            parts += [f"## {title}", ""]
-            for line in (head, ["---"] * len(head), *rows):
-                cells = (one_line(cell).replace("|", "\\|") for cell in line)
-                parts.append(f"| {' | '.join(cells)} |")
-            parts.append("")
-    return "\n".join(parts)
-
-
-def _cells(row: Row) -> tuple[str, ...]:
-    return tuple(words(row) for words in COLUMNS.values())
-
-
 def _money(cost: float | None) -> str:
     return "-" if cost is None else f"{cost:.2f}"
-
-
-def cut(text: str, most: int) -> str:
-    """Reduce foreign text to one harmless line of at most this many characters."""
-    return fit(one_line(text), most)
 
 
 def render_csv(totals: Totals) -> str:
@@ -285,97 +247,3 @@ def render_csv(totals: Totals) -> str:
     for row in (*totals.phases, *totals.runs):
         writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
-
-
-def find_rows(totals: Totals, names: Sequence[str]) -> list[Row]:
-    """Find the newest run or phase of each name, else the newest run with it in its command.
-
-    Raises:
-        BadUsage: A name has no match.
-    """
-    every = (*totals.phases, *totals.runs)
-    found = []
-    for name in names:
-        matching = [row for row in every if row.name == name]
-        matching = matching or [row for row in totals.runs if name in row.note]
-        if not matching:
-            known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
-            sentence = f"the ledger has no run or phase {name}"
-            raise BadUsage(sentence, f"it has {cut(known, 200)}")
-        found.append(matching[-1])
-    return found
-
-
-def render_side_by_side(rows: Sequence[Row]) -> str:
-    """Write rows next to each other; for two rows, also the ratio second / first."""
-
-    def line(title: str, cells: Sequence[str], figures: Sequence[float | None] = ()) -> None:
-        times = ""
-        if len(figures) == 2 and figures[0] and figures[1] is not None:
-            times = f"{figures[1] / figures[0]:.2g}x"
-        if any(cells):
-            lines.append((title, *(cut(cell, MOST_CELL) for cell in cells), times))
-
-    title = "second / first" if len(rows) == 2 else ""
-    lines = [("", *(cut(row.name, MOST_CELL) for row in rows), title)]
-    line("status", [row.status for row in rows])
-    for name, of, in_words in AMOUNTS:
-        found = [of(row) for row in rows]
-        if any(found):
-            cells = ["?" if value is None else in_words(value) if value else "-" for value in found]
-            line(name, cells, found)
-    most: dict[str, float] = {}
-    for phase, share in (item for row in rows for item in row.spent.items()):
-        most[phase] = max(most.get(phase, 0.0), share)
-    for phase in sorted(most, key=lambda name: -most[name]):
-        if most[phase] < 0.01:
-            continue
-        took = [row.spent.get(phase, 0.0) * (row.duration_s or 0.0) for row in rows]
-        cells = [
-            f"{seconds_in_words(seconds)}, {row.spent[phase]:.0%}" if row.spent.get(phase) else "-"
-            for row, seconds in zip(rows, took, strict=True)
-        ]
-        line(f"in {phase}", cells, took)
-    line("metrics", [COLUMNS["metrics"](row) for row in rows])
-    line("GPUs", [", ".join(dict.fromkeys(row.gpus)) for row in rows])
-    line("begun", [COLUMNS["begun"](row) for row in rows])
-    line("command", [row.note if row.what == "run" else "" for row in rows])
-    seen = [f"  {row.name}: {row.reason}" for row in rows if row.reason]
-    table = aligned(lines, indent="  ", width=None)
-    return "\n".join([*table, *(["", "seen", *seen] if seen else [])]) + "\n"
-
-
-def draw(totals: Totals) -> bytes:
-    """Draw the newest 40 phases and runs as a PNG, oldest on top.
-
-    Raises:
-        BadUsage: matplotlib is not installed, or nothing has a duration.
-    """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise BadUsage(
-            f"a chart needs matplotlib ({error})", "pip install 'lightning-hangcheck[plots]'"
-        ) from error
-    rows = [row for row in (*totals.phases, *totals.runs) if row.duration_s][-40:]
-    if not rows:
-        raise BadUsage("there is nothing to draw in the ledger yet", "leave out --chart")
-    figure = Figure(figsize=(11.0, 1.9 + 0.4 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    for place, row in enumerate(rows):
-        hours = (row.duration_s or 0.0) / SECONDS_PER_HOUR
-        axes.barh(place, hours, color="#8899aa")
-        cost = "" if row.cost is None else f", {row.cost:.2f}"
-        stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
-        ranks = f" x {row.ranks}" if row.ranks > 1 else ""
-        label = f" {row.took}{ranks}{cost}{stalled}, {row.status}"
-        axes.text(hours, place, label, va="center", fontsize=8)
-    axes.set_yticks(range(len(rows)), [f"{row.what} {cut(row.name, 40)}" for row in rows])
-    axes.invert_yaxis()
-    longest_s = max(row.duration_s or 0.0 for row in rows)
-    axes.set_xlim(0.0, 1.5 * longest_s / SECONDS_PER_HOUR)  # room for the labels
-    axes.set_xlabel("hours")
-    axes.set_title("hangcheck ledger", loc="left")
-    picture = io.BytesIO()
-    figure.savefig(picture, format="png", dpi=120)
-    return picture.getvalue()

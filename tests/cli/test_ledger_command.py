@@ -1,11 +1,10 @@
-"""`hangcheck ledger`: the totals as text, JSON, CSV and Markdown, and whether a phase must run."""
+"""`hangcheck ledger`: the totals as text, JSON, CSV, and whether a phase must run."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -75,15 +74,6 @@ def test_json_and_csv_hold_the_same_numbers(
     assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
 
 
-def test_a_chart_without_matplotlib_says_what_to_install(
-    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    assert invoke(["ledger", "--chart", "costs.png"]) == 2
-    assert "; pip install 'lightning-hangcheck[plots]'" in capsys.readouterr().err
-    assert not (ledger.parent.parent / "costs.png").exists()
-
-
 def test_a_phase_is_checked_by_its_metric_and_its_files(
     ledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -106,8 +96,6 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
         (["--ledger", "none.jsonl"], "there is no ledger"),
         (["check", "dream"], "the ledger has no phase dream; it has train"),
         (["--ledger", "."], "cannot be read"),
-        (["compare", "7b"], "compare needs two names; hangcheck ledger compare 7b 70b"),
-        (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
     ],
 )
 def test_what_is_typed_wrong_is_one_sentence(

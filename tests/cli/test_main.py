@@ -65,8 +65,7 @@ if TYPE_CHECKING:
         ("report --html", "'--html' requires an argument", "see: hangcheck report --help"),
         ("report --prompt --issue", "report writes one form at a time", "name one of --html"),
         ("report --perfetto t --json", "report writes one form at a time", "name one of --html"),
-        ("ledger --json --csv", "ledger writes one form at a time", "name one of --chart"),
-        ("ledger --json --chart x", "ledger writes one form at a time", "name one of --chart"),
+        ("ledger --json --csv", "ledger writes one form at a time", "name one of --csv, --json"),
         ("lint --json --sarif", "lint writes one form at a time", "name one of --github"),
         ("doctor --fresh nan", "'nan' is not a number above 0", "write for example 30"),
         ("ledger --ledger used/run.json", "no line of", "name a ledger with --ledger"),
@@ -130,7 +129,7 @@ def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    "words", ["", *COMMANDS, "ledger check", "ledger compare"], ids=lambda words: words or "alone"
+    "words", ["", *COMMANDS, "ledger check"], ids=lambda words: words or "alone"
 )
 def test_help_fits_on_a_screen_and_has_examples(
     words: str, capsys: pytest.CaptureFixture[str]
