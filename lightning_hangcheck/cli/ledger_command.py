@@ -30,7 +30,13 @@ Examples:
   hangcheck ledger
   hangcheck ledger --price 0.89/h
   hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
+  hangcheck ledger compare 7b 70b
   hangcheck ledger check train
+"""
+COMPARE_EPILOG = """\b
+Examples:
+  hangcheck ledger compare 7b 70b
+  hangcheck ledger --price 0.89/h compare '--model 7b' '--model 70b'
 """
 CHECK_EPILOG = """\b
 Examples:
@@ -84,6 +90,20 @@ def ledger(
     else:
         write = ledger_text.render_csv if form == "csv" else ledger_text.render
         click.echo(write(totals), nl=False)
+    return 0
+
+
+@ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARE_EPILOG)
+@click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
+@click.pass_obj
+def compare(given: Asked, names: tuple[str, ...]) -> int:
+    """Show runs or phases beside each other: time, price, and where the time went.
+
+    NAME is that of a run or of a phase, or words in a run's command; of several the newest counts.
+    Exit code 2 if the ledger cannot be read or has none.
+    """
+    totals = ledger_text.sum_up(given.read(), given.prices)
+    click.echo(ledger_text.render_side_by_side(totals, names), nl=False)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Renders the ledger: totals as tables, and as CSV."""
+"""Renders the ledger: totals as tables or CSV, and some rows side by side."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger.spending import SECONDS_PER_HOUR, Stall
 from lightning_hangcheck.report.paragraphs import aligned, fit
 from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
@@ -247,3 +248,32 @@ def render_csv(totals: Totals) -> str:
     for row in (*totals.phases, *totals.runs):
         writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
+
+
+def render_side_by_side(totals: Totals, names: Sequence[str]) -> str:
+    """Write the newest run or phase of each name, or run with it in its command, in columns.
+
+    Raises:
+        BadUsage: A name has no match.
+    """
+    every = (*totals.phases, *totals.runs)
+    rows = []
+    for name in names:
+        matching = [row for row in every if row.name == name]
+        matching = matching or [row for row in totals.runs if name in row.note]
+        if not matching:
+            known = ", ".join(dict.fromkeys(row.name for row in reversed(every))) or "nothing yet"
+            remedy = f"it has {fit(one_line(known), 200)}"
+            raise BadUsage(f"the ledger has no run or phase {name}", remedy)
+        rows.append(matching[-1])
+    lines: dict[str, Callable[[Row], str]] = {
+        **COLUMNS,
+        "stalled": lambda row: seconds_in_words(row.stalled_s) if row.stalled_s else "",
+        "spent": lambda row: ", ".join(f"{phase} {part:.0%}" for phase, part in row.spent.items()),
+        "GPUs": lambda row: ", ".join(dict.fromkeys(row.gpus)),
+        "seen": lambda row: row.reason,
+        "": lambda row: row.note,
+    }
+    cells = [(title, *(fit(one_line(of(row)), 60) for row in rows)) for title, of in lines.items()]
+    shown = [(title, *texts) for title, *texts in cells if any(texts)]
+    return "\n".join(aligned(shown, indent="  ", width=None)) + "\n"

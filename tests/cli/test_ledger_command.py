@@ -74,6 +74,13 @@ def test_json_and_csv_hold_the_same_numbers(
     assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
 
 
+@pytest.mark.usefixtures("ledger")
+def test_runs_and_phases_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, "--price", "1/h", "compare", "7b", "train")
+    lines = [" ".join(line.split()) for line in text.splitlines()]
+    assert {"name 7b train", "time 2 h 00 min 1 h 00 min", "cost 4.00 2.00"} <= set(lines)
+
+
 def test_a_phase_is_checked_by_its_metric_and_its_files(
     ledger: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +103,7 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
         (["--ledger", "none.jsonl"], "there is no ledger"),
         (["check", "dream"], "the ledger has no phase dream; it has train"),
         (["--ledger", "."], "cannot be read"),
+        (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
     ],
 )
 def test_what_is_typed_wrong_is_one_sentence(

@@ -129,7 +129,7 @@ def test_alone_it_shows_each_command_by_when_it_helps(capsys: pytest.CaptureFixt
 
 
 @pytest.mark.parametrize(
-    "words", ["", *COMMANDS, "ledger check"], ids=lambda words: words or "alone"
+    "words", ["", *COMMANDS, "ledger check", "ledger compare"], ids=lambda words: words or "alone"
 )
 def test_help_fits_on_a_screen_and_has_examples(
     words: str, capsys: pytest.CaptureFixture[str]
