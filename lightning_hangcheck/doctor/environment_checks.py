@@ -169,9 +169,8 @@ def _file_system(folder: Path) -> str:
     """Return the file system type from the kernel's mount table (proc_pid_mounts(5))."""
     lines = (line.split(" ") for line in Path("/proc/self/mounts").read_text().splitlines())
     mounts = {at.replace("\\040", " "): kind for _, at, kind, *_ in lines}
-    return next(
-        (mounts[place] for place in map(str, (folder, *folder.parents)) if place in mounts), ""
-    )
+    places = map(str, (folder, *folder.parents))
+    return next((mounts[place] for place in places if place in mounts), "")
 
 
 def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Finding, ...]:
@@ -217,8 +216,6 @@ HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 STDERR = 2  # doctor's own: its stdout may go to a pipe where that of the run does not
 TIMES_TOO_MANY = 2.0
 """Below this ratio, threads take turns and none waits long: a core has two hyper-threads."""
-RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")
-"""After NCCL_; torch 2.2 prefixed TORCH_, and reads the old names with a warning."""
 RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 """The name since torch 2.7, and the older one."""
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
@@ -325,22 +322,6 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
     if ranks > 1 and ranks * own > TIMES_TOO_MANY * there:
         return warning(sentence, f"export OMP_NUM_THREADS={max(1, there // ranks)}")
     return ok(sentence)
-
-
-@check(
-    "environment",
-    "a setting that is no longer read does nothing, and nobody says so",
-    name="NCCL variables",
-    well="no variable has an outdated name",
-)
-def nccl_variables(subject: Subject) -> Iterator[Finding]:
-    """Variables of NCCL under the names that torch had for them before 2.2."""
-    for old in (f"NCCL_{name}" for name in RENAMED):
-        if old in subject.environment:
-            sentence = (
-                f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
-            )
-            yield warning(sentence, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
 
 
 @check(

@@ -27,8 +27,7 @@ from lightning_hangcheck.doctor.check import (
 from lightning_hangcheck.doctor.launch_command import C10D_PORT, DEFAULT_PORT, split_endpoint
 from lightning_hangcheck.files import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
-from lightning_hangcheck.ledger.ledger_file import Run
-from lightning_hangcheck.text.shown import seconds_in_words, show_command
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +38,6 @@ RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 LEAST_LEFT_S = 600.0
 """10 minutes: the least for start, one checkpoint and an orderly end."""
-SPARE = 1.2  # Factor on the expected duration: nodes differ by that much.
 CONNECT_LIMIT_S = 3.0
 LOOPBACK = "lo"
 NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
@@ -105,7 +103,7 @@ def slurm_tasks(subject: Subject) -> Finding | None:
 
 @check("launch", "a job that is cut off loses what it did since its last checkpoint")
 def time_left(subject: Subject, now: float | None = None) -> Finding | None:
-    """SLURM_JOB_END_TIME, and earlier runs of this command in the ledger."""
+    """SLURM_JOB_END_TIME."""
     text = subject.environment.get("SLURM_JOB_END_TIME", "")
     if not text.isdecimal():
         return None
@@ -114,21 +112,7 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     if left < LEAST_LEFT_S:
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
-    # the ledger stores commands without secrets
-    words = show_command(subject.command)
-    earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
-    done = (past for past in reversed(earlier) if past.exit_code == 0 or past.verdict == "finished")
-    run = next((past for past in done if past.command == words), None)
-    if run is None:
-        return ok(ends)
-    estimate = f"run {run.run_id} of this command took {seconds_in_words(run.duration_s)}"
-    if run.duration_s < left:
-        return ok(f"{ends}; {estimate}")
-    hours, minutes = divmod(round(run.duration_s * SPARE / 60), 60)
-    resume = "ask for more time, or save in time and resume from there"
-    return warning(
-        f"{estimate}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume
-    )
+    return ok(ends)
 
 
 class MeetingPoint(NamedTuple):
@@ -357,22 +341,15 @@ def trainers_strategy(subject: Subject) -> Finding | None:
 
 def _strategies(tree: ast.Module, *, starts_ranks: bool) -> Iterator[tuple[int, str | None]]:
     """Yield lines and strategies; empty: none is given; None: known only at run time."""
-    known: dict[str, str] = {}  # what names of Lightning refer to in the script
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            module = getattr(node, "module", None)
-            for alias in node.names:
-                if (module or alias.name).split(".")[0] in LIGHTNING:
-                    name = "Trainer" if alias.name == "*" else alias.name
-                    bound = alias.asname or (name if module else name.split(".")[0])
-                    known[bound] = name if module else "module"
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom))
+    modules = {getattr(node, "module", None) or node.names[0].name for node in imports}
+    lightning = any(module.split(".")[0] in LIGHTNING for module in modules)
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
         given = {keyword.arg: keyword.value for keyword in node.keywords}
         value, devices = given.get("strategy"), given.get("devices")
-        first, *rest = ast.unparse(node.func).split(".")
-        if known.get(first) is None or [known[first], *rest][-1] != "Trainer":
+        if not lightning or ast.unparse(node.func).split(".")[-1] != "Trainer":
             if isinstance(value, ast.Constant) and value.value == "auto":
                 yield value.lineno, "auto"
             continue

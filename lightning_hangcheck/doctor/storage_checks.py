@@ -38,11 +38,6 @@ TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
 """Enough to exceed what a local disk's cache hides of a sync; 0.1 s on a slow network."""
 KEPT_AT_ONCE = 2  # The previous checkpoint is removed after the next one is written.
-MOST_IN_A_FOLDER = 6
-"""Entries shown per folder: the first ones, and the last, which is the newest step."""
-MOST_LINES = 30
-DIGITS = re.compile(r"\d+")
-NAME_WIDTH = 36
 RCLONE_LIMIT_S = 3.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
 REMOTE = re.compile(r"[\w.+@-][\w.+@ -]*:(?!//)")
@@ -60,7 +55,7 @@ NO_BLOCK = "\0"
     limit_s=WRITE_LIMIT_S + LOOK_LIMIT_S + 2.0,
 )
 def checkpoints(subject: Subject) -> Iterator[Finding]:
-    """The place named by --checkpoints, as deep as --depth says, and --expect.
+    """The place named by --checkpoints, and --expect.
 
     8 MiB are written there, synchronised, read back and removed.
     """
@@ -73,21 +68,25 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
         fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
     doing = "checkpoints"
     try:
-        found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
+        found = apart(LOOK_LIMIT_S, lambda: _look(url))
         if found is None:
             yield _not_there(url, expected=bool(subject.expect))
             return
         files, free = found
-        deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
-        total = f"{several(len(files), 'file')}, {bytes_in_words(sum(files.values()))}"
-        yield ok(f"{url}: {total}{deep}", details=tree(files))
+        sizes = _by_checkpoint(files)
+        # sort numbers of any length by value: step_9 before step_10
+        names = sorted(sizes, key=lambda name: re.sub(r"\d+", lambda n: n[0].zfill(20), name))
+        total = f"{several(len(files), 'file')}, {bytes_in_words(sum(sizes.values()))}"
+        newest = tuple(f"{name}  {bytes_in_words(sizes[name])}" for name in names[-MOST_SHOWN:])
+        older = (f"... {len(names) - MOST_SHOWN} more",) if len(names) > MOST_SHOWN else ()
+        yield ok(f"{url}: {total}", details=(*older, *newest))
         for pattern in subject.expect:
-            sizes = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
+            fit = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
             there = ", ".join(sorted(files)[:MOST_SHOWN]) or "nothing"
-            said = f"{pattern}: {several(len(sizes), 'file')}, {bytes_in_words(sum(sizes))}"
+            said = f"{pattern}: {several(len(fit), 'file')}, {bytes_in_words(sum(fit))}"
             missing = f"nothing below {url} is {pattern}; there is: {there}"
             correct = f"correct --expect '{pattern}', or fetch what is missing"
-            expected = ok(said) if sizes else failed(missing, advice=correct)
+            expected = ok(said) if fit else failed(missing, advice=correct)
             yield replace(expected, check="expected files")
         doing = "writing checkpoints"
         timed = apart(WRITE_LIMIT_S, lambda: _write(url))
@@ -134,10 +133,7 @@ def _saving(
         f"written at {rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
         f"({rate(write_s + sync_s)} together), read back at {rate(read_s)}"
     )
-    sizes: Counter[str] = Counter()  # by checkpoint: a file, or a folder with its content
-    for path, size in files.items():
-        sizes[path.split("/")[0]] += size
-    if largest := max(sizes.values(), default=0):
+    if largest := max(_by_checkpoint(files).values(), default=0):
         takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
         speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
     if free is not None and free < KEPT_AT_ONCE * largest:
@@ -146,14 +142,23 @@ def _saving(
     return ok(speed)
 
 
-def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
+def _by_checkpoint(files: Mapping[str, int]) -> Counter[str]:
+    """Sum up sizes by the first part of the path: a file, or a folder with its content."""
+    sizes: Counter[str] = Counter()
+    for path, size in files.items():
+        first, slash, _ = path.partition("/")
+        sizes[first + slash] += size
+    return sizes
+
+
+def _look(url: str) -> tuple[dict[str, int], int | None] | None:
     """Return file sizes by relative path, and free bytes if known; None if nothing is there."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(url)
     if not system.exists(root):
         return None
-    listed = system.find(root, maxdepth=depth, detail=True)
+    listed = system.find(root, maxdepth=DEPTH, detail=True)
     start = len(str(root).rstrip("/")) + 1
     files = {path[start:]: int(entry.get("size") or 0) for path, entry in listed.items()}
     return files, shutil.disk_usage(root).free if "file" in system.protocol else None
@@ -184,38 +189,6 @@ def _write(url: str) -> tuple[float, float, float]:
             system.rm_file(trial)
 
 
-def tree(files: Mapping[str, int]) -> tuple[str, ...]:
-    """Draw files as a tree with sizes at the right; long folders are shortened."""
-
-    def branches(files: Mapping[str, int], indent: str) -> Iterator[str]:
-        inside: dict[str, dict[str, int]] = {}
-        for path, size in files.items():
-            name, slash, rest = path.partition("/")
-            inside.setdefault(name + slash, {})[rest] = size
-        # sort numbers of any length by value: step_9 before step_10
-        names = sorted(
-            inside, key=lambda name: DIGITS.sub(lambda digits: digits[0].zfill(20), name)
-        )
-        hidden = len(names) - MOST_IN_A_FOLDER
-        if hidden > 0:
-            names[MOST_IN_A_FOLDER - 1 : -1] = [""]
-        for name in names:
-            if not name:
-                yield f"{indent}... {hidden} more"
-                continue
-            found = inside[name]
-            count = f"{several(len(found), 'file')}, " if name.endswith("/") else ""
-            in_all = f"{count}{bytes_in_words(sum(found.values()))}"
-            yield f"{indent}{name:<{NAME_WIDTH - len(indent)}}  {in_all}"
-            if name.endswith("/"):
-                yield from branches(found, indent + "  ")
-
-    lines = list(branches(files, ""))
-    if len(lines) > MOST_LINES:
-        lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
-    return tuple(lines)
-
-
 @check(
     "storage",
     'an incomplete remote fails late: "XML syntax error" where the endpoint is none of S3, '
@@ -238,32 +211,8 @@ def rclone_remotes(subject: Subject) -> Iterator[Finding]:
         yield warning(f"{file} cannot be read: {error}", f"ls -l {file}")
         return
     worst, problems = failed if used else warning, 0
-    remotes = _asked_of_rclone(file, environment)
-    if remotes is None and ENCRYPTED not in text:
-        remotes, stray = _read_remotes(text)
-        bad = "rclone cannot parse this line, and so reads nothing at all"
-        problems = len(stray)
-        for number in stray:
-            yield worst(f"{file}:{number}: {bad}", advice=f"remove line {number}")
-    lines = text.splitlines()
-    for name, values in (remotes or {}).items():
-        number = next((at for at, line in enumerate(lines, 1) if line.strip() == f"[{name}]"), 0)
-        for sentence, corrections, sure in _problems(values, environment, home):
-            problems += 1
-            sentence_with_place = f"{file}:{number}: [{name}] {sentence}"
-            lines_there = [f"{key} = {value}" for key, value in corrections.items()]
-            block = "\n".join([f"[{name}]", *lines_there])
-            yield (worst if sure else warning)(
-                sentence_with_place, block, advice="have these lines there:"
-            )
-    if remotes and not problems:
-        yield ok(f"complete in {file}: {', '.join(remotes)}")
-
-
-def _asked_of_rclone(
-    file: Path, environment: Mapping[str, str]
-) -> dict[str, dict[str, str]] | None:
-    """Return remotes as rclone reads them; None without rclone, or if it fails."""
+    lines = [line.strip() for line in text.splitlines()]  # else some continue the line before
+    remotes: dict[str, dict[str, str]] | None = None
     rclone = shutil.which("rclone", path=environment.get("PATH"))
     with suppress(OSError, ValueError, subprocess.SubprocessError):
         if rclone is not None:
@@ -275,25 +224,30 @@ def _asked_of_rclone(
                 check=True,
                 env=dict(environment),
             )
-            remotes: dict[str, dict[str, str]] = json.loads(ran.stdout)
-            return remotes
-    return None
-
-
-def _read_remotes(text: str) -> tuple[dict[str, dict[str, str]], list[int]]:
-    """Return values by remote, and the line numbers (from 1) that are no configuration."""
-    parser = configparser.ConfigParser(
-        default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
-    )
-    parser.optionxform = str  # type: ignore[assignment,method-assign] # keep the case of names
-    stray: list[int] = []
-    # a nameless block holds lines before the first; stripping prevents continuation lines
-    lines = [line.strip() for line in text.splitlines()]
-    try:
-        parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))
-    except configparser.ParsingError as error:
-        stray = [number - 1 for number, _ in error.errors]
-    return {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}, stray
+            remotes = json.loads(ran.stdout)
+    if remotes is None and ENCRYPTED not in text:
+        parser = configparser.ConfigParser(
+            default_section="", interpolation=None, strict=False, comment_prefixes=("#", ";")
+        )
+        parser.optionxform = str  # type: ignore[assignment,method-assign] # keep the case of names
+        try:
+            parser.read_string("\n".join([f"[{NO_BLOCK}]", *lines]))  # for lines before the first
+        except configparser.ParsingError as error:
+            for number in (number - 1 for number, _ in error.errors):
+                problems += 1
+                bad = "rclone cannot parse this line, and so reads nothing at all"
+                yield worst(f"{file}:{number}: {bad}", advice=f"remove line {number}")
+        remotes = {name: dict(parser[name]) for name in parser.sections() if name != NO_BLOCK}
+    for name, values in (remotes or {}).items():
+        number = next((at for at, line in enumerate(lines, 1) if line == f"[{name}]"), 0)
+        for sentence, corrections, sure in _problems(values, environment, home):
+            problems += 1
+            block = "\n".join([f"[{name}]", *(f"{key} = {it}" for key, it in corrections.items())])
+            report = worst if sure else warning
+            place = f"{file}:{number}: [{name}]"
+            yield report(f"{place} {sentence}", block, advice="have these lines there:")
+    if remotes and not problems:
+        yield ok(f"complete in {file}: {', '.join(remotes)}")
 
 
 def _problems(

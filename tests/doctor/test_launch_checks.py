@@ -8,7 +8,6 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from ledger.lines import run
 from msgspec.structs import replace
 from subjects import subject
 
@@ -25,13 +24,10 @@ from lightning_hangcheck.doctor.launch_command import (
     job_of_nodes,
     read_launch,
 )
-from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.model.run import NodePlace
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from lightning_hangcheck.ledger.ledger_file import Run
 
 
 def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
@@ -131,13 +127,7 @@ def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
     assert trainers_strategy(run) == ()
 
 
-def done(command: str, duration_s: float, **more: object) -> Run:
-    return replace(run("20261120T100000-aaaa"), command=command, duration_s=duration_s, **more)
-
-
 NOW = 1_800_000_000.0
-
-HUNDRED = "python a.py --max_steps 100"
 
 
 @pytest.mark.parametrize(("left", "status"), [(300, "warning"), (7200, "ok"), (-5, "warning")])
@@ -146,16 +136,6 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
     (check,) = time_left(run, now=NOW)
     assert check.status == status
     assert ("JobId=7" in check.remedy) == (status == "warning")
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Path:
-    """Of several runs the newest of 100 steps that was done took ten minutes."""
-    file = tmp_path / "ledger.jsonl"
-    runs = (done(HUNDRED, 900.0), done(HUNDRED, 600.0), done("a 'b", 1.0))
-    for one in (*runs, done("python b.py", 1.0), done(HUNDRED, 9.0, verdict="crashed")):
-        ledger_file.append(file, one)
-    return file
 
 
 COMMANDS = {
