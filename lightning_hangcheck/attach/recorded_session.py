@@ -189,7 +189,6 @@ def _age_s(notes: WatchNotes, now_ns: int) -> float:
 class RunningJob(Struct, frozen=True, kw_only=True):
     """A running job at one moment; ``here``: its session is on this machine."""
 
-    read_ns: int
     here: bool = False
     watched: bool = False
     newest: Verdict | None = None
@@ -215,16 +214,14 @@ class RunningJobReader:
             self._session = None
         session = self._session
         if session is None:
-            return RunningJob(read_ns=time.monotonic_ns())
+            return RunningJob()
         watch = watch_over(session)
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
         pids = [int(path.stem) for path in session.pages.glob("*.page") if path.stem.isdecimal()]
         beats = beats_of(session, {pid: born_ns(pid) for pid in pids})
-        now_ns = time.monotonic_ns()
-        found = {rank.rank: rank for rank in _ranks(beats, notes, now_ns)}
+        found = {rank.rank: rank for rank in _ranks(beats, notes, time.monotonic_ns())}
         return RunningJob(
-            read_ns=now_ns,
             here=True,
             watched=watched,
             newest=None if notes is None else notes.newest,
@@ -252,13 +249,12 @@ def _ranks(
         if rank is None or beat.ending != "running":
             continue
         try:
-            stat = read_stat(pid)
+            if read_stat(pid).state in "ZX":
+                continue
         except GONE:
             continue
         except OSError:  # unreadable is not gone
-            stat = None
-        if stat is not None and stat.state in "ZX":
-            continue
+            pass
         silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
         if note is not None and notes is not None:  # the sidecar may have seen a later sign of life
             silent_s = min(silent_s, note.silent_for_s + _age_s(notes, now_ns))
@@ -267,6 +263,4 @@ def _ranks(
             beat=beat,
             silent_s=max(0.0, silent_s),
             step_s=note.step_s if note is not None else None,
-            cpu_s=None if stat is None else stat.cpu_s,
-            memory_bytes=None if stat is None else stat.rss_bytes,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from itertools import pairwise
+from itertools import count, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from msgspec import Struct
@@ -179,20 +179,22 @@ def _history(
 
 
 def _sections(entries: Sequence[tuple[datetime, Entry]], end: datetime) -> Iterator[Span]:
-    """Yield sections; those open where lines are missing are dropped: their end is unknown."""
-    inside: list[tuple[str, datetime]] = []
+    """Yield sections; those open where lines are missing are dropped: their end is unknown.
+
+    Sections of several threads may overlap; those of one depth never do.
+    """
+    inside: dict[int, tuple[str, datetime]] = {}  # by depth
     for at, entry in entries:
         kind, name = entry.get("kind"), plain(str(entry.get("name", "")))
         if kind == "section_begin":
-            inside.append((name, at))
+            inside[next(depth for depth in count() if depth not in inside)] = name, at
         elif kind in ("section_end", "section_raised"):
-            same = [depth for depth, (begun, _) in enumerate(inside) if begun == name]
-            if same:
-                _, began = inside.pop(same[-1])
-                yield Span("section", name, began, at, same[-1])
+            if same := [depth for depth, (begun, _) in inside.items() if begun == name]:
+                _, began = inside.pop(max(same))
+                yield Span("section", name, began, at, max(same))
         elif kind in ("start", "dropped"):
             inside.clear()
-    for depth, (name, began) in enumerate(inside):
+    for depth, (name, began) in inside.items():
         yield Span("open", f"{name}, not left", began, max(began, end), depth)
 
 
