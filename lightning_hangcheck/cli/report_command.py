@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, get_args
@@ -80,7 +79,6 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
             saved.verdict,
             saved.case,
             run_folder=shown_folder,
-            price=os.environ.get("HANGCHECK_PRICE", ""),
             gaps=saved.gaps,
         )
         _write(text, asked[form])

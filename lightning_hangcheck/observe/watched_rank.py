@@ -244,7 +244,6 @@ class WatchedRank:
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
             steps=self.steps.newest(now_ns),
-            step_sums=self.steps.sums,
         )
 
 
