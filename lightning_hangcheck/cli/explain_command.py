@@ -14,7 +14,6 @@ from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.report.paragraphs import labelled, wrapped
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.judge.knowledge import RemedyKnowledge
     from lightning_hangcheck.model.slugs import Cause
 
 SKILL_FILE = Path(__file__).parent / "SKILL.md"
@@ -44,14 +43,16 @@ def explain(cause: str | None, *, agent: bool) -> int:
 
     Without CAUSE all of them are listed. A verdict names its cause behind `why`.
     """
+    causes = causes_file().cause
     if agent:
         click.echo(SKILL_FILE.read_text(encoding="utf-8"), nl=False)
         return 0
     if cause is None:
-        click.echo(render_list(), nl=False)
+        width = max(map(len, causes))
+        for name, known in causes.items():
+            click.echo(f"{name:<{width}}  {known.title}")
         return 0
     slug = cause.strip().lower().replace("-", "_")
-    causes = causes_file().cause
     if slug not in causes:
         near = get_close_matches(slug, causes, n=3, cutoff=0.5)
         remedy = f"did you mean {' or '.join(near)}?" if near else "list them: hangcheck explain"
@@ -78,21 +79,8 @@ def render(cause: Cause) -> str:
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
+        text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
+        text = re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)
         below = " " * len(f"{number}. ")
-        lines += labelled(
-            "", f"{number}. {remedy_text(remedy)}{when}\n{below}see {remedy.see}", MOST
-        )
+        lines += labelled("", f"{number}. {text}{when}\n{below}see {remedy.see}", MOST)
     return "\n".join(lines) + "\n"
-
-
-def render_list() -> str:
-    """Write all causes that have a page, one line each."""
-    causes = causes_file().cause
-    width = max(map(len, causes))
-    return "".join(f"{cause:<{width}}  {known.title}\n" for cause, known in causes.items())
-
-
-def remedy_text(remedy: RemedyKnowledge) -> str:
-    """Write a remedy with words in capitals in place of a verdict's values."""
-    text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
-    return re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)

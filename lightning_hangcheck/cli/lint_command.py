@@ -47,7 +47,10 @@ def lint(paths: tuple[Path, ...], explain: str | None, *, notes: bool, **forms: 
     """
     form = only_form("lint", forms)
     if explain is not None:
-        click.echo(_explained(explain))
+        known = RULES.get(explain.strip().upper())
+        if known is None:
+            raise BadUsage(f"{explain!r} is not a rule", f"known are {', '.join(sorted(RULES))}")
+        click.echo(f"{known.code}: {inspect.cleandoc(known.doc)}\n\nSee: {known.see}")
         return 0
     places = paths or (Path(),)
     configuration, base = linting.read_configuration(places[0])
@@ -66,10 +69,3 @@ def lint(paths: tuple[Path, ...], explain: str | None, *, notes: bool, **forms: 
     for sentence in found.unreadable:
         say(sentence)
     return UNUSABLE if found.unreadable else FOUND if found.findings else 0
-
-
-def _explained(code: str) -> str:
-    known = RULES.get(code.strip().upper())
-    if known is None:
-        raise BadUsage(f"{code!r} is not a rule", f"known are {', '.join(sorted(RULES))}")
-    return f"{known.code}: {inspect.cleandoc(known.doc)}\n\nSee: {known.see}"

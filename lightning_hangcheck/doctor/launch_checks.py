@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import ast
 import ipaddress
-import platform
-import shlex
-import shutil
 import socket
 import time
 from contextlib import suppress
@@ -16,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import psutil
 
 from lightning_hangcheck.doctor.check import (
-    MOST_BYTES,
     Finding,
     beginning,
     check,
@@ -265,49 +261,6 @@ def network_interface(subject: Subject) -> Finding:
     return ok(f"{named or 'no variable chooses one'}; up: {', '.join(up)}")
 
 
-@check("launch", "a command that cannot be started ends at once", name="program")
-def program_starts(subject: Subject) -> Finding | None:
-    """The first word of the command, looked for as the shell does; it is not run."""
-    if not subject.command:
-        return None
-    program = subject.command[0]
-    if shutil.which(program, path=subject.environment.get("PATH")):
-        return ok(f"{program} can be started")
-    why = "no such program, or it may not be run"
-    return failed(f"{program} cannot be started: {why}", f"command -v {shlex.quote(program)}")
-
-
-@check("launch", "what is not there or cannot be parsed ends every rank at once", name="script")
-def script_parses(subject: Subject) -> Finding | None:
-    """The script of the command: its path and its source, which is not run."""
-    script = subject.launch.script
-    if script is None:
-        return None
-    found = _parsed(script)
-    if isinstance(found, ast.Module):
-        return ok(f"{script} is there and can be parsed")
-    # srun and mpirun may start it in another folder, or in a container
-    elsewhere = subject.launch.launcher in ("slurm", "mpi") and "is not there" in found.found
-    return warning(found.found, *found.commands) if elsewhere else found
-
-
-def _parsed(script: str) -> ast.Module | Finding:
-    try:
-        source = beginning(Path(script))
-        if len(source) < MOST_BYTES:
-            return ast.parse(source)
-    except FileNotFoundError:
-        return failed(f"{script} is not there, as seen from {Path.cwd()}", f"ls {script}")
-    except (OSError, NoAnswerFromStorage) as error:
-        return warning(f"{script} cannot be read: {error}", f"ls -l {script}")
-    except (SyntaxError, ValueError) as error:
-        line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
-        why = error.msg if isinstance(error, SyntaxError) else str(error)
-        sentence = f"{script}{line} cannot be parsed by Python {platform.python_version()} ({why})"
-        return failed(sentence, f"python -m py_compile {script}")
-    return warning(f"{script} is too large to be read", f"ls -l {script}")
-
-
 @check(
     "launch",
     "a rank that sees one device where the others see two trains alone, and the others wait",
@@ -323,9 +276,10 @@ def trainers_strategy(subject: Subject) -> Finding | None:
         return warning(f"--strategy auto {GUESSED}", advice="write --strategy ddp")
     if given is not None:
         return ok(f"the arguments ask for {given}")
-    tree = _parsed(launch.script)
-    if isinstance(tree, Finding):
-        return None  # `script_parses` reports it
+    try:
+        tree = ast.parse(beginning(Path(launch.script)))
+    except (OSError, NoAnswerFromStorage, SyntaxError, ValueError):
+        return None  # the run itself says so at once
     asked = list(_strategies(tree, starts_ranks=launch.launcher != "python"))
     for line, strategy in asked:
         place = f"{launch.script}:{line}"

@@ -86,6 +86,12 @@ class RunHistory(NamedTuple):
         share = (at - self.begins) / (self.ends - self.begins)
         return round(100 * min(1.0, max(0.0, share)), 3)
 
+    @property
+    def ticks(self) -> list[tuple[float, str]]:
+        """The labels of the axis, each with its position in percent."""
+        whole = self.ends - self.begins
+        return [(25.0 * at, f"{self.begins + whole * at / 4:%H:%M:%S}") for at in range(5)]
+
 
 def run_history(facts: PageFacts) -> RunHistory | None:
     """Build the history; None if no time passed between start and verdict."""
@@ -220,9 +226,3 @@ def lanes(facts: PageFacts, history: RunHistory) -> list[dict[str, Any]]:
         lane = {"name": name, "rank": rank, "bars": bars, "marks": marks[-most:]}
         found.append({**lane, "left_out": left_out})
     return found
-
-
-def ticks(history: RunHistory) -> list[tuple[float, str]]:
-    """Return the labels of the axis, each with its position in percent."""
-    whole = history.ends - history.begins
-    return [(25.0 * at, f"{history.begins + whole * at / 4:%H:%M:%S}") for at in range(5)]

@@ -20,7 +20,7 @@ from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.copied_text import issue_text, prompt_text, stack_diff
-from lightning_hangcheck.report.history import group_title, lanes, run_history, ticks
+from lightning_hangcheck.report.history import group_title, lanes, run_history
 from lightning_hangcheck.report.page_facts import PageFacts, moment, read_page_facts
 from lightning_hangcheck.report.perfetto import render_trace
 from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
@@ -88,7 +88,7 @@ def write_as(
         graph=draw_graph(nodes, edges) if nodes else None,
         history=history,
         lanes=lanes(facts, history) if history else [],
-        ticks=ticks(history) if history else [],
+        ticks=history.ticks if history else [],
         stall_left=history.place(stalled_since) if history and stalled_since else 100.0,
         steps=find_stragglers(facts.case),
         grids=collective_grids(facts),

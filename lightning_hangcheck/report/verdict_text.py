@@ -37,11 +37,11 @@ from lightning_hangcheck.text.shown import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.evidence import ProcessLook
-    from lightning_hangcheck.model.slugs import Cause, VerdictKind
+    from lightning_hangcheck.model.slugs import VerdictKind
     from lightning_hangcheck.model.verdict import Edge, Gap, RankState, State, Verdict
 
 KIND_WORDS: dict[VerdictKind, str] = {
@@ -90,7 +90,14 @@ def render(case: Case | None, verdict: Verdict, run_folder: str) -> str:
     proof = (of_rank(item.rank, item.text) for item in verdict.evidence if item.kind not in ASIDES)
     # at most 40 lines: 4 + 7 + 3 + 8 + 10 + 4, two blank lines, two with commands
     rows = _rank_rows(verdict, case, 7 - len(asides))
-    lines = [*_headline(verdict, 4), "", *rows, *([""] if rows else [])]
+    cost = stall_cost(verdict)
+    lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, 4 - bool(cost))
+    room = WIDTH - len(lines[-1])
+    if cost and room >= len(cost) + 2:
+        lines[-1] += cost.rjust(room)
+    elif cost:
+        lines.append(f"{INDENT}{cost}")
+    lines += ["", *rows, *([""] if rows else [])]
     if why:
         lines += labelled("why", why, 3)
     lines += [*listed("proof", proof, 8), *asides]
@@ -144,7 +151,11 @@ def reason(verdict: Verdict) -> str:
         return ""
     parts = []
     if verdict.seen_in != "files":  # for a cause found in files, the summary has the explanation
-        parts.append(_explained(verdict.cause, verdict.world_size, len(verdict.culprits)))
+        known, size = causes_file().cause.get(verdict.cause), verdict.world_size
+        if known is not None:  # else only a newer version knows the cause
+            all_stuck = known.together if len(verdict.culprits) >= size else ""
+            said = known.alone if size <= 1 else all_stuck
+            parts.append((said or known.explanation).rstrip("."))
     if verdict.victims and verdict.culprits:
         wait = "waits" if len(verdict.victims) == 1 else "wait"
         verb = "waited" if verdict.verdict == "recovered" else wait
@@ -153,15 +164,6 @@ def reason(verdict: Verdict) -> str:
     cause = f"{verdict.cause}: {reasons}" if reasons else verdict.cause
     unproven = "; not proven yet" if verdict.verdict == "suspect" else ""
     return f"{cause} (confidence {verdict.confidence:.2f}{unproven})"
-
-
-def _explained(cause: Cause, world_size: int, stuck: int) -> str:
-    """Empty for a cause that only a newer version knows."""
-    known = causes_file().cause.get(cause)
-    if known is None:
-        return ""
-    said = known.alone if world_size <= 1 else known.together if stuck >= world_size else ""
-    return (said or known.explanation).rstrip(".")
 
 
 def stall_cost(verdict: Verdict) -> str:
@@ -186,17 +188,6 @@ def gap_lines(gaps: Sequence[Gap]) -> Iterator[str]:
         others = len({gap.what for gap in same}) - 1
         what = same[0].what + (f" and {others} more" if others else "")
         yield f"{name_ranks(ranks)}: {what}: {why}" if ranks else f"{what}: {why}"
-
-
-def _headline(verdict: Verdict, most: int) -> list[str]:
-    cost = stall_cost(verdict)
-    lines = wrapped(summary(verdict), f"{verdict.verdict.upper()}  ", INDENT, most - bool(cost))
-    room = WIDTH - len(lines[-1])
-    if cost and room >= len(cost) + 2:
-        lines[-1] += cost.rjust(room)
-    elif cost:
-        lines.append(f"{INDENT}{cost}")
-    return lines
 
 
 def _aside(verdict: Verdict, kind: str) -> list[str]:
@@ -328,7 +319,33 @@ def _rank_rows(verdict: Verdict, case: Case | None, most: int) -> list[str]:
     edges, seen = edges_by_source(verdict), _last_seen(case)
     every = equal_ranks(verdict)
     fitting = most if len(every) <= most else most - 1
-    cells = [_cells(ranks, edges, seen) for ranks in every[:fitting]]
+    cells = []
+    for situation, ranks, states in every[:fitting]:
+        own = {f"rank:{rank}" for rank in ranks}
+        targets = [edge.target for node in own for edge in edges.get(node, ())]
+        made = sorted({state.step for state in states if state.step is not None and not targets})
+        steps = (
+            f"steps {made[0]}-{made[-1]}" if len(made) > 1 else f"step {made[0]}" if made else ""
+        )
+        waited_for = awaited(target for target in targets if target not in own)
+        if situation.doing.startswith("for "):  # "for the lock, file cache/lock-1"
+            waited_for = waited_for.removeprefix("for ")
+        mark = states[0].last_checkpoint
+        passed = f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
+        function, line = situation.place
+        runs = situation.state == STATE_WORDS["running"]
+        last = min((seen[rank] for rank in ranks if rank in seen), default=(0, ""))[1]
+        cells.append(
+            (
+                name_ranks(ranks),
+                situation.state[len(ranks) > 1],
+                ", ".join(filter(None, (steps, situation.doing, waited_for))) or passed,
+                plain(function),
+                plain(line).rpartition("/")[2],
+                f"phase {situation.phase}" if situation.phase else "",
+                "" if runs else last,
+            )
+        )
     lines = aligned(cells, shrinking=(2, 3, 4), tails=4)
     left_out = [rank for ranks in every[fitting:] for rank in ranks.ranks]
     if left_out:
@@ -359,37 +376,6 @@ def _last_seen(case: Case | None) -> dict[int, tuple[float, str]]:
             shown = f"exit code {code}"
         seen[view.rank] = (order, shown)
     return seen
-
-
-def _cells(
-    equal: EqualRanks,
-    edges: Mapping[str, Sequence[Edge]],
-    seen: Mapping[int, tuple[float, str]],
-) -> tuple[str, ...]:
-    situation, ranks, states = equal
-    own = {f"rank:{rank}" for rank in ranks}
-    targets = [edge.target for node in own for edge in edges.get(node, ())]
-    made = [state.step for state in states if state.step is not None and not targets]
-    steps = ""
-    if made:
-        first, last = min(made), max(made)
-        steps = f"step {first}" if first == last else f"steps {first}-{last}"
-    waited_for = awaited(target for target in targets if target not in own)
-    if situation.doing.startswith("for "):  # "for the lock, file cache/lock-1"
-        waited_for = waited_for.removeprefix("for ")
-    mark = states[0].last_checkpoint
-    passed = f"after checkpoint {mark.number} {plain(mark.name)}" if mark else ""
-    function, line = situation.place
-    runs = situation.state == STATE_WORDS["running"]
-    return (
-        name_ranks(ranks),
-        situation.state[len(ranks) > 1],
-        ", ".join(filter(None, (steps, situation.doing, waited_for))) or passed,
-        plain(function),
-        plain(line).rpartition("/")[2],
-        f"phase {situation.phase}" if situation.phase else "",
-        "" if runs else min((seen[rank] for rank in ranks if rank in seen), default=(0, ""))[1],
-    )
 
 
 def awaited(targets: Iterable[str]) -> str:

@@ -9,7 +9,7 @@ from lightning_hangcheck.report.verdict_text import EqualRanks, Situation, name_
 from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Sequence
 
     from lightning_hangcheck.report.page_facts import PageFacts
 
@@ -91,7 +91,21 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
         nodes.setdefault(key, GraphNode(key, plain(f"{kind} {shown}")))
     kept = set(list(nodes)[:40])
     pairs = [pair for pair in throughs if kept.issuperset(pair)]
-    heights, cycles = _heights_and_cycles(pairs, only_wait)
+    heights: dict[str, int] = {}  # the longest path to an end of the waiting
+    cycles: dict[str, int] = {}
+    if pairs:
+        import networkx  # 20 MB, loaded only for a graph
+
+        graph = networkx.DiGraph(pairs)
+        whole = networkx.condensation(graph)
+        for height, parts in enumerate(networkx.topological_generations(whole.reverse())):
+            for part in parts:
+                members = whole.nodes[part]["members"]
+                heights.update(dict.fromkeys(members, height))
+                turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
+                # ranks that wait within their group are a cycle only if all are culprits
+                if turns and members.isdisjoint(only_wait):
+                    cycles.update(dict.fromkeys(members, part))
     edges = []
     for source, target in pairs:
         names = list(throughs[source, target])
@@ -104,32 +118,6 @@ def wait_graph(facts: PageFacts) -> tuple[list[GraphNode], list[GraphEdge]]:
         if key in kept and (key in heights or key in ranked)
     ]
     return drawn, edges
-
-
-def _heights_and_cycles(
-    pairs: Sequence[tuple[str, str]], only_wait: Collection[str]
-) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the longest path of each node to an end, and the nodes that are in cycles.
-
-    A group of ranks that wait within the group is a cycle only if all are culprits: the graph ends
-    there.
-    """
-    if not pairs:
-        return {}, {}
-    import networkx  # 20 MB, loaded only for a graph
-
-    graph = networkx.DiGraph(pairs)
-    whole = networkx.condensation(graph)
-    heights: dict[str, int] = {}
-    cycles: dict[str, int] = {}
-    for height, parts in enumerate(networkx.topological_generations(whole.reverse())):
-        for part in parts:
-            members = whole.nodes[part]["members"]
-            heights.update(dict.fromkeys(members, height))
-            turns = len(members) > 1 or any(graph.has_edge(key, key) for key in members)
-            if turns and members.isdisjoint(only_wait):
-                cycles.update(dict.fromkeys(members, part))
-    return heights, cycles
 
 
 def draw_graph(nodes: Sequence[GraphNode], edges: Sequence[GraphEdge]) -> dict[str, Any]:

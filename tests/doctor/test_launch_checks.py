@@ -14,8 +14,6 @@ from subjects import subject
 from lightning_hangcheck.doctor.launch_checks import (
     master_port,
     network_interface,
-    program_starts,
-    script_parses,
     time_left,
     trainers_strategy,
 )
@@ -103,28 +101,6 @@ def test_a_strategy_that_ranks_would_guess_is_named_with_its_line(
     for check in found if not arguments else ():
         assert f"{script}:2 " in check.found
         assert ('strategy="ddp"' in check.remedy) == (status == "warning")
-
-
-def test_a_command_that_cannot_be_started_fails() -> None:
-    nothing, known, unknown = subject(""), subject("sh -c true"), subject("torch-run train.py")
-    found = [[one.status for one in program_starts(run)] for run in (nothing, known, unknown)]
-    assert found == [[], ["ok"], ["failed"]]
-    assert "torch-run cannot be started" in program_starts(unknown)[0].found
-
-
-def test_a_script_is_fine_only_where_it_was_parsed(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    run, step = subject(f"python {script}"), subject(f"srun python {script}")
-    (missing,), (elsewhere,) = script_parses(run), script_parses(step)
-    assert (missing.status, elsewhere.status) == ("failed", "warning")
-    assert f"{script} is not there" in missing.found
-    script.write_text("x = 1\ndef broken(\n")
-    (broken,) = script_parses(run)
-    assert broken.status == "failed"
-    assert f"{script}:2 cannot be parsed" in broken.found
-    script.write_text("x = 1\n")
-    assert [check.status for check in script_parses(run)] == ["ok"]
-    assert trainers_strategy(run) == ()
 
 
 NOW = 1_800_000_000.0
