@@ -34,7 +34,7 @@ from lightning_hangcheck.smoke import Outcome, Trial, run_trial
 from lightning_hangcheck.text.shown import several, show_command
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
 MOST_FILES = 200
 MOST_BYTES = 1_000_000
@@ -351,13 +351,31 @@ def play_all(
         }
         trial = Trial(devices=ranks, workers=None, command=words)
         outcome = run_trial(trial, folder, limit_s, environment)
-        notes = list(_read_notes(notes_folder))
+        notes = []  # each rank's in the order of writing
+        for path in sorted(notes_folder.glob("*.jsonl")):
+            with suppress(OSError):
+                for line in read_owned(path, EVIDENCE_BYTES).splitlines():
+                    with suppress(msgspec.MsgspecError):
+                        notes.append(msgspec.json.decode(line, type=Note))
         result, why = judge_scene(outcome, notes, ranks)
         if scene.name == AS_IT_IS:
             facts = Facts(notes, ranks)
             log = f"what it printed: {shown(folder.path)}.log"
-            if result != "hung":
-                _refuse(result, why, facts, ranks, reached=bool(notes), log=log)
+            if result == "unclear":
+                raise CannotRehearse(f"it {why}", f"{NO_BATCHES}; {log}")
+            if result not in ("hung", "passed"):
+                raise CannotRehearse(f"it fails on CPU ranks as it is: {why}", log)
+            if result == "passed" and not notes:
+                raise CannotRehearse(
+                    "nothing of it could be reached: no process imported torch under our hooks",
+                    "start Python without -S, -I and -E, in the environment of this package",
+                )
+            if result == "passed" and facts.world < ranks:
+                met = f"{facts.world or 'none'} met in a process group"
+                raise CannotRehearse(
+                    f"{ranks} ranks were wanted, and {met}",
+                    f"start it with torchrun, or let it start {ranks} ranks on CPUs; {log}",
+                )
             limit_s = min(limit_s, max(LEAST_LIMIT_S, 60.0 + SLOWER * outcome.seconds))
         elif result == "passed" and not any(note.kind == "provoked" for note in notes):
             result, why = "skipped", "it did not come to it in the few batches"
@@ -382,33 +400,6 @@ def play_all(
         scenes=tuple(played),
         changed=tuple(facts.texts("changed")),
     )
-
-
-def _refuse(result: Result, why: str, facts: Facts, ranks: int, *, reached: bool, log: str) -> None:
-    """Raise if the unchanged run gives nothing to compare scenes with."""
-    if result == "unclear":
-        raise CannotRehearse(f"it {why}", f"{NO_BATCHES}; {log}")
-    if result != "passed":
-        raise CannotRehearse(f"it fails on CPU ranks as it is: {why}", log)
-    if not reached:
-        raise CannotRehearse(
-            "nothing of it could be reached: no process imported torch under our hooks",
-            "start Python without -S, -I and -E, in the environment of this package",
-        )
-    if facts.world < ranks:
-        raise CannotRehearse(
-            f"{ranks} ranks were wanted, and {facts.world or 'none'} met in a process group",
-            f"start it with torchrun, or let it start {ranks} ranks on CPUs; {log}",
-        )
-
-
-def _read_notes(folder: Path) -> Iterator[Note]:
-    """Yield all readable notes; each rank's in the order of writing."""
-    for path in sorted(folder.glob("*.jsonl")):
-        with suppress(OSError):
-            for line in read_owned(path, EVIDENCE_BYTES).splitlines():
-                with suppress(msgspec.MsgspecError):
-                    yield msgspec.json.decode(line, type=Note)
 
 
 def judge_scene(outcome: Outcome, notes: Sequence[Note], ranks: int) -> tuple[Result, str]:
@@ -479,9 +470,3 @@ def render(rehearsed: Rehearsed) -> str:
     if rehearsed.changed:
         lines += ["", *labelled("instead", "; ".join(rehearsed.changed), most=3)]
     return "\n".join(lines) + "\n"
-
-
-def to_json(rehearsed: Rehearsed) -> str:
-    """Write one JSON object: what was rehearsed, and all scenes with their verdicts."""
-    facts = {"schema_version": 1, **msgspec.to_builtins(rehearsed)}
-    return msgspec.json.format(msgspec.json.encode(facts)).decode() + "\n"

@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
@@ -201,51 +201,42 @@ SHOWN: dict[Result, tuple[str, str]] = {
 """In the table, and in the headline."""
 
 
-class Meaning(NamedTuple):
-    """The meaning of a result, and remedies, the first step first."""
-
-    sentence: str
-    remedies: tuple[str, ...] = ()
-
-
-PASSED = Meaning("the runs that usually show a hang at once all ended well")
-ONLY_WITH_WORKERS = Meaning(
+Meaning = tuple[str, ...]
+"""The meaning of a result, and remedies, the first step first."""
+PASSED = ("the runs that usually show a hang at once all ended well",)
+ONLY_WITH_WORKERS = (
     "only with workers: the DataLoader, or what its fork copies (threads, locks, open connections)",
-    (
-        "go on with num_workers=0, and see in the verdict at which line each worker is",
-        'start workers without fork: DataLoader(..., multiprocessing_context="spawn")',
-        "export TOKENIZERS_PARALLELISM=false: a tokenizer's threads do not survive a fork",
-    ),
+    "go on with num_workers=0, and see in the verdict at which line each worker is",
+    'start workers without fork: DataLoader(..., multiprocessing_context="spawn")',
+    "export TOKENIZERS_PARALLELISM=false: a tokenizer's threads do not survive a fork",
 )
-ONLY_WITH_RANKS = Meaning(
+ONLY_WITH_RANKS = (
     "only with 2 ranks: communication between them, or a call that only some ranks make",
-    (
-        "look for calls under a rank condition (if rank == 0, is_global_zero, rank_zero_only) that "
-        "the other ranks wait for: logger, barrier, save, validation",
-        'say strategy="ddp" in place of "auto"',
-        "see what the connection does: NCCL_DEBUG=INFO with GPUs, TORCH_DISTRIBUTED_DEBUG=INFO "
-        "without; and name the interface: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
-    ),
+    "look for calls under a rank condition (if rank == 0, is_global_zero, rank_zero_only) that "
+    "the other ranks wait for: logger, barrier, save, validation",
+    'say strategy="ddp" in place of "auto"',
+    "see what the connection does: NCCL_DEBUG=INFO with GPUs, TORCH_DISTRIBUTED_DEBUG=INFO "
+    "without; and name the interface: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
 )
-ALONE_TOO = Meaning(
+ALONE_TOO = (
     "alone, too: the program itself, not communication and not the number of ranks",
-    ("fix the run with 1 process first: it is the quickest to repeat",),
+    "fix the run with 1 process first: it is the quickest to repeat",
 )
-ONLY_ALONE = Meaning(
+ONLY_ALONE = (
     "only alone: the program needs what a launcher gives (a process group, RANK, WORLD_SIZE)",
-    ("start it with the launcher for one rank, too: torchrun --nproc_per_node=1",),
+    "start it with the launcher for one rank, too: torchrun --nproc_per_node=1",
 )
-WITHOUT_WORKERS_TOO = Meaning(
+WITHOUT_WORKERS_TOO = (
     "without workers, too: not the DataLoader's workers",
-    ("let the number of ranks be chosen as well: write {devices} where the command names it",),
+    "let the number of ranks be chosen as well: write {devices} where the command names it",
 )
-ALL_LATE = Meaning(
+ALL_LATE = (
     "no run ended, and none is proven to hang: the limit may be too short for this job",
-    ("allow more time (--limit 900), or shorten the job: --fast_dev_run 5, --max_steps 5",),
+    "allow more time (--limit 900), or shorten the job: --fast_dev_run 5, --max_steps 5",
 )
-NOTHING_TO_COMPARE = Meaning(
+NOTHING_TO_COMPARE = (
     "nothing was compared: the command names neither {devices} nor {workers}, so it ran once",
-    ("write {devices} and {workers} in the command where it names these numbers",),
+    "write {devices} and {workers} in the command where it names these numbers",
 )
 
 
@@ -272,12 +263,6 @@ def interpret(outcomes: Sequence[Outcome]) -> Meaning:
     return ONLY_WITH_WORKERS if without else ONLY_WITH_RANKS
 
 
-def first_trouble(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """Return the first run that hangs or is late, else the first that did not pass."""
-    hung = (outcome for outcome in outcomes if outcome.result in ("hang", "late"))
-    return next(hung, next((outcome for outcome in outcomes if outcome.result != "passed"), None))
-
-
 def name_picture(verdict: Verdict) -> str:
     """Describe which of three usual patterns the verdict shows; empty for none."""
     phases = {state.phase for state in verdict.ranks}
@@ -302,7 +287,10 @@ def name_picture(verdict: Verdict) -> str:
 
 def render(outcomes: Sequence[Outcome]) -> str:
     """Write the result in at most 40 lines, ending in a newline."""
-    meaning, trouble = interpret(outcomes), first_trouble(outcomes)
+    meaning, *advice = interpret(outcomes)
+    # the first run that hangs or is late, else the first that did not pass
+    hung = (outcome for outcome in outcomes if outcome.result in ("hang", "late"))
+    trouble = next(hung, next((each for each in outcomes if each.result != "passed"), None))
     runs = several(len(outcomes), "run")
     passed = sum(outcome.result == "passed" for outcome in outcomes)
     headline = f"SMOKE  {runs} passed"
@@ -323,9 +311,9 @@ def render(outcomes: Sequence[Outcome]) -> str:
         lines += labelled("where", trouble.where, most=5)
     if known is not None and (picture := name_picture(known)):
         lines += labelled("pattern", picture, most=3)
-    lines += labelled("means", meaning.sentence, most=3)
+    lines += labelled("means", meaning, most=3)
     # the verdict's remedy is more specific than the general ones
-    texts = [*(remedy.text for remedy in (known.remedies[:1] if known else ())), *meaning.remedies]
+    texts = [*(remedy.text for remedy in (known.remedies[:1] if known else ())), *advice]
     remedies = [f"{number}. {text}" for number, text in enumerate(texts, start=1)]
     lines += listed("do", remedies, most=10) if remedies else []
     if trouble is not None:

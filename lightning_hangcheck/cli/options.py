@@ -132,7 +132,20 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
         text = "Any setting, such as idle_after=60; repeatable"
         command = many("--set assignments", "NAME=VALUE", text, PATIENCE)(command)
         for name in reversed(names):
-            command = _of_setting(name, *OF_RUN[name])(command)
+            group, unit, text = OF_RUN[name]
+            field = next(info for info in msgspec.structs.fields(Settings) if info.name == name)
+            facts: dict[str, Any] = {"default": None}
+            if name == "nodes_port":
+                facts["type"] = Whole(1, 65_535)
+            elif get_origin(field.type) is Literal:
+                facts["type"] = click.Choice(get_args(field.type))
+            elif field.type is float:
+                facts["callback"] = positive_or_off if name in MAY_BE_OFF else positive
+            if unit is not None and field.default is not None:
+                shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
+                text += f" [default: {shown}]"
+            names_of_it = f"--{name.replace('_', '-')} {name}"
+            command = option(names_of_it, unit, text, group, **facts)(command)
         return command
 
     return decorate
@@ -149,24 +162,6 @@ def settings_from(options: Mapping[str, object]) -> Settings:
     named = read_assignments(assignments) if isinstance(assignments, tuple) else {}
     named |= {name: value for name, value in given.items() if value is not None}
     return msgspec.structs.replace(from_environment(os.environ), **named)
-
-
-def _of_setting(name: str, group: str, unit: str | None, text: str) -> Decorator:
-    field = next(info for info in msgspec.structs.fields(Settings) if info.name == name)
-    names = f"--{name.replace('_', '-')} {name}"
-    if field.type is bool:
-        return option(names, None, text, group, default=None)
-    facts: dict[str, Any] = {"type": str}
-    if name == "nodes_port":
-        facts["type"] = Whole(1, 65_535)
-    elif get_origin(field.type) is Literal:
-        facts["type"] = click.Choice(get_args(field.type))
-    elif field.type is float:
-        facts["callback"] = positive_or_off if name in MAY_BE_OFF else positive
-    if field.default is not None:
-        shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
-        text += f" [default: {shown}]"
-    return option(names, unit, text, group, default=None, **facts)
 
 
 def positive_or_off(

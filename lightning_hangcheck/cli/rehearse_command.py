@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+import msgspec
 
 from lightning_hangcheck.cli.options import (
     OWN_WORDS,
@@ -19,7 +20,7 @@ from lightning_hangcheck.cli.options import (
 from lightning_hangcheck.cli.showing import HANG, as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.launch.run import refuse_unstartable
-from lightning_hangcheck.rehearse import NAMES, play_all, render, to_json
+from lightning_hangcheck.rehearse import NAMES, play_all, render
 from lightning_hangcheck.rundir import name_run_folder
 
 EPILOG = """\b
@@ -80,5 +81,9 @@ def rehearse(
         shown=as_typed,
         say=say,
     )
-    click.echo(to_json(rehearsed) if as_json else render(rehearsed), nl=False)
+    if as_json:
+        facts = {"schema_version": 1, **msgspec.to_builtins(rehearsed)}
+        click.echo(msgspec.json.format(msgspec.json.encode(facts)))
+    else:
+        click.echo(render(rehearsed), nl=False)
     return HANG if rehearsed.hung else 0

@@ -187,11 +187,13 @@ def try_ranks(
                     break
                 *lines, unread = (unread + data).split(b"\n")
                 # messages after a restart say nothing about the failure
-                new_notes = [
-                    note for line in lines if (note := read_note(line)) and not note.restarts
-                ]
-                trial.notes += new_notes
-                news = time.monotonic() if new_notes else news
+                for line in lines:
+                    with suppress(msgspec.DecodeError):  # lines of others
+                        # the launcher may have put a prefix before it
+                        note = msgspec.json.decode(line.partition(MARK)[2], type=Note)
+                        if not note.restarts:
+                            trial.notes.append(note)
+                            news = time.monotonic()
             trial.exit_code = launcher.poll()
             # read before the ranks are ended, which causes errors too; pread, as the file position
             # is the writers'
@@ -200,14 +202,6 @@ def try_ranks(
         finally:
             end_with_children(launcher, GRACE_S)
     return trial
-
-
-def read_note(line: bytes) -> Note | None:
-    """Parse a line of output, after any prefix of the launcher; None if it is no message."""
-    try:
-        return msgspec.json.decode(line.partition(MARK)[2], type=Note)
-    except msgspec.DecodeError:
-        return None
 
 
 def judge_trial(trial: Trial) -> Iterator[Finding]:

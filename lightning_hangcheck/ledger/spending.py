@@ -160,24 +160,17 @@ class Stalls:
         )
 
 
-class Price(Struct, frozen=True):
-    """Price of one rank for one hour."""
-
-    per_hour: float
-    model: str = ""
-
-
 class Prices(Struct, frozen=True):
-    """All prices; may be empty."""
+    """Prices of one rank for one hour, by part of a GPU's name; an empty part fits all others."""
 
-    prices: tuple[Price, ...] = ()
+    per_hour: dict[str, float] = {}
 
     def cost(self, gpus: Sequence[str], ranks: int, seconds: float) -> float | None:
         """Return the cost of these ranks for this time; None if no price fits their GPUs."""
         named = " ".join(gpus).lower()
-        own = [price for price in self.prices if price.model and price.model.lower() in named]
-        fitting = own or [price for price in self.prices if not price.model]
-        return fitting[0].per_hour * ranks * seconds / SECONDS_PER_HOUR if fitting else None
+        own = (price for model, price in self.per_hour.items() if model and model in named)
+        price = next(own, self.per_hour.get(""))
+        return None if price is None else price * ranks * seconds / SECONDS_PER_HOUR
 
 
 def read_prices(texts: Iterable[str]) -> Prices:
@@ -186,7 +179,7 @@ def read_prices(texts: Iterable[str]) -> Prices:
     Raises:
         BadUsage: A text is no price.
     """
-    prices = []
+    prices: dict[str, float] = {}
     for text in (text.strip() for several in texts for text in several.split(",")):
         if not text:
             continue
@@ -200,5 +193,5 @@ def read_prices(texts: Iterable[str]) -> Prices:
                 f"price {text} is not a price per hour",
                 "write for example 0.89/h, or A100=1.89/h",
             )
-        prices.append(Price(per_hour, model.strip()))
-    return Prices(tuple(prices))
+        prices.setdefault(model.strip().lower(), per_hour)
+    return Prices(prices)
