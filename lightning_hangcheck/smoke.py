@@ -201,66 +201,61 @@ SHOWN: dict[Result, tuple[str, str]] = {
 """In the table, and in the headline."""
 
 
-Meaning = tuple[str, ...]
-"""The meaning of a result, and remedies, the first step first."""
-PASSED = ("the runs that usually show a hang at once all ended well",)
-ONLY_WITH_WORKERS = (
-    "only with workers: the DataLoader, or what its fork copies (threads, locks, open connections)",
-    "go on with num_workers=0, and see in the verdict at which line each worker is",
-    'start workers without fork: DataLoader(..., multiprocessing_context="spawn")',
-    "export TOKENIZERS_PARALLELISM=false: a tokenizer's threads do not survive a fork",
-)
-ONLY_WITH_RANKS = (
-    "only with 2 ranks: communication between them, or a call that only some ranks make",
-    "look for calls under a rank condition (if rank == 0, is_global_zero, rank_zero_only) that "
-    "the other ranks wait for: logger, barrier, save, validation",
-    'say strategy="ddp" in place of "auto"',
-    "see what the connection does: NCCL_DEBUG=INFO with GPUs, TORCH_DISTRIBUTED_DEBUG=INFO "
-    "without; and name the interface: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
-)
-ALONE_TOO = (
-    "alone, too: the program itself, not communication and not the number of ranks",
-    "fix the run with 1 process first: it is the quickest to repeat",
-)
-ONLY_ALONE = (
-    "only alone: the program needs what a launcher gives (a process group, RANK, WORLD_SIZE)",
-    "start it with the launcher for one rank, too: torchrun --nproc_per_node=1",
-)
-WITHOUT_WORKERS_TOO = (
-    "without workers, too: not the DataLoader's workers",
-    "let the number of ranks be chosen as well: write {devices} where the command names it",
-)
-ALL_LATE = (
-    "no run ended, and none is proven to hang: the limit may be too short for this job",
-    "allow more time (--limit 900), or shorten the job: --fast_dev_run 5, --max_steps 5",
-)
-NOTHING_TO_COMPARE = (
-    "nothing was compared: the command names neither {devices} nor {workers}, so it ran once",
-    "write {devices} and {workers} in the command where it names these numbers",
-)
-
-
-def interpret(outcomes: Sequence[Outcome]) -> Meaning:
-    """Say what it means which runs passed."""
+def interpret(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
+    """Say what it means which runs passed, then the remedies, the first step first."""
     passed = {
         (outcome.trial.devices, outcome.trial.workers): outcome.result == "passed"
         for outcome in outcomes
     }
     if (None, None) in passed:
-        return NOTHING_TO_COMPARE
+        return (
+            "nothing was compared: the command names neither {devices} nor {workers}, so it ran "
+            "once",
+            "write {devices} and {workers} in the command where it names these numbers",
+        )
     if all(passed.values()):
-        return PASSED
+        return ("the runs that usually show a hang at once all ended well",)
     if all(outcome.result == "late" and outcome.verdict is None for outcome in outcomes):
-        return ALL_LATE
+        return (
+            "no run ended, and none is proven to hang: the limit may be too short for this job",
+            "allow more time (--limit 900), or shorten the job: --fast_dev_run 5, --max_steps 5",
+        )
     alone = next((well for (devices, _), well in passed.items() if devices == 1), None)
     without = next(
         (well for (devices, workers), well in passed.items() if devices != 1 and not workers), None
     )
+    if alone is False and without:
+        return (
+            "only alone: the program needs what a launcher gives (a process group, RANK, "
+            "WORLD_SIZE)",
+            "start it with the launcher for one rank, too: torchrun --nproc_per_node=1",
+        )
     if alone is False:
-        return ONLY_ALONE if without else ALONE_TOO
+        return (
+            "alone, too: the program itself, not communication and not the number of ranks",
+            "fix the run with 1 process first: it is the quickest to repeat",
+        )
     if alone is None and without is False:
-        return WITHOUT_WORKERS_TOO
-    return ONLY_WITH_WORKERS if without else ONLY_WITH_RANKS
+        return (
+            "without workers, too: not the DataLoader's workers",
+            "let the number of ranks be chosen as well: write {devices} where the command names it",
+        )
+    if without:
+        return (
+            "only with workers: the DataLoader, or what its fork copies (threads, locks, open "
+            "connections)",
+            "go on with num_workers=0, and see in the verdict at which line each worker is",
+            'start workers without fork: DataLoader(..., multiprocessing_context="spawn")',
+            "export TOKENIZERS_PARALLELISM=false: a tokenizer's threads do not survive a fork",
+        )
+    return (
+        "only with 2 ranks: communication between them, or a call that only some ranks make",
+        "look for calls under a rank condition (if rank == 0, is_global_zero, rank_zero_only) that "
+        "the other ranks wait for: logger, barrier, save, validation",
+        'say strategy="ddp" in place of "auto"',
+        "see what the connection does: NCCL_DEBUG=INFO with GPUs, TORCH_DISTRIBUTED_DEBUG=INFO "
+        "without; and name the interface: NCCL_SOCKET_IFNAME or GLOO_SOCKET_IFNAME",
+    )
 
 
 def name_picture(verdict: Verdict) -> str:

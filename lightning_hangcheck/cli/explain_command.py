@@ -14,6 +14,7 @@ from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.report.paragraphs import labelled, wrapped
 
 if TYPE_CHECKING:
+    from lightning_hangcheck.judge.knowledge import RemedyKnowledge
     from lightning_hangcheck.model.slugs import Cause
 
 SKILL_FILE = Path(__file__).parent / "SKILL.md"
@@ -79,8 +80,13 @@ def render(cause: Cause) -> str:
     for number, remedy in enumerate(known.remedies, start=1):
         limits = ", ".join(filter(None, (remedy.raised, remedy.needs, remedy.phase)))
         when = f" ({limits})" if limits else ""
-        text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
-        text = re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)
         below = " " * len(f"{number}. ")
-        lines += labelled("", f"{number}. {text}{when}\n{below}see {remedy.see}", MOST)
+        text = f"{number}. {remedy_text(remedy)}{when}\n{below}see {remedy.see}"
+        lines += labelled("", text, MOST)
     return "\n".join(lines) + "\n"
+
+
+def remedy_text(remedy: RemedyKnowledge) -> str:
+    """Write a remedy with words in capitals in place of a verdict's values."""
+    text = f"{remedy.text}: {remedy.command}" if remedy.command else remedy.text
+    return re.sub(r"\{(\w+)\}", lambda match: WORDS.get(match[1], match[0]), text)

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.doctor.check import Subject
 
-FILE_LIMIT_S = 3.0
-FIRST_BYTES = 4096
 MODEL_LIMIT_S = 20.0
 """For one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
@@ -64,11 +62,7 @@ WRAPPERS = re.compile(
 hold layers of its own, so its tensors do not count as the backbone's."""
 SAFE = ".safetensors"
 OF_TORCH = (".bin", ".pt", ".pth", ".ckpt")
-ARCHIVE = b"PK\x03\x04"
-"""Start of torch's files since 1.6; torch before 1.6 and other programs write bare pickles."""
 POINTER = b"version https://git-lfs"
-LONGEST_INDEX = 100_000_000  # Bytes of a pickle, far more than any index needs.
-LONGEST_JSON = 200_000_000  # Bytes; the largest known tokenizer.json has 33 million.
 DEEPEST = 6  # Nested folders of a checkpoint: Lightning's optimizer states are four deep.
 
 
@@ -88,13 +82,13 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
             newest = max((status.st_mtime for status in inside), default=path.stat().st_mtime)
             return sum(status.st_size for status in inside), newest
         with path.open("rb") as file:
-            file.read(FIRST_BYTES)
+            file.read(4096)
         state = path.stat()
         return state.st_size, state.st_mtime
 
     for path in map(Path, subject.needs):
         try:
-            size, changed_at = apart(FILE_LIMIT_S, lambda path=path: size_and_time(path))  # type: ignore[misc]
+            size, changed_at = apart(3.0, lambda path=path: size_and_time(path))  # type: ignore[misc]
         except FileNotFoundError:
             yield failed(f"{path} is not there", f"ls -l {path.parent}")
             continue
@@ -328,7 +322,7 @@ def _read_model(name: str, path: Path) -> ModelFiles:
 def _json(file: Path) -> dict[str, Any]:
     """Empty if the file is missing, too large or no JSON object."""
     with suppress(FileNotFoundError, NotADirectoryError, ValueError):
-        if file.stat().st_size <= LONGEST_JSON:
+        if file.stat().st_size <= 200_000_000:  # the largest known tokenizer.json has 33 million
             return _object(json.loads(file.read_bytes()))
     return {}
 
@@ -365,12 +359,12 @@ def read_weight_file(path: Path) -> dict[str, Shape]:
         except SafetensorError as error:
             said = f"it is cut off, damaged, or no safetensors file ({error})"
             raise CannotBeRead(said) from error
-    if not beginning.startswith(ARCHIVE):
+    if not beginning.startswith(b"PK\x03\x04"):  # torch before 1.6 and others write bare pickles
         return {}
     try:
         with zipfile.ZipFile(path) as archive:
             found = [info for info in archive.infolist() if info.filename.endswith("data.pkl")]
-            if found and found[0].file_size <= LONGEST_INDEX:
+            if found and found[0].file_size <= 100_000_000:
                 with archive.open(found[0]) as file:
                     return dict(_tensors(_Inert(file).load(), (), set()))
     except zipfile.BadZipFile as error:

@@ -43,25 +43,13 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-# Blocks reading its input, which ends when our process ends; then the program ends too.
-WAITING_PROGRAM = "import os; os.write(1, b'here'); os.read(0, 1)"
-UNKNOWN_PYTHON = (3, 15)  # py-spy 0.4.2 and later read all older versions, by its own list
 DISK_LIMIT_S = 2.0
 # Before a run: below 1.5 s together in the worst case, about 0.06 s if all is well.
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
-# Journals of 8 ranks that print a line per second grow by about 100 MB a day.
-LEAST_FREE_BYTES = 200 * 2**20
-PAGES_BYTES = 4 * 2**20  # heartbeats of 1000 ranks on one node
-CONTAINER_DEFAULT_BYTES = 64 * 2**20  # docker run without --shm-size
 LARGER = "docker run --shm-size=8g"
 ELSEWHERE = "name a folder on a local disk: --run-dir or HANGCHECK_RUN_DIR"
 DISK, CLOCK = "run folder's disk", "clock"
 """Not reported at each run: both are properties of the machine."""
-OF_MEMORY = ("tmpfs", "ramfs")
-MOST_SKEW_S = 2.0
-"""Above a file system's time resolution (2 s on FAT); NTP's drift in an hour is far below."""
-FIRST_RELEASE = 1_790_000_000.0
-"""Autumn 2026, in seconds since 1970: a clock before that was never set."""
 
 
 @check("seeing", "without stacks a verdict cannot name the line at which a rank is")
@@ -70,7 +58,8 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
     deadline = time.monotonic() + time_limit_s
     try:
         child = subprocess.Popen(
-            [interpreter(), "-I", "-S", "-c", WAITING_PROGRAM],
+            # blocks reading its input, which ends with our process; then it ends too
+            [interpreter(), "-I", "-S", "-c", "import os; os.write(1, b'here'); os.read(0, 1)"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=own_environment(),
@@ -84,7 +73,7 @@ def stacks_readable(_: Subject, time_limit_s: float = 3.0) -> Finding:
             return warning(sentence, advice="try again while the machine is less busy")
         stack, gaps = python_stacks(child.pid, None, max(0.1, deadline - time.monotonic()))
         if stack is not None and any(thread.frames for thread in stack.threads):
-            if sys.version_info >= UNKNOWN_PYTHON:
+            if sys.version_info >= (3, 15):  # py-spy 0.4.2 reads all older ones, by its own list
                 newer = f"Python {platform.python_version()} is newer than what py-spy is known"
                 return warning(f"{newer} to read: stacks may be wrong", "pip install -U py-spy")
             return ok("py-spy reads the stack of another process")
@@ -106,7 +95,7 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
     """Shared memory: a page is mapped there, and its free space."""
     try:
         room = shutil.disk_usage(folder)
-        if room.free < PAGES_BYTES:
+        if room.free < 4 * 2**20:  # heartbeats of 1000 ranks on one node
             return failed(f"{folder} is full, of what ended jobs left there", f"ls -l {folder}")
         with _trial_file(folder) as (descriptor, _path):
             os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
@@ -115,7 +104,7 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
     except OSError as error:
         fallback = f"heartbeats go through files in {tempfile.gettempdir()}"
         return warning(f"{folder} cannot be used ({error.strerror}); {fallback}", LARGER)
-    if room.total <= CONTAINER_DEFAULT_BYTES:
+    if room.total <= 64 * 2**20:  # docker run without --shm-size
         sentence = f"{folder} has {room.total / 2**20:.0f} MB: DataLoader workers may die of SIGBUS"
         return warning(sentence, LARGER)
     return ok(f"{folder} can be used, {room.free / 2**30:.1f} GB free")
@@ -140,7 +129,7 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
             os.fsync(descriptor)
         return shutil.disk_usage(there).free, ahead, _file_system(there)
 
-    if time.time() < FIRST_RELEASE:
+    if time.time() < 1_790_000_000.0:  # autumn 2026, the first release
         shown = time.strftime("%Y-%m-%d")
         yield failed(f"the clock shows {shown}: it was never set", remedy, check=CLOCK)
     try:
@@ -149,7 +138,7 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
         why = error.strerror if isinstance(error, OSError) else error
         yield failed(f"{folder} cannot be written ({why})", advice=ELSEWHERE)
         return
-    if free < LEAST_FREE_BYTES:
+    if free < 200 * 2**20:  # journals of 8 ranks with a line per second: 100 MB a day
         left = f"{free / 2**20:.0f} MB are left on the disk of {folder}"
         yield warning(left, advice=f"free some space, or {ELSEWHERE}")
     else:
@@ -157,10 +146,10 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
     if kind.startswith(OF_NETWORK):
         sentence = f"{folder} is on {kind}: evidence comes late or not at all while that stalls"
         yield warning(sentence, advice=ELSEWHERE, check=DISK)
-    elif kind in OF_MEMORY:
+    elif kind in ("tmpfs", "ramfs"):
         sentence = f"{folder} is on {kind}: it takes main memory and is gone after a restart"
         yield warning(sentence, advice=ELSEWHERE, check=DISK)
-    if abs(ahead) > MOST_SKEW_S:
+    if abs(ahead) > 2.0:  # the time resolution of FAT; NTP's drift in an hour is far below
         sentence = f"the clock is {ahead:+.1f} s from that of the run folder's file system"
         yield warning(sentence, remedy, check=CLOCK)
 
@@ -214,21 +203,11 @@ QUESTIONABLE = {
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 """After this time, NCCL's monitor ends a rank whose watchdog is silent; 480 s by default."""
 STDERR = 2  # doctor's own: its stdout may go to a pipe where that of the run does not
-TIMES_TOO_MANY = 2.0
-"""Below this ratio, threads take turns and none waits long: a core has two hyper-threads."""
-RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
-"""The name since torch 2.7, and the older one."""
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
-DUMP_FILES = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""The name since torch 2.9, and the older one."""
-NO_TO_TORCH = ("0", "f", "false", "n", "no")
-WANDB_SERVER = "https://api.wandb.ai"
-SILENT_MODES = ("disabled", "offline", "dryrun")
 ANSWER_LIMIT_S = 3.0
 OFFLINE = "export WANDB_MODE=offline"
 LATER = "write to the disk, and send it later with: wandb sync wandb/offline-run-*"
 CACHE_LIMIT_S = 3.0
-MOST_LOCKS = 5_000
 ANOTHER_CACHE = "export HF_HOME=/a/folder/that/can/be/written"
 
 
@@ -319,7 +298,8 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
         own = 1 if subject.launch.launcher == "torchrun" and ranks > 1 else there
         source = "by default"
     sentence = f"{ranks} x {own} threads ({source}) on {there} processors"
-    if ranks > 1 and ranks * own > TIMES_TOO_MANY * there:
+    # up to twice as many take turns, and none waits long: a core has two hyper-threads
+    if ranks > 1 and ranks * own > 2 * there:
         return warning(sentence, f"export OMP_NUM_THREADS={max(1, there // ranks)}")
     return ok(sentence)
 
@@ -332,13 +312,14 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
 def flight_recorder(subject: Subject) -> Iterator[Finding]:
     """Its size, whether it is written on a time-out, and where: what a post-mortem has to read."""
     environment = subject.environment
-    for name in RECORDER_SIZES:
+    for name in ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE"):  # before torch 2.7
         if environment.get(name) == "0":
             yield warning(f"{name}=0 switches the flight recorder off", f"unset {name}")
-    if (value := environment.get(DUMPS, "")).lower() in NO_TO_TORCH:
+    if (value := environment.get(DUMPS, "")).lower() in ("0", "f", "false", "n", "no"):
         sentence = f"{DUMPS}={value}: a time-out leaves no flight record behind"
         yield warning(sentence, f"export {DUMPS}=1")
-    file = next((environment[name] for name in DUMP_FILES if environment.get(name)), "")
+    names = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")  # before torch 2.9
+    file = next((environment[name] for name in names if environment.get(name)), "")
     if not file:
         return
     folder, there = Path(file).parent, False
@@ -400,9 +381,10 @@ def wandb(subject: Subject) -> Finding | None:
     import urllib.request
 
     mode = environment.get("WANDB_MODE", "online")
-    if mode in SILENT_MODES or environment.get("WANDB_DISABLED", "").lower() in ("true", "1"):
+    disabled = environment.get("WANDB_DISABLED", "").lower() in ("true", "1")
+    if mode in ("disabled", "offline", "dryrun") or disabled:
         return ok(f"WANDB_MODE is {mode}: no server is asked")
-    url = environment.get("WANDB_BASE_URL") or WANDB_SERVER
+    url = environment.get("WANDB_BASE_URL") or "https://api.wandb.ai"
     host = urlsplit(url).hostname or ""
     netrc_file = Path(environment.get("NETRC") or f"{environment.get('HOME', '~')}/.netrc")
     has_key = bool(environment.get("WANDB_API_KEY"))
@@ -447,7 +429,7 @@ def hugging_face_cache(subject: Subject) -> Iterator[Finding]:
 
     def look() -> tuple[bool, bool, list[tuple[Path, int]]]:
         held = []
-        for path in islice((cache / ".locks").rglob("*.lock"), MOST_LOCKS):
+        for path in islice((cache / ".locks").rglob("*.lock"), 5_000):
             with suppress(OSError):
                 held += [(path, pid) for pid in holders_of(path.stat(), locks)]
         return cache.is_dir(), os.access(nearest(cache), os.W_OK | os.X_OK), held

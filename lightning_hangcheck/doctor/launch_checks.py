@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 RANKS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 OF_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
-LEAST_LEFT_S = 600.0
-"""10 minutes: the least for start, one checkpoint and an orderly end."""
 CONNECT_LIMIT_S = 3.0
 LOOPBACK = "lo"
 NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
@@ -103,9 +101,9 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     text = subject.environment.get("SLURM_JOB_END_TIME", "")
     if not text.isdecimal():
         return None
-    left = max(0.0, int(text) - (time.time() if now is None else now))
+    left = max(0.0, int(text) - (now or time.time()))
     ends = f"SLURM ends this job in {seconds_in_words(left)}"
-    if left < LEAST_LEFT_S:
+    if left < 600.0:  # the least for start, one checkpoint and an orderly end
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
     return ok(ends)

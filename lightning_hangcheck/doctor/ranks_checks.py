@@ -36,14 +36,10 @@ if TYPE_CHECKING:
 START = "ranks start"
 PROGRAM = Path(__file__).with_name("trial_rank.py")
 MARK = b"hangcheck-trial: "
-WHOLE_LIMIT_S = 180.0
 FIRST_LIMIT_S, STEP_LIMIT_S = 60.0, 15.0
 """Maximum time without a message: until the first one, and later. Importing torch from a cold
 network disk takes long, a node's first NCCL collective a few seconds, all else far less."""
 GRACE_S = 3.0
-MOST_WORDS = 64 * 1024
-PR_SET_PDEATHSIG = 1
-NO_SCRIPT = ("--no-python", "--no_python", "--run-path", "--run_path")
 COMPLAINT = re.compile(r"(?m)^(?:\[\S+\]:\s*)*((?:\w+\.)*\w*(?:Error|Exception|error): .+)$")
 """The last line of a traceback; torch may put ``[rank0]:`` before it."""
 LOOK_CLOSER = {
@@ -131,7 +127,8 @@ def ranks_start(subject: Subject) -> Iterable[Finding]:
 def trial_command(launch: Launch) -> tuple[str, ...] | None:
     """Replace the user's program in the command by the trial's; None without a launcher."""
     if launch.launcher in ("torchrun", "accelerate"):
-        return (*(word for word in launch.prefix if word not in NO_SCRIPT), str(PROGRAM))
+        others = ("--no-python", "--no_python", "--run-path", "--run_path")
+        return (*(word for word in launch.prefix if word not in others), str(PROGRAM))
     if launch.launcher in ("slurm", "mpi"):
         inner = read_launch(launch.program, {})
         python = launch.program[0] if inner.launcher == "python" else sys.executable
@@ -154,7 +151,7 @@ def try_ranks(
 
     def end_with_parent() -> None:
         """Have the kernel send SIGTERM to the launcher when our process dies, even by SIGKILL."""
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM, 0, 0, 0)  # PR_SET_PDEATHSIG
         if os.getppid() != parent:  # our process is already dead: no signal would come
             os._exit(1)
 
@@ -176,7 +173,7 @@ def try_ranks(
             news = began
             while not trial.is_through:
                 limit = step_s if trial.notes else first_s
-                left = min(news + limit, began + WHOLE_LIMIT_S) - time.monotonic()
+                left = min(news + limit, began + 180.0) - time.monotonic()
                 if not select.select([listened], [], [], max(0.0, left))[0]:
                     trial.silent_s = time.monotonic() - news
                     break
@@ -197,7 +194,7 @@ def try_ranks(
             trial.exit_code = launcher.poll()
             # read before the ranks are ended, which causes errors too; pread, as the file position
             # is the writers'
-            words = os.pread(complaints.fileno(), MOST_WORDS, 0)
+            words = os.pread(complaints.fileno(), 64 * 1024, 0)
             trial.last_words = words.decode(errors="replace")
         finally:
             end_with_children(launcher, GRACE_S)

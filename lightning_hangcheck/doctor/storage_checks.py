@@ -34,16 +34,11 @@ if TYPE_CHECKING:
 LOOK_LIMIT_S = 10.0
 WRITE_LIMIT_S = 15.0
 MOST_SHOWN = 12
-TRIAL = "hangcheck-doctor-"
 TRIAL_BYTES = 8 * 2**20
 """Enough to exceed what a local disk's cache hides of a sync; 0.1 s on a slow network."""
-KEPT_AT_ONCE = 2  # The previous checkpoint is removed after the next one is written.
-RCLONE_LIMIT_S = 3.0
 ENCRYPTED = "RCLONE_ENCRYPT_V"
 REMOTE = re.compile(r"[\w.+@-][\w.+@ -]*:(?!//)")
 """rclone's ``remote:path``, which fsspec takes for a local file name."""
-CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
-"""With any of them ``env_auth`` finds a key; also with a role of the machine, not checked."""
 KEYS = {"access_key_id": "YOUR-KEY", "secret_access_key": "YOUR-SECRET"}
 NO_BLOCK = "\0"
 
@@ -136,7 +131,8 @@ def _saving(
     if largest := max(_by_checkpoint(files).values(), default=0):
         takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
         speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
-    if free is not None and free < KEPT_AT_ONCE * largest:
+    # the previous checkpoint is removed after the next one is written
+    if free is not None and free < 2 * largest:
         left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
         return failed(left, f"du -sh {quote(url)}/*", advice="free some space:")
     return ok(speed)
@@ -169,7 +165,7 @@ def _write(url: str) -> tuple[float, float, float]:
     import fsspec
 
     system, root = fsspec.core.url_to_fs(url)
-    trial, data = f"{str(root).rstrip('/')}/{TRIAL}{os.getpid()}", os.urandom(TRIAL_BYTES)
+    trial, data = f"{str(root).rstrip('/')}/hangcheck-doctor-{os.getpid()}", os.urandom(TRIAL_BYTES)
     moments = [time.monotonic()]
     try:
         with system.open(trial, "wb") as file:
@@ -220,7 +216,7 @@ def rclone_remotes(subject: Subject) -> Iterator[Finding]:
                 [rclone, "config", "dump", "--ask-password=false", "--config", str(file)],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                timeout=RCLONE_LIMIT_S,
+                timeout=3.0,
                 check=True,
                 env=dict(environment),
             )
@@ -263,7 +259,9 @@ def _problems(
     if values.get("provider", "AWS") != "AWS" and not values.get("endpoint"):
         yield "has no endpoint", {"endpoint": "https://ADDRESS-OF-THE-STORE"}, True
     if values.get("env_auth", "false").lower() == "true":
-        seen = any(name in environment for name in CREDENTIALS)
+        # a role of the machine would do, too, and is not asked for
+        names = ("AWS_ACCESS_KEY_ID", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE")
+        seen = any(name in environment for name in names)
         if not (seen or (home / ".aws" / "credentials").exists()):
             sentence = "has env_auth, and no credentials are in the environment"
             yield sentence, {"env_auth": "false", **KEYS}, False

@@ -88,8 +88,6 @@ if TYPE_CHECKING:
             (f"plan model --gpus 0 {option}", what, "; ")
             for option, what in (
                 ("--extra operators", "--extra operators is neither NAME=GB"),
-                ("--phase rollout", "--phase rollout is not NAME:SETTING,SETTING"),
-                ("--phase a:batch=x", "'x' is not a number from 1"),
                 ("--extra operators=*int8", "nor NAME=COUNT*TYPE"),
                 ("--gpus -1", "-1 is not in the range"),
                 ("--batch many", "'many' is not a valid whole number"),
