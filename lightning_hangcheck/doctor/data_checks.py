@@ -134,34 +134,6 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     files: int = 0
     complaints: tuple[str, ...] = ()
 
-    def compared_with(self, model: ModelFiles) -> tuple[int, list[str], int]:
-        """Compare the tensors with those of a model.
-
-        Returns:
-            Number of tensors found in both, a sentence for each that differs, and number of extra
-            layers.
-        """
-        asked = {WRAPPERS.sub("", name): shape for name, shape in model.shapes.items()}
-        compared, differing, layers = 0, [], 0
-        for name, shape in self.shapes.items():
-            own_name, lora = WRAPPERS.sub("", name), LORA.search(name)
-            if layer := LAYER.match(own_name):
-                layers = max(layers, int(layer[1]) + 1)
-            wanted = asked.get(LORA.sub(".weight", own_name))
-            packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
-            if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
-                continue
-            compared += 1
-            if lora:  # of a low-rank part, compare the layer's side: A has its input, B its output
-                at = 1 if lora[1] == "A" else 0
-                # GPT-2's Conv1D stores inputs x outputs, nn.Linear outputs x inputs
-                there = Shape((shape[at],))
-                shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
-            if shape != wanted:
-                differing.append(f"{name} is {shape}, not {wanted}")
-        known = model.fields.layers if compared and model.fields is not None else layers
-        return compared, differing, max(0, layers - known)
-
 
 @check(
     "data",
@@ -218,19 +190,34 @@ def _whole(files: ModelFiles) -> Finding:
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     """Whether a checkpoint fits the backbone that will load it."""
-    compared, differing, layers = files.compared_with(model)
+    asked = {WRAPPERS.sub("", name): shape for name, shape in model.shapes.items()}
+    compared, differing, layers = 0, [], 0
+    for name, shape in files.shapes.items():
+        own_name, lora = WRAPPERS.sub("", name), LORA.search(name)
+        if layer := LAYER.match(own_name):
+            layers = max(layers, int(layer[1]) + 1)
+        wanted = asked.get(LORA.sub(".weight", own_name))
+        packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
+        if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
+            continue
+        compared += 1
+        if lora:  # of a low-rank part, compare the layer's side: A has its input, B its output
+            at = 1 if lora[1] == "A" else 0
+            # GPT-2's Conv1D stores inputs x outputs, nn.Linear outputs x inputs
+            there = Shape((shape[at],))
+            shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
+        if shape != wanted:
+            differing.append(f"{name} is {shape}, not {wanted}")
+    more = layers - model.fields.layers if compared and model.fields is not None else 0
     number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
-        pairs = [
-            (field, getattr(files.fields, field), getattr(model.fields, field)) for field in SIZES
-        ]
         problems = [
             f"{NAMES.get(field, (field,))[0]} {there}, not {here}"
-            for field, there, here in pairs
-            if there != here
+            for field in SIZES
+            if (there := getattr(files.fields, field)) != (here := getattr(model.fields, field))
         ]
-    if layers and not problems:
-        problems.append(f"{several(layers, 'layer')} more than it has")
+    if more > 0 and not problems:
+        problems.append(f"{several(more, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
     if files.tokens and model.tokens and files.tokens != model.tokens:
