@@ -90,4 +90,4 @@ def test_the_reference_script_runs_alone_without_a_launcher() -> None:
     ],
 )
 def test_which_runs_hang_says_where_to_look(command: str, results: str, says: str) -> None:
-    assert says in interpret(outcomes(results, command)).sentence
+    assert says in interpret(outcomes(results, command))[0]
