@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -104,14 +103,20 @@ def deliver(delivery: Delivery) -> None:
     asked_for, news = delivery.asked_for, delivery.news
     sys.path.extend(asked_for.packages)
     os.environ.update(asked_for.environment)  # proxies
-    with ThreadPoolExecutor(1) as pool:
-        failures = pool.submit(notify, asked_for.notify, news)
-        if asked_for.on_hang_exec is not None:
-            failure = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
-            if failure:
-                log.once("on hang exec", failure)
-        for failure in failures.result():
+
+    def send() -> None:
+        for failure in notify(asked_for.notify, news):
             log.once(failure, failure)
+
+    # no thread that an exit on a signal would wait for
+    sending = threading.Thread(target=send, daemon=True)
+    sending.start()
+    if asked_for.on_hang_exec is not None:
+        failure = run_hang_command(asked_for.on_hang_exec, news, asked_for.environment)
+        if failure:
+            log.once("on hang exec", failure)
+    # `notify` has a limit itself, so that each late address is named
+    sending.join(NOTIFY_LIMIT_S + 5.0)
 
 
 def run_hang_command(

@@ -17,42 +17,18 @@ if TYPE_CHECKING:
 LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
 
 
-class _Spelling(NamedTuple):
-    """A launcher's options.
-
-    ``flags`` are options without a value, from the parsers of torch 2.13 (distributed/run.py),
-    accelerate 1.15 (commands/launch.py) and Python 3; None if options may or may not take a value.
-    """
-
-    flags: frozenset[str] | None
-    ranks: tuple[str, ...] = ()
-    nodes: tuple[str, ...] = ()
-
-
-_MODULE = frozenset({"-m", "--module"})
-_SPELLINGS: dict[LauncherKind, _Spelling] = {
-    "torchrun": _Spelling(
-        _MODULE
-        | {"--standalone", "--no-python", "--run-path", "--virtual-local-rank", "--use-env"},
-        ("--nproc-per-node",),
-        ("--nnodes",),
-    ),
-    "accelerate": _Spelling(
-        _MODULE
-        | {"--quiet", "-q", "--cpu", "--multi-gpu", "--tpu", "--enable-cpu-affinity", "--debug"}
-        | {"--dynamo-use-fullgraph", "--dynamo-use-dynamic", "--dynamo-use-regional-compilation"}
-        | {"--use-deepspeed", "--use-fsdp", "--use-parallelism-config", "--use-megatron-lm"}
-        | {"--same-network", "--no-python", "--tpu-cluster", "--tpu-use-sudo", "--downcast-bf16"}
-        | {"--fp8-use-autocast-during-eval"},
-        ("--num-processes",),
-        ("--num-machines",),
-    ),
-    "slurm": _Spelling(None, ("--ntasks", "-n"), ("--nodes", "-N")),
-    "mpi": _Spelling(None, ("-n", "-np")),
-    "python": _Spelling(
-        frozenset({"-u", "-B", "-b", "-d", "-E", "-i", "-I", "-O", "-OO", "-P", "-q", "-s"})
-        | {"-S", "-v", "-x"}
-    ),
+_MODULE = ("-m", "--module")
+_RANKS: dict[str, tuple[str, ...]] = {
+    "torchrun": ("--nproc-per-node",),
+    "accelerate": ("--num-processes",),
+    "slurm": ("--ntasks", "-n"),
+    "mpi": ("-n", "-np"),
+}
+"""By launcher: the option that says how many ranks there are; below, how many nodes."""
+_NODES: dict[str, tuple[str, ...]] = {
+    "torchrun": ("--nnodes",),
+    "accelerate": ("--num-machines",),
+    "slurm": ("--nodes", "-N"),
 }
 _COMMANDS: dict[str, LauncherKind] = {
     "torchrun": "torchrun",
@@ -65,6 +41,7 @@ _COMMANDS: dict[str, LauncherKind] = {
 }
 """By name of the program, or of the module after ``python -m``."""
 STARTERS = ("torchrun", "accelerate")
+NO_SCRIPT = ("--no-python", "--run-path")
 _PYTHON = re.compile(r"python[\d.]*")
 DEFAULT_PORT = 29500  # Default of torchrun's --master-port, and of accelerate.
 C10D_PORT = 29400  # Default port of --rdzv-endpoint (torch's c10d_rendezvous_backend.py).
@@ -111,7 +88,7 @@ class Launch(NamedTuple):
 
     def argument(self, name: str) -> str | None:
         """Return the value of a program argument, ``--devices 2`` or ``--devices=2``."""
-        return _options(self.program, frozenset()).get(name)
+        return _options(self.program).get(name)
 
 
 def split_endpoint(endpoint: str) -> tuple[str, str]:
@@ -140,25 +117,28 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
                 break
     if kind == "none":
         return Launch()
-    flags, of_ranks, of_nodes = _SPELLINGS[kind]
-    end = start
-    if flags is None:  # options may or may not take a value, so find the program itself
-        rest = [(at, command[at]) for at in range(start, len(command))]
-        # a partition may be called `test` and a node `debug`, but hardly `python`
-        names = ((at, PurePath(word).name) for at, word in rest)
-        programs = (at for at, name in names if name in STARTERS or _PYTHON.fullmatch(name))
-        perhaps = (at for at, word in rest if word[:1] != "-" and shutil.which(word))
-        end = next(programs, next(perhaps, len(command)))
+    # an option may or may not take a value, so find the program itself
+    rest = [(at, command[at]) for at in range(start, len(command))]
+    paths = [(at, PurePath(word)) for at, word in rest if word[:1] != "-"]
+    if kind == "python":
+        valued = {at + 1 for at, word in rest if word in ("-W", "-X")}
+        ends = [at for at, word in rest if word in ("-m", "-c")]
+        ends += [at for at, _ in paths if at not in valued]
+    elif kind in STARTERS:
+        # what is no Python file stands behind a word that says so
+        said = next(
+            (at for at, word in rest if _spelt(word) in (*_MODULE, *NO_SCRIPT)), len(command)
+        )
+        ends = [at for at, path in paths if at > said or path.suffix == ".py"]
     else:
-        while end < len(command) and command[end].startswith("-"):
-            word = _spelt(command[end])
-            if kind == "python" and word in ("-m", "-c"):
-                break
-            end += 1 if "=" in word or word in flags else 2
-        end = min(end, len(command))
-    options = _options(command[start:end], flags or frozenset())
-    of_program = _MODULE & (flags or frozenset())
+        # a partition may be called `test` and a node `debug`, but hardly `python`
+        known = [at for at, path in paths if path.name in STARTERS or _PYTHON.fullmatch(path.name)]
+        ends = known[:1] or [at for at, path in paths if shutil.which(path)]
+    end = min(ends, default=len(command))
+    options = _options(command[start:end])
+    of_program = _MODULE if kind in STARTERS else ()
     prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
+    of_nodes, of_ranks = _NODES.get(kind, ()), _RANKS.get(kind, ())
     nodes, ranks = _number(options, of_nodes) or 1, _number(options, of_ranks)
     if kind == "slurm":  # srun takes what its options leave out from the allocation
         nodes = _number(options, of_nodes) or _number(environment, ("SLURM_NNODES",)) or 1
@@ -172,13 +152,12 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     return Launch(kind, prefix, options, tuple(command[end:]), ranks, nodes)
 
 
-def _options(words: Sequence[str], flags: frozenset[str]) -> dict[str, str]:
+def _options(words: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word, following in pairwise((*words, "")):
         if word.startswith("-"):
             name, equals, value = _spelt(word).partition("=")
-            follows = name not in flags and not following.startswith("--")
-            found[name] = value if equals else following if follows else ""
+            found[name] = value if equals else "" if following.startswith("--") else following
     return found
 
 

@@ -24,7 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
-from lightning_hangcheck.doctor.launch_command import Launch, read_launch
+from lightning_hangcheck.doctor.launch_command import NO_SCRIPT, Launch, read_launch
 from lightning_hangcheck.machine import end_with_children
 from lightning_hangcheck.text.shown import format_ranks, several
 
@@ -127,8 +127,8 @@ def ranks_start(subject: Subject) -> Iterable[Finding]:
 def trial_command(launch: Launch) -> tuple[str, ...] | None:
     """Replace the user's program in the command by the trial's; None without a launcher."""
     if launch.launcher in ("torchrun", "accelerate"):
-        others = ("--no-python", "--no_python", "--run-path", "--run_path")
-        return (*(word for word in launch.prefix if word not in others), str(PROGRAM))
+        words = (word for word in launch.prefix if word.replace("_", "-") not in NO_SCRIPT)
+        return (*words, str(PROGRAM))
     if launch.launcher in ("slurm", "mpi"):
         inner = read_launch(launch.program, {})
         python = launch.program[0] if inner.launcher == "python" else sys.executable
