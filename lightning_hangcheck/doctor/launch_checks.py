@@ -150,31 +150,20 @@ def master_port(subject: Subject) -> Finding | None:
         return None
     host, port = point.host, point.port
     try:
-        here = False
-        for address in _addresses(host):  # bind succeeds only for an address of this machine
-            family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            with socket.socket(family, socket.SOCK_STREAM) as trial, suppress(OSError):
-                trial.bind((address, 0))
-                here = True
+        found = _addresses(host)
     except OSError:
         return None  # `master_address` reports it
-    if here:
+    own = {at.address for addresses in psutil.net_if_addrs().values() for at in addresses}
+    if any(address in own or ipaddress.ip_address(address).is_loopback for address in found):
         known = psutil.net_connections("tcp")  # reads /proc/net: disturbs no process
-        listening = (connection for connection in known if connection.status == psutil.CONN_LISTEN)
-        taken = next(
-            (
-                connection
-                for connection in listening
-                if connection.laddr and connection.laddr.port == port
-            ),
-            None,
-        )
-        if taken is None:
+        open_here = [each for each in known if each.status == psutil.CONN_LISTEN]
+        listening = {each.laddr.port: each.pid for each in open_here if each.laddr}
+        if port not in listening:
             return ok(f"port {port} is free here")
-        holder = "a process that may not be seen"
+        holder, pid = "a process that may not be seen", listening[port]
         with suppress(psutil.Error):
-            if taken.pid:
-                holder = f"pid {taken.pid} ({psutil.Process(taken.pid).name()})"
+            if pid:
+                holder = f"pid {pid} ({psutil.Process(pid).name()})"
         sentence = f"port {port} is taken by {holder}: ranks would meet a stranger, or none"
         another = "torchrun --standalone, or --master-port with another one"
         return failed(sentence, advice=another)

@@ -42,29 +42,28 @@ class Column(NamedTuple):
     """A column of the table.
 
     Attributes:
-        worth: If the table is still too wide, the column of least worth is dropped first.
         least: Width to which the column may be cut if a line is too long; 0 if it may not.
         right: Whether cells are aligned right, for numbers.
     """
 
     title: str
-    worth: int
     least: int = 0
     right: bool = False
 
 
 COLUMNS = (
-    Column("RANK", 99),
-    Column("STATE", 99),
-    Column("PHASE", 10, least=8),
-    Column("WAITS FOR", 99, least=16),
-    Column("STEP", 9, right=True),
-    Column("PACE", 7),
-    Column("OWN WORK", 8, least=18),
-    Column("REST", 6, right=True),
-    Column("CHECKPOINT", 5, least=8),
-    Column("AGE", 4, right=True),
+    Column("RANK"),
+    Column("STATE"),
+    Column("PHASE", least=8),
+    Column("WAITS FOR", least=16),
+    Column("STEP", right=True),
+    Column("PACE"),
+    Column("OWN WORK", least=18),
+    Column("REST", right=True),
+    Column("CHECKPOINT", least=8),
+    Column("AGE", right=True),
 )
+"""If the table is still too wide, the last ones are dropped."""
 
 
 class Line(NamedTuple):
@@ -154,7 +153,7 @@ def fitted(shown: Sequence[Row], width: int) -> list[str]:
         )
         if max(map(len, lines)) <= width or len(kept) <= 1:
             return [line[:width] for line in lines]
-        kept.remove(min(kept, key=lambda at: (COLUMNS[at].worth, at)))
+        kept.pop()
 
 
 def view_lines(now: RunNow, width: int = WIDTH, height: int | None = None) -> list[Line]:
