@@ -36,6 +36,7 @@ from lightning_hangcheck.look.stacks import (
 from lightning_hangcheck.look.threads import (
     at_locks,
     polled_locks,
+    sleeping_beside,
     training_first,
     with_bystanders,
     with_relations,
@@ -375,10 +376,10 @@ class _Subject:
         if stack is None or self.kernel is None:
             return
         kernel = with_threads_of(self.kernel, stack)
-        if self.target.role == "rank":
-            stack = training_first(stack)
-            kernel = led_by(kernel, stack.threads[0].tid)
         sources, variables = Sources.of(pid), Variables(pid, deadline)
+        if self.target.role == "rank":
+            stack = training_first(stack, sleeping_beside(stack, kernel, sources))
+            kernel = led_by(kernel, stack.threads[0].tid)
         stack = at_locks(stack, sources)
         # to the kernel, a thread that polls for a lock sleeps: its stack knows better
         locks = polled_locks(stack, variables)

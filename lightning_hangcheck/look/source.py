@@ -22,7 +22,7 @@ import threading
 import time
 from collections import OrderedDict
 from contextlib import suppress
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -37,6 +37,7 @@ from lightning_hangcheck.look.syntax import (
     around,
     called_name,
     last_name,
+    names_of,
     span,
     spans,
     walk,
@@ -118,6 +119,11 @@ class Sources(NamedTuple):
         lines = found.lines if found is not None else []
         return 0 < line <= len(lines) and TAKES_LOCK.search(lines[line - 1]) is not None
 
+    def asks_for_threads(self, file: str, line: int) -> bool:
+        """Whether a line of the user's is in a loop that asks whether threads live, or pauses."""
+        found = self.parsed(file) if is_users(file) else None
+        return found is not None and found.asks_for_threads(line)
+
     def parsed(self, file: str) -> Parsed | None:
         """Parse a file or return the kept tree: 16 threads that ask at once make one tree.
 
@@ -131,7 +137,7 @@ class Sources(NamedTuple):
             of_file, found = _trees.pop(path, (None, None))
             if found is None or of_file is not read:
                 try:
-                    found = Parsed(ast.parse(read.text or b""))
+                    found = Parsed(ast.parse(read.text or b""), partial(self._ranks_in, file))
                 except UNREADABLE:
                     return None
             _trees[path] = read, found
@@ -139,6 +145,17 @@ class Sources(NamedTuple):
             while kept > TREES_KEPT and len(_trees) > 1:
                 kept -= len(_trees.popitem(last=False)[1][0])
         return found
+
+    def _ranks_in(self, file: str, module: str, level: int) -> RankTests | None:
+        """Return what a file of the user's imports from another: by a path relative to its own."""
+        folders = Path(file).parents
+        below = module.replace(".", "/")
+        near = folders[level - 1 : level] if level else folders[:MOST_FOLDERS]
+        for folder in near:
+            for path in (f"{folder}/{below}.py", f"{folder}/{below}/__init__.py"):
+                if module and is_users(path) and (found := self.parsed(path)) is not None:
+                    return found.ranks
+        return None
 
     def note(self, file: str, line: int) -> CodeNote | None:
         """Describe the code around a line."""
@@ -178,6 +195,8 @@ class Sources(NamedTuple):
 
 
 MOST_LINES = 256
+MOST_FOLDERS = 4
+"""Folders, from that of a file upwards, that may be the root of its imports."""
 
 
 def code_notes(
@@ -215,6 +234,8 @@ ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "com
 """Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of something that was started before."""
+PAUSES = frozenset({"pause", "sigwait"})
+"""Calls in which a main thread waits for the end of the program."""
 BACKWARD = frozenset({"backward"})
 PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "named_buffers"}) | {
     *("modules", "named_modules", "children", "named_children", "param_groups"),
@@ -229,9 +250,13 @@ BLOCKS = ("body", "orelse", "finalbody")
 class Parsed:
     """A file's tree: its names for the rank, its calls, and which functions run backward."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(
+        self,
+        tree: ast.Module,
+        read: Callable[[str, int], RankTests | None] = lambda _module, _level: None,
+    ) -> None:
         self.tree = tree
-        self.ranks = RankTests(tree)
+        self.ranks = RankTests(tree, read=read, under=True)
         self.calls = CallsAhead(tree)
         self._run_backward = BACKWARD | {
             child.name
@@ -239,6 +264,16 @@ class Parsed:
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef))
             and BACKWARD & _called(child)
         }
+
+    def asks_for_threads(self, line: int) -> bool:
+        """Whether a line is in a loop that asks whether threads live, or only pauses."""
+        path = [*around(self.tree, line)]
+        loops = (below for node in path if isinstance(node, LOOPS) for below in ast.walk(node))
+        calls = (names_of(node.func) for node in loops if isinstance(node, ast.Call))
+        asked = (names[-2] for names in calls if len(names) > 1 and names[-1] == "is_alive")
+        made = (value for name in asked for value in self.ranks.values_of(name))
+        pauses = any(called_name(node) in PAUSES for node in path)
+        return pauses or any(called_name(value).endswith("Thread") for value in made)
 
     def note(self, file: str, line: int) -> CodeNote:
         """Describe a line by the code around it in its innermost function or class."""
@@ -254,9 +289,13 @@ class Parsed:
             text = _shown(decorator)
             if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
                 test, test_line = f"@{text}", decorator.lineno
+        in_call = False
         for scope, inner in pairwise(path[max(0, start - 1) :]):
+            led: list[ast.expr] = []
             if isinstance(inner, LOOPS):
                 loops.append(inner)
+                over = last_name(inner.iter) if isinstance(inner, LOOPS_OVER_SOME) else ""
+                led = [self.ranks.grown[over]] if over in self.ranks.grown else []
             # tests that leave the block before a statement: ``if rank: return``
             block = next((block for block in _blocks(scope) if inner in block), [])
             ifs = (
@@ -283,17 +322,22 @@ class Parsed:
                     word = "if" if inside else "else of if"
                     place = (span(part[0])[0], span(part[-1])[1])
                     branches.append((place, f"{word} {_shown(inner.test)}"))
-                if part and self.ranks.asks(inner.test):
-                    holds = inner.test if inside else _negated(inner.test)
-                    test, test_line = _shown(holds), inner.test.lineno
-                    of_most = self.ranks.of_one(holds) is False
+                led = [inner.test if inside else _negated(inner.test)] if part else []
+            elif isinstance(inner, ast.match_case) and isinstance(scope, ast.Match):
+                branches.append((span(inner), f"case {ast.unparse(inner.pattern)}"))
+                led = [_of_case(scope, inner)]
+            elif isinstance(inner, ast.BoolOp):
+                led = [] if in_call else _before_call(inner)
             elif isinstance(inner, ast.ExceptHandler):
                 caught = f" {_shown(inner.type)}" if inner.type is not None else ""
                 branches.append((span(inner), f"except{caught}"))
             elif isinstance(inner, (ast.With, ast.AsyncWith)) and inner.lineno == line:
                 until = span(inner)[1]
             elif isinstance(inner, ast.Call):
-                awaits = awaits or called_name(inner).lstrip("_") in AWAITS
+                awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
+            for holds in filter(self.ranks.asks, led):
+                test, test_line = _shown(holds), holds.lineno
+                of_most = self.ranks.of_one(holds) is False
             if isinstance(inner, LOOPS):
                 retried = _caught_in(inner, line)
         body = getattr(function, "body", []) if start else []
@@ -392,7 +436,25 @@ def _is_of_work(loop: ast.For | ast.AsyncFor | ast.While) -> bool:
 def _negated(test: ast.expr) -> ast.expr:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return test.operand
-    return ast.UnaryOp(ast.Not(), test)
+    return ast.copy_location(ast.UnaryOp(ast.Not(), test), test)
+
+
+def _of_case(match: ast.Match, case: ast.match_case) -> ast.expr:
+    """Return the test ``subject == value`` that leads to a case; of a wildcard, not the first."""
+    wildcard = isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None
+    asked = match.cases[0].pattern if wildcard else case.pattern
+    if not isinstance(asked, ast.MatchValue):
+        return match.subject
+    test = ast.copy_location(ast.Compare(match.subject, [ast.Eq()], [asked.value]), asked)
+    return _negated(test) if wildcard else test
+
+
+def _before_call(test: ast.BoolOp) -> list[ast.expr]:
+    """Return what holds where ``rank == 0 and save()`` calls its last part."""
+    *before, last = test.values
+    if not _called(last):
+        return []
+    return before if isinstance(test.op, ast.And) else [_negated(part) for part in before]
 
 
 def _shown(test: ast.expr) -> str:

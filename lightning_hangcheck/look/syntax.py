@@ -10,10 +10,11 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
+from types import NoneType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While)
@@ -21,6 +22,8 @@ LOOPS = (ast.For, ast.AsyncFor, ast.While)
 
 def span(node: ast.AST) -> tuple[int, int]:
     """Return first and last line, without decorators; (1, 0) if the node has no position."""
+    if isinstance(node, ast.match_case):
+        return node.pattern.lineno, span(node.body[-1])[1]
     return getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 0
 
 
@@ -128,47 +131,82 @@ VARIABLES = frozenset(
 )
 """Environment variables in which launchers number ranks (torchrun, SLURM, Open MPI, MPICH)."""
 DEEPEST = 8  # Steps from a name to what it was assigned: nobody follows more
+GROWS = ("append", "add", "extend", "insert")
 LEADS_ON = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.BinOp, ast.Await, ast.NamedExpr)
 CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"})
 
 
 class RankTests:
-    """Answers for one file; ``nodes``: its nodes, if they were gathered before."""
+    """Answers for one file.
 
-    def __init__(self, tree: ast.Module, nodes: Iterable[ast.AST] | None = None) -> None:
+    Attributes:
+        grown: Lists that get more items under a test, and that test.
+
+    Args:
+        tree: The file.
+        nodes: Its nodes, if they were gathered before.
+        read: Returns the answers of the user's file of a module, by its name and the leading dots.
+        under: Whether a name leads to the test under which alone it gets a value.
+    """
+
+    def __init__(
+        self,
+        tree: ast.Module,
+        nodes: Iterable[ast.AST] | None = None,
+        read: Callable[[str, int], RankTests | None] = lambda _module, _level: None,
+        *,
+        under: bool = False,
+    ) -> None:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         self._imported: dict[str, str] = {}
+        self._from: dict[str, tuple[str, int, str]] = {}
+        self._read, self._under = read, under
+        self._flags: set[ast.expr] = set()
+        self.grown: dict[str, ast.expr] = {}
         self._known: dict[str, bool] = {}
         self._of_one_rank: dict[str, bool | None] = {}
-        functions: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+        parameters: dict[str, list[str]] = {}
         calls: list[ast.Call] = []
+        ifs: list[ast.If] = []
         for node in walk(tree) if nodes is None else nodes:
             if isinstance(node, (ast.Import, ast.ImportFrom)):
                 self._imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
-            elif isinstance(node, ast.Assign):
-                for target in node.targets:
-                    self._learn(target, node.value)
-            elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
-                self._learn(node.target, node.value)
+                if isinstance(node, ast.ImportFrom):
+                    self._from |= {
+                        alias.asname or alias.name: (node.module or "", node.level, alias.name)
+                        for alias in node.names
+                    }
+            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)):
+                for target, value in _assigned(node):
+                    self._learn(target, value)
             elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                functions[node.name] = node
+                parameters[node.name] = _parameters(node)
                 returns = (
                     statement for statement in walk(*node.body) if isinstance(statement, ast.Return)
                 )
                 self._values[node.name] += [
-                    statement.value for statement in returns if statement.value is not None
+                    self._flag(statement.value)
+                    for statement in returns
+                    if statement.value is not None
                 ]
+            elif isinstance(node, ast.ClassDef):
+                parameters[node.name] = _fields(node)
             elif isinstance(node, ast.Call):
                 calls.append(node)
+            elif isinstance(node, ast.If):
+                ifs.append(node)
         for call in calls:
-            function = functions.get(called_name(call))
-            if function is None:
+            called, given = call.func, call.args
+            if called_name(call) == "partial" and given:
+                called, *given = given
+            names = parameters.get(last_name(called))
+            if names is None:
                 continue
-            names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
-            names = names[1:] if names[:1] in (["self"], ["cls"]) else names
-            by_name = ((given.arg, given.value) for given in call.keywords if given.arg)
-            for name, value in (*zip(names, call.args, strict=False), *by_name):
-                self._values[name].append(value)
+            by_name = ((word.arg, word.value) for word in call.keywords if word.arg)
+            for name, value in (*zip(names, given, strict=False), *by_name):
+                self._values[name].append(self._flag(value))
+        for test in ifs if under else ():
+            self._learn_under(test)
 
     def _learn(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, (ast.Tuple, ast.List)):
@@ -176,16 +214,45 @@ class RankTests:
                 for expression, its in zip(target.elts, value.elts, strict=True):
                     self._learn(expression, its)
         elif name := last_name(target):
-            self._values[name].append(value.body if isinstance(value, ast.Lambda) else value)
+            value = value.body if isinstance(value, ast.Lambda) else value
+            self._values[name].append(self._flag(value))
+
+    def _flag(self, value: ast.expr) -> ast.expr:
+        """Return the test of ``"chief" if rank == 0 else None``.
+
+        Not of numbers: a number of batches is an amount of work, not another way through the code.
+        """
+        if not isinstance(value, ast.IfExp) or not any(map(_is_flag, (value.body, value.orelse))):
+            return value
+        if self._under:
+            self._flags.add(value.test)
+        return value.test
+
+    def _learn_under(self, test: ast.If) -> None:
+        """Learn names that have a flag for their value, which depends on a test alone."""
+        inside: dict[str, list[ast.expr]] = defaultdict(list)
+        for node in walk(*test.body, *test.orelse, into=False):
+            for target, value in _assigned(node):
+                inside[last_name(target)].append(value)
+            *owner, method = names_of(node.func) if isinstance(node, ast.Call) else [""]
+            if owner and method in GROWS:
+                self.grown[owner[-1]] = test.test
+        for name, values in inside.items():
+            every = [value for value in self._values.get(name, ()) if value is not test.test]
+            outside = [value for value in every if value not in values]
+            alone = all(isinstance(value, ast.Constant) for value in outside)
+            if alone and any(map(_is_flag, every)):
+                self._values[name].append(test.test)
+                self._flags.add(test.test)
 
     def asks(self, test: ast.expr) -> bool:
         """Whether any part of an expression asks for the rank."""
         nodes = [*walk(test)]
-        if whether := [node for node in nodes if _asks_whether_any(node)]:
+        if whether := [node for node in nodes if self._asks_whether_any(node)]:
             apart = {node for compare in whether for node in walk(compare)}
             nodes = [node for node in nodes if node not in apart]
         terms = (_terms(node) for node in nodes if isinstance(node, _TERMS))
-        return any(found or any(map(self._leads_to_rank, names)) for found, names in terms)
+        return any(found or any(map(self.leads_to_rank, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:
         """Whether a test holds for one rank (True) or for all but one (False); None if unknown."""
@@ -212,14 +279,16 @@ class RankTests:
         """Return what the file assigns to a name, returns from it or passes for it."""
         return list(self._values.get(name, ()))
 
-    def _leads_to_rank(self, name: str) -> bool:
+    def leads_to_rank(self, name: str) -> bool:
         """Whether a name leads to a rank; each name on the way is visited once."""
         if name in self._known:
             return self._known[name]
+        self._known[name] = False  # a name that leads back to itself tells nothing
         seen, level, leads = {name}, {name}, False
         for _ in range(DEEPEST):
             values = [_terms(value) for term in level for value in self.values_of(term)]
             leads = any(ONE_RANK.fullmatch(term) or self._is_number(term) for term in level)
+            leads = leads or any(map(self._leads_elsewhere, level))
             leads = leads or any(found for found, _ in values)
             level = set().union(*(names for _, names in values)) - seen
             if leads or not level:
@@ -228,12 +297,51 @@ class RankTests:
         self._known[name] = leads
         return leads
 
+    def _asks_whether_any(self, node: ast.AST) -> bool:
+        """Whether a test only asks if there are ranks; ``writer is not None`` asks for a flag."""
+        if not _asks_whether_any(node):
+            return False
+        left = last_name(node.left) if isinstance(node, ast.Compare) else ""
+        return self._flags.isdisjoint(self.values_of(left))
+
+    def _leads_elsewhere(self, name: str) -> bool:
+        """Whether a name comes from another file of the user's, and leads to a rank there."""
+        origin = self._from.get(name) if not self._values.get(name) else None
+        other = self._read(*origin[:2]) if origin is not None else None
+        return origin is not None and other is not None and other.leads_to_rank(origin[2])
+
     def _is_number(self, name: str) -> bool:
         """Whether a name is a rank's number; a name that is only ever a constant is not."""
         values = self.values_of(name)
         if values and all(isinstance(value, ast.Constant) for value in values):
             return False
         return RANK.fullmatch(self._imported.get(name, name)) is not None
+
+
+def _assigned(node: ast.AST) -> list[tuple[ast.expr, ast.expr]]:
+    """Return what a statement or expression assigns, each with its value."""
+    if isinstance(node, ast.Assign):
+        return [(target, node.value) for target in node.targets]
+    if isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        return [(node.target, node.value)]
+    return []
+
+
+def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[str]:
+    names = [argument.arg for argument in (*function.args.posonlyargs, *function.args.args)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
+
+
+def _fields(of: ast.ClassDef) -> list[str]:
+    """Return what a class takes when it is called: by its ``__init__``, or as a dataclass."""
+    functions = {node.name: node for node in of.body if isinstance(node, ast.FunctionDef)}
+    if "__init__" in functions:
+        return _parameters(functions["__init__"])
+    return [last_name(node.target) for node in of.body if isinstance(node, ast.AnnAssign)]
+
+
+def _is_flag(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, (str, bool, NoneType))
 
 
 _TERMS = (ast.Name, ast.Attribute, ast.Constant)

@@ -39,7 +39,7 @@ from lightning_hangcheck.model.evidence import (
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from lightning_hangcheck.look.source import Sources
 
@@ -48,16 +48,28 @@ OF_ADDRESS = " at 0x"
 """py-spy's text for an object that is no plain value: its class and its address."""
 
 
-def training_first(stack: ProcessStack) -> ProcessStack:
+def training_first(
+    stack: ProcessStack, sleeps_beside: Collection[int] | None = None
+) -> ProcessStack:
     """Put the thread that trains first, if that is not the main thread.
 
     A process that serves others does so in its main thread and trains in another: an actor of Ray
     Train (ray 2.60, thread_runner.py), or a notebook. Such a main thread `only_serves`, and another
     thread runs the user's code. Of several, the oldest trains: it started the others.
+
+    Args:
+        stack: Of a rank.
+        sleeps_beside: As `sleeping_beside` returns it.
     """
     main, *others = stack.threads
-    users = [thread for thread in others if any(is_users(frame.file) for frame in thread.frames)]
-    if not users or not only_serves((frame.function, frame.file) for frame in main.frames):
+    users = [
+        thread
+        for thread in others
+        if any(is_users(frame.file) for frame in thread.frames)
+        and thread.tid not in (sleeps_beside or ())
+    ]
+    serves = only_serves((frame.function, frame.file) for frame in main.frames)
+    if not users or not (serves or sleeps_beside is not None):
         return stack
 
     def age(thread: ThreadStack) -> tuple[int, int]:
@@ -70,6 +82,23 @@ def training_first(stack: ProcessStack) -> ProcessStack:
     first = min(users, key=age)
     rest = (thread for thread in stack.threads if thread is not first)
     return replace(stack, threads=(first, *rest))
+
+
+def sleeping_beside(
+    stack: ProcessStack, kernel: ProcessState, sources: Sources
+) -> frozenset[int] | None:
+    """Return the threads that sleep while the main thread only looks whether its threads live.
+
+    None if the main thread does anything else.
+    """
+    inner = stack.threads[0].frames[-1:]
+    if not any(sources.asks_for_threads(frame.file, frame.line) for frame in inner):
+        return None
+    return frozenset(
+        thread.tid
+        for thread in kernel.threads
+        if {target.kind for target in thread.waits_for} == {"time"}
+    )
 
 
 def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:

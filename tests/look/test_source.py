@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.look.source import CallsAhead, Parsed, code_notes
+from lightning_hangcheck.look.source import CallsAhead, Parsed, Sources, code_notes
 from lightning_hangcheck.look.syntax import RankTests
 from lightning_hangcheck.look.threads import locks_at
 from lightning_hangcheck.model.evidence import Frame
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def _last_test(source: str) -> tuple[RankTests, ast.expr]:
     tree = ast.parse(source)
     tests = [node.test for node in ast.walk(tree) if isinstance(node, ast.If)]
-    return RankTests(tree), tests[-1]
+    return RankTests(tree, under=True), tests[-1]
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,10 @@ def _last_test(source: str) -> tuple[RankTests, ast.expr]:
         "class A:\n def f(self):\n  self.writes = rank == 0\n def g(self):\n  if self.writes: pass",
         "def writes():\n return dist.get_rank() == 0\nif writes(): pass",
         "def log(verbose):\n if verbose: pass\nlog(verbose=trainer.is_global_zero)",
+        'role = "chief" if rank == 0 else "worker"\nif role == "chief": pass',
+        "class Config:\n writes: bool = False\nc = Config(writes=rank == 0)\nif c.writes: pass",
+        "def log(*, verbose):\n if verbose: pass\nt = partial(log, verbose=rank == 0)",
+        "board = None\nif rank == 0: board = make()\nif board is not None: pass",
     ],
 )
 def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
@@ -56,6 +60,8 @@ def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
         'ddp = int(os.environ.get("RANK", -1)) != -1\nif ddp: pass',
         'if "RANK" in os.environ: pass',
         "if rank is not None and args.local_rank >= 0: pass",
+        "batches = 40\nif rank == 0: batches = 30\nif step < batches: pass",
+        "stop = False\nif rank == 0: stop = True\nstop = agreed(stop)\nif stop: pass",
     ],
 )
 def test_what_only_looks_like_it_is_none(source: str) -> None:
@@ -112,6 +118,17 @@ def train(batches):
         b()
     with timed():
         barrier()
+    rank == 0 and save()
+    match rank:
+        case 0:
+            a()
+        case _:
+            b()
+    hooks = []
+    if rank == 0:
+        hooks.append(save)
+    for hook in hooks:
+        hook()
 """
 
 
@@ -140,11 +157,26 @@ def train(batches):
         # what leaves a context stands at the line where that begins
         (28, {"with_until": 29}),
         (29, {"with_until": 0}),
+        # what stands before a call in one expression, cases, and a list that one rank made longer
+        (30, {"condition": "rank == 0"}),
+        (33, {"condition": "rank == 0", "branch_tests": ("case 0",)}),
+        (35, {"condition": "not rank == 0", "condition_of_most": True}),
+        (40, {"condition": "rank == 0", "condition_of_most": False}),
     ],
 )
 def test_what_stands_around_a_line_is_told(line: int, told: dict[str, object]) -> None:
     note = Parsed(ast.parse(SOURCE)).note("train.py", line)
     assert {name: getattr(note, name) for name in told} == told
+
+
+def test_a_test_of_the_rank_may_be_in_another_file_of_the_user(tmp_path: Path) -> None:
+    (tmp_path / "tools").mkdir()
+    (tmp_path / "tools" / "roles.py").write_text("def reports(): return get_rank() == 0\n")
+    program = tmp_path / "train.py"
+    program.write_text("from tools.roles import reports\nif reports():\n    save()\n")
+    note = Sources("", time.time() + 1).note(str(program), 3)
+    assert note is not None
+    assert note.condition == "reports()"
 
 
 def test_files_that_are_not_what_runs_give_no_note(tmp_path: Path) -> None:
