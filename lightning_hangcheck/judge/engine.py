@@ -165,8 +165,8 @@ def _of_processes(job: JobReading) -> Conclusion:
         )
     if finding.ended_by == "pace":
         graph = waits_in_each_step(job, finding.culprits)
-    elif situation.standstill:
-        finding = _together(finding, [found for _, found in alarms])
+    else:
+        finding = _together(finding, [found for kind, found in alarms if kind != "slow"])
     return replace(known, kind=kind, graph=graph, finding=finding)
 
 
@@ -231,6 +231,8 @@ def _of_row(
     facts = [
         EvidenceItem(kind, o.rank, text) for o, each in answers for kind, text in each.evidence
     ]
+    blamed = [reading.rank for reading, _ in answers]
+    members = [o.rank for reading, _ in answers for o in situation.deadlocked(reading)]
     finding = blame(
         situation,
         [reading for reading, _ in answers],
@@ -240,6 +242,7 @@ def _of_row(
         ended_by=next((each.ended_by for _, each in answers if each.ended_by), rule.ended_by),
         aspect=first.aspect,
         evidence=facts[:MOST_FACTS],
+        culprits=tuple(dict.fromkeys((*blamed, *members))),
     )
     return replace(finding, place=first.place or finding.place)
 
@@ -263,7 +266,7 @@ def _of_standstill(finding: Finding, job: JobReading) -> Finding:
 
 
 def _together(gravest: Finding, alarms: Sequence[Finding]) -> Finding:
-    """Name all ranks of a standstill, each stuck by itself; the largest group gives the cause."""
+    """Name all ranks that are stuck, each by itself; the gravest finding gives the cause."""
     explained = {*gravest.culprits, *gravest.held_up}
     others = [
         finding for finding in alarms if finding.culprits and explained.isdisjoint(finding.culprits)
