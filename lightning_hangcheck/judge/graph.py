@@ -345,7 +345,11 @@ def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
 def _in_calls(job: JobReading) -> Iterator[Wait]:
     """Callers by torch's RPC wait for ranks that serve; a rank at its end, for its callers."""
     idle = [reading for reading in job.alive if reading.activity == "idle"]
-    calling = [reading.rank for reading in idle if reading.wait_kind == "call"]
+    calling = [
+        reading.rank
+        for reading in idle
+        if reading.wait_kind == "call" or (reading.wait is None and reading.called_by_ranks)
+    ]
     serving = [reading.rank for reading in idle if calling and reading.own.serves_calls]
     yield from _each_for_each(job, [rank for rank in calling if rank not in serving], serving)
     for rank in sorted(set(calling).intersection(serving)):

@@ -68,6 +68,8 @@ UNLIKE = 0
 one place calls from the same root in several of its groups."""
 ADDRESSES = frozenset({"futex", "pipe", "shared"})
 """Kinds of wait whose names differ from process to process."""
+NO_OPERATION = frozenset({"file", "fifo", "lock", "pipe", "process", "terminal"})
+"""Kinds of wait that no collective is."""
 MOST = (1 << 63) - 1
 COUNTS_ARRIVALS = "TCPStore__waitForWorkers"
 """torch counts this (TCPStore.cpp, 2.13) while the store's keeper waits for WORLD_SIZE clients."""
@@ -192,6 +194,11 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
             return False
         own = any(target.kind == "socket" and target.call != "connect" for target in self.targets)
         return any(map(self.keeps_store, self.targets)) or (own and self.asks_store)
+
+    @property
+    def called_by_ranks(self) -> bool:
+        """Whether, as far as is shown, only another rank could end its wait, by torch's RPC."""
+        return not self.targets and self.own.called_by_ranks and not self.own.waits_in_vain
 
     @property
     def asks_store(self) -> bool:
@@ -445,7 +452,8 @@ def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView
     at_device = reading.wait_kind == "device" or (unknown and reading.activity == "busy")
     if at_device:
         wait = device_message(every, reading.view)
-    if wait is None and unknown and reading.activity in ("idle", "busy"):
+    elsewhere = any(target.kind in NO_OPERATION for target in reading.targets)
+    if wait is None and unknown and not elsewhere and reading.activity in ("idle", "busy"):
         wait = asked_end(case.code, every, reading.view, reading.frames)
     if wait is None and at_device:
         wait = behind_helper(every, reading.view)

@@ -209,8 +209,7 @@ class Patience:
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
             return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
-        called = not reading.targets and own.called_by_ranks and not own.waits_in_vain
-        if called or reading.wait_kind in ("call", "last_calls"):
+        if reading.called_by_ranks or reading.wait_kind in ("call", "last_calls"):
             peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)
             called_by = Enders(("inside",), (*peers, *helpers))
