@@ -184,7 +184,10 @@ def _reduced(flight: FlightRecord | None) -> bool:
     if flight.reduced >= LEAST_REDUCTIONS or max(flight.repeated, *posted, 0) >= LEAST_REPEATED:
         return True
     seen = Counter(
-        (group.group, entry.op, entry.sizes) for group in flight.groups for entry in group.entries
+        (group.group, entry.op, entry.sizes)
+        for group in flight.groups
+        for entry in group.entries
+        if entry.site not in flight.sites  # one call of each place may be that of a start
     )
     return any(
         count >= (LEAST_REDUCTIONS if "reduce" in op else LEAST_REPEATED)
