@@ -87,6 +87,8 @@ SURE_CONTEXT = 2
 MANY_ALIKE, FEWEST_TIMES = 16, 2
 """If another candidate also followed after this many equal operations, the expected one must have
 followed this often."""
+LEAST_USUAL = 4
+"""Operations from which the lines that led to most of them are usual."""
 SENDS = frozenset({"send", "isend"})
 LEFT_OUT = Operation("no such operation")
 """What a rank that walked past an operation did instead, by its record."""
@@ -256,7 +258,7 @@ def _usual_lines(different: Collection[History], seq: int) -> frozenset[tuple[st
         numbers = sorted(number for number in history.steps if number < seq)[-MOST_ASKED:]
         ways = Counter(filter(None, (history.steps[number].called_from for number in numbers)))
         times = Counter[tuple[str, int]]()
-        for way, often in ways.items() if ways.total() >= LEAST_ALIKE else ():
+        for way, often in ways.items() if ways.total() >= LEAST_USUAL else ():
             for line in {(frame.file, frame.line) for frame in way}:
                 times[line] += often
         found.update(line for line, often in times.items() if 2 * often > ways.total())
