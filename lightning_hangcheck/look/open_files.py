@@ -589,7 +589,8 @@ class Holders:
             name = f"socket:{sorted((inode, peer))}"
             return replace(target, kind="pipe", name=name, holders=_holders(both_ways))
         if not own.remote:
-            return replace(target, name=own.local if target.call.startswith("accept") else "")
+            end = own if target.call.startswith("accept") else self._table.get(peer or 0)
+            return replace(target, name=end.local if end is not None else "")
         other = self._connected.get((own.remote, own.local))
         if other is None and _address(own.remote) == _address(own.local):
             other = self._listening.get(own.remote.rpartition(":")[2])
