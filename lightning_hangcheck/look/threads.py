@@ -377,6 +377,9 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
     if len(quoted) < LONGEST_READ:  # a text that py-spy cut is of no use
         with suppress(ValueError):
             path = f"{json.loads(quoted)}{library.below}"
+    if path and not path.startswith("/"):  # it is polled for where its process is now
+        with suppress(OSError):
+            path = str(Path(f"/proc/{pid}/cwd").readlink() / path)
     maker = UNKNOWN
     if path and library.marker in variable(library.polls, "self"):
         with suppress(NoAnswer, OSError):

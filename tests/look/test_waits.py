@@ -399,6 +399,17 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
     assert [one.pid for one in target.holders] == [holder.pid]
 
 
+def test_a_lock_file_may_be_named_from_the_folder_where_its_process_is(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = os.path.relpath(tmp_path / "hub.lock")
+    holder = program(PROGRAM, "lock", "flock", path)
+    assert holder.announcement() == "holding"
+    target = polled_by(program(PROGRAM, "filelock", "hard", path))
+    assert target.name == str(Path.cwd() / path)
+    assert [one.pid for one in target.holders] == [holder.pid]
+
+
 def test_a_poller_for_a_database_names_file_and_holder(
     program: StartProgram, tmp_path: Path
 ) -> None:
