@@ -1021,7 +1021,9 @@ STREAMS = re.compile(rb"IterableDataset|webdataset|[sS]hard(ed|s)?\b|[iI]terator
 EVENED = re.compile(
     rb"Distributed(Batch|LengthGrouped)?Sampler|\bJoin\b|even_batches|accelerat|horovod"
 )
-EVENED_THERE = re.compile(rb"[iI]nfinite|cycle\(|islice|\.join\(|drop_last|max_(steps|it)")
+EVENED_THERE = re.compile(
+    rb"[iI]nfinite|cycle\(|islice|\w*model\w*\.join\(|drop_last|max_(steps|it)"
+)
 """Shows that a program, or the loop's own file, cares that all ranks have as many batches."""
 
 
@@ -1169,10 +1171,12 @@ OF_TOKENS = re.compile(
     r"(\w+_)?(attention_mask|input_ids|token_ids|tokens|sequences|(chosen|rejected|shift)_(logits|labels))"
 )
 """Names of tensors as long as the longest text of a rank's own batch."""
-COUNTED = re.compile(r"(num|n|max|min|total|mean|sum|count|len|correct|all|padded|gathered)_")
+COUNTED = re.compile(
+    r"(num|unfinished|finished|n|max|min|total|mean|sum|count|len|correct|all|padded|gathered)_"
+)
 
 
-def _own_length(given: ast.expr, code: Code, steps: int = 2) -> bool:
+def _own_length(given: ast.expr, code: Code, steps: int = 2, *, texts: bool = True) -> bool:
     """Whether a rank's own data decide how long a tensor is."""
     index = given.slice if isinstance(given, ast.Subscript) else None
     if isinstance(index, ast.Compare) or (
@@ -1181,18 +1185,18 @@ def _own_length(given: ast.expr, code: Code, steps: int = 2) -> bool:
         return True
     same = called_name(given) in ("detach", "contiguous", "cpu", "float", "to", "clone")
     if same and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
-        return _own_length(given.func.value, code, steps)
+        return _own_length(given.func.value, code, steps, texts=texts)
     if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere"):
         return True
     if isinstance(given, (ast.Tuple, ast.List)):
-        return any(_own_length(part, code, steps) for part in given.elts)
+        return any(_own_length(part, code, steps, texts=texts) for part in given.elts)
     if isinstance(given, ast.Name) and steps and (values := code.function.values_of(given.id)):
-        return all(_own_length(value, code, steps - 1) for value in values)
+        return all(_own_length(value, code, steps - 1, texts=texts) for value in values)
     if called_name(given) in JOINS and isinstance(given, ast.Call) and given.args:
         return _collected(ast.unparse(given.args[0]), code.function)
     constant = getattr(index, "value", None)
     name = constant if isinstance(constant, str) else tail(given)
-    return OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
+    return texts and OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
 
 
 JOINS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "tensor"})
@@ -1233,7 +1237,9 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         if called_name(call) not in GATHERS:
             continue
         for given in call.args:
-            if _own_length(given, code) and any(True for _ in code.reach.call(call, code.function)):
+            texts = called_name(call) != "all_reduce"  # what is summed is often a count
+            own = _own_length(given, code, texts=texts)
+            if own and any(True for _ in code.reach.call(call, code.function)):
                 yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 
 
