@@ -1052,7 +1052,8 @@ LOADER = re.compile(r"(\w+_)?(data_?)?(loader|iter(ator)?|batches|pbar)(_\w+)?",
 EVALUATES = re.compile(r"(^|_|\.)(eval|val|test|pred|infer|gen|sampl)")
 """Begins words of functions and loaders whose data are rarely cut to one length on all ranks."""
 EVEN = re.compile(
-    rb"DistributedSampler|drop_last *= *True|even_batches|accelerator\.prepare|\bJoin\b"
+    rb"DistributedSampler|drop_last *= *True|even_batches|accelerator\.prepare|setup_dataloader"
+    rb"|\bJoin\b"
 )
 
 

@@ -1246,9 +1246,22 @@ class Partings:
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
         blocks = after.function if isinstance(leaves, ast.Return) else after.passing
         blocks += after.loop if isinstance(leaves, ast.Break) else ()
-        return tuple(
+        made = tuple(
             event for block in blocks for event in self._reach.block(block, self._function)
         )
+        if leaves in self._again:
+            return tuple(replace(event, conditional=True) for event in made)
+        return made
+
+    @cached_property
+    def _again(self) -> set[ast.Continue]:
+        """Each `continue` of a `while True`: that rank may only ask again, and come later."""
+        endless = (
+            loop
+            for loop in self._function.each(ast.While)
+            if isinstance(loop.test, ast.Constant) and loop.test.value
+        )
+        return set(parts(ast.Continue, *endless))
 
     def _note(
         self,
