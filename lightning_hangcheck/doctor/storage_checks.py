@@ -68,7 +68,10 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
             yield _not_there(url, expected=bool(subject.expect))
             return
         files, free = found
-        sizes = _by_checkpoint(files)
+        sizes: Counter[str] = Counter()  # by checkpoint: a file, or a folder with its content
+        for path, size in files.items():
+            first, slash, _ = path.partition("/")
+            sizes[first + slash] += size
         # sort numbers of any length by value: step_9 before step_10
         names = sorted(sizes, key=lambda name: re.sub(r"\d+", lambda n: n[0].zfill(20), name))
         total = f"{several(len(files), 'file')}, {bytes_in_words(sum(sizes.values()))}"
@@ -84,8 +87,25 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
             expected = ok(said) if fit else failed(missing, advice=correct)
             yield replace(expected, check="expected files")
         doing = "writing checkpoints"
-        timed = apart(WRITE_LIMIT_S, lambda: _write(url))
-        yield replace(_saving(url, files, free, *timed), check=doing)
+        write_s, sync_s, read_s = apart(WRITE_LIMIT_S, lambda: _write(url))
+        written, synchronised, read = (
+            f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
+            for seconds in (write_s, write_s + sync_s, read_s)
+        )
+        speed = (
+            f"written at {written}, synchronised in {seconds_in_words(sync_s)} "
+            f"({synchronised} together), read back at {read}"
+        )
+        if largest := max(sizes.values(), default=0):
+            takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
+            speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
+        # the previous checkpoint is removed after the next one is written
+        if free is not None and free < 2 * largest:
+            left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
+            clean = f"du -sh {quote(url)}/*"
+            yield failed(left, clean, advice="free some space:", check=doing)
+        else:
+            yield ok(speed, doing)
     except Exception as error:  # noqa: BLE001 - each kind of store has its own errors
         if isinstance(error, ImportError):
             needed = error.name or "fsspec"
@@ -109,42 +129,6 @@ def _not_there(url: str, *, expected: bool) -> Finding:
     elif "://" not in url:
         commands, advice = [f"mkdir -p {quote(url)}"], "correct its spelling, or:"
     return (failed if expected else warning)(sentence, *commands, advice=advice)
-
-
-def _saving(
-    url: str,
-    files: Mapping[str, int],
-    free: int | None,
-    write_s: float,
-    sync_s: float,
-    read_s: float,
-) -> Finding:
-    """Estimate how long a save takes, and whether two of the largest checkpoints fit."""
-
-    def rate(seconds: float) -> str:
-        return f"{bytes_in_words(TRIAL_BYTES / max(seconds, 1e-6))}/s"
-
-    speed = (
-        f"written at {rate(write_s)}, synchronised in {seconds_in_words(sync_s)} "
-        f"({rate(write_s + sync_s)} together), read back at {rate(read_s)}"
-    )
-    if largest := max(_by_checkpoint(files).values(), default=0):
-        takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
-        speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
-    # the previous checkpoint is removed after the next one is written
-    if free is not None and free < 2 * largest:
-        left = f"{bytes_in_words(free)} are left, less than two checkpoints take; {speed}"
-        return failed(left, f"du -sh {quote(url)}/*", advice="free some space:")
-    return ok(speed)
-
-
-def _by_checkpoint(files: Mapping[str, int]) -> Counter[str]:
-    """Sum up sizes by the first part of the path: a file, or a folder with its content."""
-    sizes: Counter[str] = Counter()
-    for path, size in files.items():
-        first, slash, _ = path.partition("/")
-        sizes[first + slash] += size
-    return sizes
 
 
 def _look(url: str) -> tuple[dict[str, int], int | None] | None:
