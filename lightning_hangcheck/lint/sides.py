@@ -1211,6 +1211,8 @@ class Partings:
         """Note that one rank leaves from within its branch while the others continue."""
         made = self._skipped(left, inside.after)
         others = self._reach.block(block, self._function)
+        if isinstance(left, ast.Continue) and self._comes_again(left):
+            made = tuple(replace(event, conditional=True) for event in made)
         for node in parts(ast.If, inside.under):
             if any(block is branch for branch in (node.body, node.orelse)) and (
                 _of_single(node.test)
@@ -1218,6 +1220,13 @@ class Partings:
             ):
                 made = tuple(replace(event, conditional=True) for event in made)
         self._note(inside.under, inside.asked, made, others, not inside.side, left, inside.after)
+
+    def _comes_again(self, left: ast.stmt) -> bool:
+        """Whether a rank goes back to the head of ``while True``, and the others wait for it."""
+        loops: list[ast.For | ast.While] = self._function.each(ast.For, ast.While)
+        around = [loop for loop in loops if left in walk(*loop.body, into=False)]
+        inner = max(around, key=lambda loop: loop.lineno, default=None)
+        return isinstance(inner, ast.While) and isinstance(inner.test, ast.Constant)
 
     def _compare(
         self, node: ast.If, after: _After, loops: frozenset[str], inside: bool | None

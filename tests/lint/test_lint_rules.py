@@ -498,6 +498,15 @@ HARMLESS = {
                 if name in known: break
         dist.barrier()
         """,
+    "the one rank asks again": """
+        def serve():
+            asked = [None]
+            while True:
+                if rank == 0:
+                    asked = [input()]
+                    if not asked[0]: continue
+                dist.broadcast_object_list(asked)
+        """,
     "what objects are": """
         def save(models):
             distributed = any(is_sharded(model) for model in models)
