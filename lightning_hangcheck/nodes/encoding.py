@@ -101,32 +101,19 @@ def read_message(data: bytes) -> tuple[messages.Message, int]:
         seconds = (message.mark.began_s, *chain.from_iterable(spans))
         _refuse_if(any(not 0 <= second <= LONGEST_S for second in seconds), "a duration")
         _refuse_if(not can_be_reckoned_with(message), "a number")
-        alone = (line for line in message.lines if line.alone)
-        memory += A_MEMBER * sum(members_in(family) for line in alone for family in line.groups)
-        return message, memory
-
-
-def read_judgement(data: bytes) -> messages.Judgement:
-    """Decode a message's judgement of the whole job; BadMessage as for `read_message`."""
-    if not data:
-        return messages.Judgement()
-    with _blaming_its_sender():
-        judgement = msgpack_decoder(messages.Judgement).decode(data)
-        end = judgement.end
+        end = message.judgement.end
         texts = [] if end is None else [end.round.summary]
-        words = (judgement.verdict, None if end is None else end.verdict)
+        words = (message.judgement.verdict, None if end is None else end.verdict)
         for verdict in filter(None, words):
             texts += [verdict.summary, verdict.command, verdict.run_id]
             _refuse_if(not 0 <= verdict.stalled_for_s <= LONGEST_S, "a duration")
             _refuse_if(not 0 <= verdict.world_size <= messages.MOST_RANKS, "more ranks")
-            try:
-                for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
-                    read_utc(moment)
-            except ValueError as error:
-                raise messages.BadMessage("it has a moment that cannot be") from error
+            for moment in (verdict.detected_at, verdict.stalled_since or verdict.detected_at):
+                read_utc(moment)  # ValueError if there is no such moment
         _refuse_if(max(map(len, texts), default=0) > LONGEST_SENTENCE, "a longer text")
-        _refuse_if(not can_be_reckoned_with(judgement), "a number")
-        return judgement
+        alone = (line for line in message.lines if line.alone)
+        memory += A_MEMBER * sum(members_in(family) for line in alone for family in line.groups)
+        return message, memory
 
 
 def can_be_sent(packed: bytes) -> bool:

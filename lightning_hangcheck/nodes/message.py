@@ -263,7 +263,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
         software: Version of this package there.
         left: The round before, with times like the ranks'; None once that is long ago.
         reach: What connections show of the addresses that the judging node asks about.
-        judgement: Its `Judgement` as msgpack; empty if it judges nothing.
+        judgement: Empty if it judges nothing.
         asks: Addresses of nodes that the judging node no longer hears; it ``wants`` ranks'
             evidence.
     """
@@ -284,7 +284,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Annotated[tuple[CodeNote, ...], Meta(max_length=MOST_CODE)] = ()
     left: LeftRound | None = None
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
-    judgement: bytes = b""
+    judgement: Judgement = Judgement()
     asks: Annotated[tuple[str, ...], _ASKED] = ()
     wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
 

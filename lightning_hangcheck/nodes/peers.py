@@ -241,14 +241,13 @@ class PeerState(Struct, frozen=True):
     """A node that was heard: its newest message, and when that came, by our clock.
 
     ``back_ns``: since when it is heard again after a silence; 0 if it never was silent. ``memory``:
-    bytes that the message takes at most. ``judged``: its judgement of the whole job.
+    bytes that the message takes at most.
     """
 
     message: messages.Message
     received_ns: int
     back_ns: int = 0
     memory: int = 0
-    judged: messages.Judgement = messages.Judgement()
 
     @property
     def ranks(self) -> Iterator[int]:
@@ -278,7 +277,6 @@ class Peers:
         self._others: dict[int, PeerState] = {}
         self._kept = 0
         self._asked: dict[int, int] = {}
-        self._judged, self._judged_bytes = messages.Judgement(), b""
         self._outgoing: messages.Message | None = None
         self._hurried = False
         self._lock = threading.Lock()
@@ -382,12 +380,8 @@ class Peers:
             raise messages.BadMessage(
                 "with what others tell it could take more memory than there is for all"
             )
-        if before is not None and before.message.judgement == message.judgement:
-            judged = before.judged
-        else:
-            judged = encoding.read_judgement(message.judgement)
         self._kept = kept + memory
-        self._others[node] = PeerState(message, now_ns, back_ns, memory, judged)
+        self._others[node] = PeerState(message, now_ns, back_ns, memory)
         self.unused.pop(node, None)
         return True
 
@@ -431,7 +425,7 @@ class Peers:
     @property
     def judged(self) -> messages.Judgement:
         """That node's last judgement: of the job, and of the round before."""
-        return self.judge.judged if self.judge is not None else messages.Judgement()
+        return self.judge.message.judgement if self.judge is not None else messages.Judgement()
 
     # What is sent
 
@@ -467,13 +461,7 @@ class Peers:
             self._busy_ns = self.now_ns()
         if self.role.judges:
             judgement = messages.Judgement(verdict, end)
-        if judgement != self._judged:
-            nothing = judgement == messages.Judgement()
-            self._judged, self._judged_bytes = (
-                judgement,
-                b"" if nothing else encode_packed(judgement),
-            )
-        self._outgoing = replace(message, judgement=self._judged_bytes)
+        self._outgoing = replace(message, judgement=judgement)
         for way in self._ways:
             if way.opened:
                 way.wake.set()

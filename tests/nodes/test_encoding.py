@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
     CallSite,
@@ -36,7 +35,6 @@ from lightning_hangcheck.nodes.encoding import (
     MOST_MEMORY,
     can_be_sent,
     pack,
-    read_judgement,
     read_message,
 )
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
@@ -246,8 +244,6 @@ def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
 
     monkeypatch.setattr(encoding, "can_be_reckoned_with", fails)
     assert type(error).__name__ in refusal(PACKED)
-    with pytest.raises(BadMessage, match=type(error).__name__):
-        read_judgement(encode_packed(Judgement()))
 
 
 VERDICT = judge(CASE)
@@ -270,8 +266,7 @@ VERDICT = judge(CASE)
 )
 def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     verdict = replace(VERDICT, **changes)
-    with pytest.raises(BadMessage):
-        read_judgement(encode_packed(Judgement(verdict)))
+    assert refusal(with_state(judgement=Judgement(verdict)))
 
 
 MB = 1_000_000
@@ -363,7 +358,7 @@ def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: i
     ],
 )
 def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any]) -> None:
-    judgement = msgspec.msgpack.encode([{**TOLD_VERDICT, **verdict}])
+    judgement = [{**TOLD_VERDICT, **verdict}]
     data = MARK + zlib.compress(msgspec.msgpack.encode(of_state(judgement=judgement)), 6)
     assert len(data) < 60_000
     refused, most = traced(lambda: read_message(data))
