@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
-from lightning_hangcheck.look.proc import GONE, born_ns, environments
-from lightning_hangcheck.machine import is_alive, read_stat
+from lightning_hangcheck.look.proc import born_ns, environments, vitals
+from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
@@ -248,13 +248,9 @@ def _ranks(
         rank = beat.rank if note is None else note.rank
         if rank is None or beat.ending != "running":
             continue
-        try:
-            if read_stat(pid).state in "ZX":
-                continue
-        except GONE:
+        seen = vitals(pid)
+        if seen is None or seen.has_ended:
             continue
-        except OSError:  # unreadable is not gone
-            pass
         silent_s = (now_ns - beat.last_beat_ns) / NANOSECONDS
         if note is not None and notes is not None:  # the sidecar may have seen a later sign of life
             silent_s = min(silent_s, note.silent_for_s + _age_s(notes, now_ns))

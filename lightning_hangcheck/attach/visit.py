@@ -25,13 +25,7 @@ from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.judge.wording import duration
-from lightning_hangcheck.look.proc import (
-    ExitWatcher,
-    born_ns,
-    command_line,
-    read_environment,
-    slept_s,
-)
+from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
 from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.model.case import Case, Limits, ProcessExit, RankView
@@ -81,7 +75,7 @@ def look(
     one second; ``local_values`` are read in the last look; the time limit is for processes and
     servers that do not answer. NoJobFound if nothing can be seen, with the reason.
     """
-    with closing(ExitWatcher()) as exits:
+    with closing(proc.ExitWatcher()) as exits:
         visit = _Visit(job, limits, recorded, exits, time_limit_s)
         case = visit.take_evidence(run_id, local_values=local_values)
     return case, tuple(rank_record(found, visit.round.host) for found in job.ranks)
@@ -93,7 +87,7 @@ class _Visit:
         job: FoundJob,
         limits: Limits,
         recorded: recorded_session.RecordedSession,
-        exits: ExitWatcher,
+        exits: proc.ExitWatcher,
         time_limit_s: float,
     ) -> None:
         self._limits = of_a_visit(limits)
@@ -104,14 +98,14 @@ class _Visit:
         self._gaps: dict[tuple[str, int | None], Gap] = {}
         self._mute: set[Target] = set()  # no second wait for a stack that was late
         self._command = command_of(job.ranks[0].pid)
-        self._born_ns = {found.pid: born_ns(found.pid) for found in job.ranks}
+        self._born_ns = {found.pid: proc.born_ns(found.pid) for found in job.ranks}
         self._slept: dict[int, float | None] = {}
         self._trains: dict[int, int | None] = {}  # threads that train, if main threads do not
         tree = ProcessTree(*self._born_ns, root_belongs=True)
         tree.take(self._began_ns)
         for found in job.ranks:
             self.round.take_in(found, self._began_ns)
-            self._slept[found.pid] = slept_s(found.pid)
+            self._slept[found.pid] = proc.slept_s(found.pid)
             exits.watch(found.pid)
         ranks = [(found.rank, found.pid) for found in job.ranks]
         self._targets, left_out = with_room(tree.targets(ranks))
@@ -136,7 +130,7 @@ class _Visit:
             tid = sample.stack.threads[0].tid if sample.stack is not None else None
             if target.role == "rank" and tid not in (None, target.pid):
                 self._trains[target.pid] = tid
-                self._slept[target.pid] = slept_s(target.pid, tid)
+                self._slept[target.pid] = proc.slept_s(target.pid, tid)
         # this import takes 0.1 s, and there is time between two looks
         import_module("lightning_hangcheck.judge.verdict")
         asleep_s = min((slept or 0.0 for slept in self._slept.values()), default=0.0)
@@ -212,7 +206,7 @@ class _Visit:
         ran = set()
         for view in seen:
             if view.pid is not None and view.process_exit is None:
-                slept = slept_s(view.pid, self._trains.get(view.pid))
+                slept = proc.slept_s(view.pid, self._trains.get(view.pid))
                 if slept is not None and slept < watched_s:
                     ran.add(view.rank)
         views = with_silences(seen, watched_s, self._limits, taken_ns, watched)
@@ -355,10 +349,10 @@ def unknown_sleep(
     woken = stands_still(views) and longest_s < WOKEN_S
     gaps = []
     for view in views:
-        slept_s = view.slept_for_s
+        asleep_s = view.slept_for_s
         if view.process_exit is not None or view.rank in watched:
             continue
-        if slept_s is not None and not woken:
+        if asleep_s is not None and not woken:
             continue
         why = "the kernel does not show it (/proc/PID/sched); compare with a visit in a minute"
         if view.rank in ran:  # our look wakes no rank
@@ -366,10 +360,11 @@ def unknown_sleep(
                 "it also ran during this visit: it works, or asks again and again for what does "
                 "not come; a visit in a minute shows which"
             )
-        elif slept_s is not None:
+        elif asleep_s is not None:
             why = (
-                f"it last ran {slept_s:.1f} s before this visit; that may have been another tool's "
-                "look (py-spy, gdb), which wakes it: visit again in half a minute, without one"
+                f"it last ran {asleep_s:.1f} s before this visit; that may have been another "
+                "tool's look (py-spy, gdb), which wakes it: visit again in half a minute, without "
+                "one"
             )
         gaps.append(Gap("how long it had been idle before", view.rank, why, "sleep"))
     return tuple(gaps)
@@ -419,7 +414,7 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
         seen = read_rank_activity(view)
         if view.pid is None or seen.activity not in ("moving", "busy"):
             continue
-        environment, command = read_environment(view.pid), command_line(view.pid)
+        environment, command = proc.read_environment(view.pid), proc.command_line(view.pid)
         if isinstance(environment, Gap) or isinstance(command, Gap):
             continue
         try:

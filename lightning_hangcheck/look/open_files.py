@@ -24,18 +24,7 @@ import psutil
 from msgspec.structs import replace
 
 from lightning_hangcheck import machine
-from lightning_hangcheck.look import proc
-from lightning_hangcheck.look.kernel import (
-    ABSOLUTE,
-    CALLS,
-    EVENT,
-    EVENTFD,
-    POLLING,
-    RESTART,
-    descriptor_facts,
-    event_behind,
-    kernel_state,
-)
+from lightning_hangcheck.look import kernel, proc
 from lightning_hangcheck.model.evidence import (
     AddressReach,
     Connection,
@@ -250,14 +239,14 @@ def unix_peers() -> dict[int, int]:
 
 
 def _answers(requests: Iterable[bytes]) -> Iterator[bytes]:
-    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as kernel:
-        kernel.settimeout(NETLINK_LIMIT_S)
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, NETLINK_SOCK_DIAG) as asked:
+        asked.settimeout(NETLINK_LIMIT_S)
         for request in requests:
             length = HEADER.size + len(request)
-            kernel.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
+            asked.send(HEADER.pack(length, SOCK_DIAG_BY_FAMILY, REQUEST_DUMP, 1, 0) + request)
             goes_on = True
             while goes_on:
-                for (_, kind, *_), body in _pieces(HEADER, kernel.recv(1 << 16)):
+                for (_, kind, *_), body in _pieces(HEADER, asked.recv(1 << 16)):
                     if kind in (DONE, ERROR):
                         goes_on = False
                         break
@@ -404,13 +393,13 @@ class Holders:
             owners = [owner for name in MASTERS for owner in self._owners(name, number)]
             if target.name.startswith("/dev/pts/") and owners:
                 return replace(target, kind="pipe", holders=_holders(owners))
-        if target.name.startswith(EVENT):
+        if target.name.startswith(kernel.EVENT):
             # an eventfd that several processes have is a pipe between them; each has both ends
-            events = self._by_name.get(EVENTFD, ())
+            events = self._by_name.get(kernel.EVENTFD, ())
             owners = [
                 event.pid
                 for event in events
-                if event_behind(event.pid, event.number) == target.name
+                if kernel.event_behind(event.pid, event.number) == target.name
             ]
             if set(owners) - {pid}:
                 return replace(target, kind="pipe", holders=_holders(dict.fromkeys(owners)))
@@ -420,7 +409,7 @@ class Holders:
         having = (
             descriptor.pid
             for descriptor in self._by_name.get(name, ())
-            if not fact or fact in descriptor_facts(descriptor.pid, descriptor.number)
+            if not fact or fact in kernel.descriptor_facts(descriptor.pid, descriptor.number)
         )
         return list(dict.fromkeys(having))
 
@@ -485,11 +474,11 @@ class Holders:
         SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep alone
         proves nothing: a process of the job must have the same file open, and locked exclusively.
         """
-        call = CALLS.get(thread.syscall) if thread.syscall is not None else None
+        call = kernel.CALLS.get(thread.syscall) if thread.syscall is not None else None
         name = call.name if call is not None and "nanosleep" in thread.wchan else ""
         # native code sleeps for a duration, Python 3.11 and later until a time
-        until = name == "clock_nanosleep" and thread.arguments[1] == ABSOLUTE
-        if until or name not in ("nanosleep", "clock_nanosleep", RESTART):
+        until = name == "clock_nanosleep" and thread.arguments[1] == kernel.ABSOLUTE
+        if until or name not in ("nanosleep", "clock_nanosleep", kernel.RESTART):
             return ()
         owned = {
             lock.inode: lock.pid for lock in self._locks if lock.exclusive and not lock.waiting
@@ -497,7 +486,7 @@ class Holders:
         for file, _, number, *_ in self._of_pid[pid] if owned else ():
             if not file.startswith("/") or file.startswith("/dev/"):
                 continue
-            inode = INODE.search(descriptor_facts(pid, number))  # since Linux 5.14
+            inode = INODE.search(kernel.descriptor_facts(pid, number))  # since Linux 5.14
             holder = owned.get(int(inode[1])) if inode is not None else None
             if holder not in (None, pid) and holder in self._owners(file):
                 found = WaitTarget(call="sleep", kind="lock", name=file, holders=_holders([holder]))
@@ -553,7 +542,7 @@ class Holders:
 
     def _only_joins(self, pid: int) -> bool:
         """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
-        state, _ = kernel_state(pid, None, STAT_LIMIT_S)
+        state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
         if state is None or state.threads_left_out:
             return False
         threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
@@ -584,7 +573,11 @@ class Holders:
             return replace(target, name="")
         peer = self._peers.get(inode)
         both_ways = self._others(f"socket:[{peer}]", pid) if peer is not None else []
-        if peer is not None and both_ways and (target.call not in POLLING or pid not in both_ways):
+        if (
+            peer is not None
+            and both_ways
+            and (target.call not in kernel.POLLING or pid not in both_ways)
+        ):
             # a pipe in both directions; an event loop has both ends of its own wake-up pipe
             name = f"socket:{sorted((inode, peer))}"
             return replace(target, kind="pipe", name=name, holders=_holders(both_ways))

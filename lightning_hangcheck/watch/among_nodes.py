@@ -21,14 +21,9 @@ from lightning_hangcheck.judge.alike import members
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.look.open_files import own_addresses, reach_of
 from lightning_hangcheck.model.evidence import AddressReach, Gap
+from lightning_hangcheck.nodes import meeting_place
 from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.meeting_place import (
-    CourierPlace,
-    FolderPlace,
-    NodesPlace,
-    SealedPlace,
-)
 from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
 from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
@@ -51,7 +46,7 @@ class Meeting(NamedTuple):
     ``description``: the place, or why there is none, for run.json. ``way_out``: how to get a place.
     """
 
-    places: tuple[NodesPlace, ...] = ()
+    places: tuple[meeting_place.NodesPlace, ...] = ()
     description: str = ""
     way_out: str = ""
 
@@ -66,12 +61,15 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
     job = place.job or f"{place.host}:{place.port}"
     secret = os.environ.get(SHARED_BY_NODES, "")
     no_store = "no store that outlives the ranks"
-    places: list[NodesPlace] = []
+    places: list[meeting_place.NodesPlace] = []
     why, way_out = f"the launcher serves {no_store}, and ", ""
     if settings.nodes_dir is not None:
         places, why = [_folder(settings.nodes_dir, job)], "--nodes-dir names it"
     elif place.host:
-        places, why = [CourierPlace(place.host, place.port)], "it is there, and no --nodes-dir"
+        places, why = (
+            [meeting_place.CourierPlace(place.host, place.port)],
+            "it is there, and no --nodes-dir",
+        )
     elif settings.nodes_port is None:
         why += "no folder was named that all nodes see"
         way_out = (
@@ -87,8 +85,10 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
         way_out = "set MASTER_ADDR on all nodes"
     else:
         serves = place.number == FIRST
-        store = CourierPlace(place.first, settings.nodes_port, offered=True, serves=serves)
-        places = [SealedPlace(store, secret, job)]
+        store = meeting_place.CourierPlace(
+            place.first, settings.nodes_port, offered=True, serves=serves
+        )
+        places = [meeting_place.SealedPlace(store, secret, job)]
         why = f"{no_store}, no --nodes-dir; --nodes-port has one served"
     if settings.run_dir is not None and settings.nodes_dir is None:
         if not places:
@@ -99,10 +99,10 @@ def meeting_of(place: NodePlace, settings: Settings) -> Meeting:
     return Meeting(tuple(places), sentence, "" if places else way_out)
 
 
-def _folder(named: str | Path, job: str) -> FolderPlace:
+def _folder(named: str | Path, job: str) -> meeting_place.FolderPlace:
     """A folder of this job alone: two jobs may be given the same path."""
     mark = hashlib.sha256(job.encode()).hexdigest()[:12]
-    return FolderPlace(Path(named).absolute() / f"hangcheck-{mark}", MOST_PACKED)
+    return meeting_place.FolderPlace(Path(named).absolute() / f"hangcheck-{mark}", MOST_PACKED)
 
 
 RELAYED = ("suspect", "slow", "hang", "dead", "recovered")
@@ -129,7 +129,7 @@ class AmongNodes:
     def __init__(
         self,
         place: NodePlace,
-        meetings: Sequence[NodesPlace],
+        meetings: Sequence[meeting_place.NodesPlace],
         clock: Callable[[], int] = time.monotonic_ns,
     ) -> None:
         self.place = place
@@ -260,10 +260,8 @@ class AmongNodes:
 
         If it judges alone, ranks of nodes that nobody hears join as unheard.
         """
-        if self.follows or self._unjoinable:
-            return own
         try:
-            return self._with_others(own)
+            return own if self.follows or self._unjoinable else self._with_others(own)
         except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
             self._unjoinable = True
             log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")

@@ -29,11 +29,7 @@ from lightning_hangcheck.files import (
 )
 from lightning_hangcheck.look.proc import process_ref
 from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.session.run_folders import (
-    CLAIMED_WITHIN_S,
-    settle_elsewhere,
-    settle_run_folder,
-)
+from lightning_hangcheck.session import run_folders
 from lightning_hangcheck.session.session import (
     SidecarFacts,
     read_session,
@@ -45,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-SETTLE_LIMIT_S = CLAIMED_WITHIN_S + 1.0
+SETTLE_LIMIT_S = run_folders.CLAIMED_WITHIN_S + 1.0
 """Reading the folder takes milliseconds; the limit includes the wait for another node's claim."""
 MOST_DESCRIPTORS = 65_536
 """Descriptors allowed to the sidecar if the hard limit has room. A rank takes five or more: 192
@@ -98,9 +94,11 @@ def main(arguments: Sequence[str]) -> int:
         folder_of_run, trouble = session.run_folder, ""
         try:
             try:
-                folder_of_run, trouble = apart(SETTLE_LIMIT_S, partial(settle_run_folder, session))
+                folder_of_run, trouble = apart(
+                    SETTLE_LIMIT_S, partial(run_folders.settle_run_folder, session)
+                )
             except NoAnswerFromStorage as error:
-                folder_of_run, trouble = settle_elsewhere(session, error)
+                folder_of_run, trouble = run_folders.settle_elsewhere(session, error)
         except (OSError, UnpreparedRunFolder) as error:
             trouble = f"verdicts are printed but not saved: {error}"
         if trouble:
