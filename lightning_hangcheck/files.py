@@ -168,12 +168,10 @@ def open_for_append(path: Path) -> int:
 
 
 def make_private_folder(path: Path, parts: Collection[str] | None = None) -> None:
-    """Make a folder and its parents; the folder itself becomes private, even if it existed.
-
-    An existing folder may contain ``parts``. A folder with other entries has another use: its mode
-    stays, and it is refused if others may write to it. PermissionError if it is a link, belongs to
-    somebody else, or is shared with others.
-    """
+    """Make a folder and its parents; the folder itself becomes private, even if it existed."""
+    # An existing folder may contain ``parts``. A folder with other entries has another use: its
+    # mode stays, and it is refused if others may write to it. PermissionError if it is a link,
+    # belongs to somebody else, or is shared with others.
     with suppress(FileExistsError):
         path.mkdir(mode=PRIVATE_FOLDER, parents=True)
         return
@@ -295,11 +293,9 @@ class NoAnswerFromStorage(Exception):
 
 
 def apart(time_limit_s: float, work: Callable[[], Result]) -> Result:
-    """Do work in its own process, which costs 2 ms; `NoAnswerFromStorage` after the time limit.
-
-    A late process stays for ten minutes. Import what the work needs beforehand: if another thread
-    is importing the same module, the fork gets a copy of its lock. Pickle must carry the result.
-    """
+    """Do work in its own process, which costs 2 ms; `NoAnswerFromStorage` after the time limit."""
+    # A late process stays for ten minutes. Import what the work needs beforehand: if another thread
+    # is importing the same module, the fork gets a copy of its lock. Pickle must carry the result.
     import pickle  # before the fork; here, as ranks never need it and save 3 ms
 
     reader, writer = os.pipe()

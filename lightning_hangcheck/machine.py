@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import mmap
 import os
-import re
 import resource
-import stat
 import threading
 import time
 from contextlib import suppress
 from functools import cache
-from itertools import dropwhile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    import subprocess
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
 # Files of /proc, each with its one reader
 
@@ -154,11 +150,9 @@ def pid_namespace() -> str:
 
 @cache
 def which_machine() -> str:
-    """Name the place in which process ids visible from here are valid; the name is unique.
-
-    Each kernel boot has an id of its own (random(4)), and each pid namespace a number:
-    ``3f2a9c1e-4026531836``. Empty if the kernel does not say.
-    """
+    """Name the place in which process ids visible from here are valid; the name is unique."""
+    # Each kernel boot has an id of its own (random(4)), and each pid namespace a number:
+    # ``3f2a9c1e-4026531836``. Empty if the kernel does not say.
     number = pid_namespace().strip("pid:[]")
     try:
         boot = read_proc("/proc/sys/kernel/random/boot_id").decode()
@@ -190,21 +184,8 @@ def groups_of(pid: int, controller: str, groups: Path = GROUPS) -> list[tuple[Pa
 
 # Room for threads of ours
 
-LEFT_THREADS = 64
-"""Per rank, besides its pools: autograd's, the backend's (three with gloo, about ten with NCCL),
-loggers', and about 16 DataLoader workers with two or three each."""
-POOLS = 2  # torch's thread pools in a rank: within an operation, and between operations
-LEFT_DESCRIPTORS = 128
-"""Per rank: a DataLoader keeps some for each worker and tensor, gloo and NCCL some per peer."""
-OURS_OF_ADDRESS_SPACE = 0.05
-"""Share of the free address space, if that is limited, that our threads may take."""
-ARENA_BYTES = 128 * 2**20
-"""What glibc's malloc reserves for a thread's first allocation (malloc/arena.c: twice HEAP_MAX)."""
-DEFAULT_STACK_BYTES = 8 * 2**20
-DESCRIPTORS = 4  # ours in a rank: page, journal, stacks, the server's socket
 FIRST_PID_NAMESPACE = f"pid:[{0xEFFFFFFC}]"
 """Processes in this namespace see all others (include/linux/proc_ns.h, PROC_PID_INIT_INO)."""
-_MAY_PASS = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
 
 
 class NoRoom(OSError):
@@ -212,11 +193,9 @@ class NoRoom(OSError):
 
 
 def require_room(threads: int, ranks: int = 1, groups: Path = GROUPS) -> None:
-    """Check every limit on the threads that we want to start; 0.4 ms if far from all.
-
-    ``ranks``: number of ranks on this machine that start as many, and train; ``groups``: mount
-    point of control groups. NoRoom if too little would be left to training.
-    """
+    """Check every limit on the threads that we want to start; 0.4 ms if far from all."""
+    # ``ranks``: number of ranks on this machine that start as many, and train; ``groups``: mount
+    # point of control groups. NoRoom if too little would be left to training.
     for name, limit, used, needed in _bounds(threads, ranks, groups):
         if limit - used < needed:
             taken = f"{name} is {limit}, in use are {used}"
@@ -229,7 +208,9 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
     unread = suppress(OSError, ValueError, IndexError, KeyError)  # "max" is no number
     said = os.environ.get("OMP_NUM_THREADS", "")
     pool = int(said) if said.isdecimal() else os.cpu_count() or 1
-    needed = ranks * (threads + LEFT_THREADS + POOLS * pool)
+    # 64 per rank besides torch's two pools: autograd's, the backend's (three with gloo, about ten
+    # with NCCL), loggers', and about 16 DataLoader workers with two or three each
+    needed = ranks * (threads + 64 + 2 * pool)
     everybody = 0
     with unread:  # of the whole machine, whatever is visible from here
         everybody = int(read_proc("/proc/loadavg").split()[3].partition(b"/")[2])
@@ -246,7 +227,8 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
         limit, _ = resource.getrlimit(resource.RLIMIT_NPROC)
         # in the first user namespace, root and holders of these capabilities pass (kernel/fork.c)
         first = read_proc("/proc/self/uid_map").split()[:2] == [b"0", b"0"]
-        passes = first and (os.getuid() == 0 or int(read_status("self")["CapEff"], 16) & _MAY_PASS)
+        may_pass = 1 << 21 | 1 << 24  # linux/capability.h: CAP_SYS_ADMIN, CAP_SYS_RESOURCE
+        passes = first and (os.getuid() == 0 or int(read_status("self")["CapEff"], 16) & may_pass)
         if limit != resource.RLIM_INFINITY and not passes:
             # everybody's count is at least as large, and one read gives it
             far = everybody and limit - everybody >= needed
@@ -256,15 +238,19 @@ def _bounds(threads: int, ranks: int, groups: Path) -> Iterator[tuple[str, int, 
         limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         if limit != resource.RLIM_INFINITY:
             used = len(os.listdir("/proc/self/fd"))  # noqa: PTH208 - names alone, at every start
-            needed = DESCRIPTORS + LEFT_DESCRIPTORS
+            # ours: page, journal, stacks, the server's socket; a DataLoader keeps some for each
+            # worker and tensor, gloo and NCCL some per peer
+            needed = 4 + 128
             yield "the limit of open files (ulimit -n)", limit, used, needed
     with unread:
         limit, _ = resource.getrlimit(resource.RLIMIT_AS)
         if limit != resource.RLIM_INFINITY:
             used = int(read_proc("/proc/self/statm").split()[0]) * mmap.PAGESIZE
             stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
-            stack = DEFAULT_STACK_BYTES if stack == resource.RLIM_INFINITY else stack
-            needed = round(threads * (stack + ARENA_BYTES) / OURS_OF_ADDRESS_SPACE)
+            stack = 8 * 2**20 if stack == resource.RLIM_INFINITY else stack
+            # glibc reserves 128 MiB for a thread's first allocation (malloc/arena.c: twice
+            # HEAP_MAX); our threads may take a twentieth of what is free
+            needed = threads * (stack + 128 * 2**20) * 20
             yield "the limit of address space (ulimit -v)", limit, used, needed
 
 
@@ -289,90 +275,3 @@ def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threadi
     except RuntimeError as error:
         raise NoRoom("the machine gives no further thread") from error
     return thread
-
-
-def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
-    """Ask a command to end its children; after ``grace_s`` kill what is left."""
-    import subprocess  # imported here: ranks never call this, and need not pay for it
-
-    import psutil
-
-    if process.poll() is not None:
-        return
-    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to its children
-        below = psutil.Process(process.pid).children(recursive=True)
-        process.terminate()
-        for each in below:  # a stopped process gets its signal only then
-            with suppress(psutil.Error):
-                each.resume()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(grace_s)
-        for each in below:
-            with suppress(psutil.Error):
-                each.kill()
-    process.kill()
-    process.wait()
-
-
-# Storage, and what is printed
-
-OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
-"""Beginnings of file system types whose answers come over a network (mount(8))."""
-_ESCAPED = re.compile(r"\\(\d{3})")
-MOUNT_POINT = 4
-
-
-def mounted_types(mountinfo: str) -> dict[str, str]:
-    """Return the file system type of each mount point, from /proc/PID/mountinfo."""
-    found = {}
-    for line in mountinfo.splitlines():
-        before, dash, behind = line.partition(" - ")
-        words = before.split()
-        if dash and len(words) > MOUNT_POINT:
-            # proc(5): blanks are written in octal
-            folder = _ESCAPED.sub(lambda word: chr(int(word[1], 8)), words[MOUNT_POINT])
-            found[folder] = behind.partition(" ")[0]
-    return found
-
-
-def type_at(path: str, mounts: Mapping[str, str]) -> str:
-    """Return the type of the innermost mount that contains a path; empty if unknown."""
-    folder = path
-    while folder not in mounts and folder not in ("", "/"):
-        folder = folder.rpartition("/")[0] or "/"
-    return mounts.get(folder, "")
-
-
-VARIABLE = "PYTHONUNBUFFERED"
-
-
-def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Yield an interpreter's options from the words after it: letter, and value if any."""
-    # the last is the module or code of ``-m`` or ``-c``, or, without a letter, the script
-    rest = iter(words)
-    for word in rest:
-        if not word.startswith("-") or word.startswith("--"):
-            yield "", word
-            return
-        for at, letter in enumerate(word[1:], 2):
-            if letter in "WXcm":
-                yield letter, word[at:] or next(rest, "")
-                if letter in "cm":
-                    return
-                break
-            yield letter, ""
-
-
-def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
-    """Whether Python was told to flush each line; the script's own options do not count."""
-    words = dropwhile(lambda word: not word.rpartition("/")[2].startswith("python"), command)
-    next(words, "")
-    options = (letter for letter, _ in python_options(words))
-    return bool(environment.get(VARIABLE)) or "u" in options
-
-
-def kept_back_in(mode: int) -> str | None:
-    """Return the kind of buffered output; None if it is not buffered, as on a terminal."""
-    if stat.S_ISFIFO(mode):
-        return "a pipe"
-    return "a file" if stat.S_ISREG(mode) else None

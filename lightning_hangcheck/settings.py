@@ -5,7 +5,7 @@ that most jobs need have options of their own, too (`cli.options`).
 """
 
 # annotations as they are, not as text: a rank would take 2 ms to read those of all settings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
@@ -89,26 +89,6 @@ def from_environment(
                 raise
             on_refusal(f"{refusal}; taking the default, {getattr(DEFAULTS, name)}")
     return Settings(**values)
-
-
-def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
-    """Read the ``NAME=VALUE`` of each ``--set``; BadUsage if one is invalid."""
-    values: dict[str, object] = {}
-    for assignment in assignments:
-        name, parted, text = assignment.partition("=")
-        known = name.strip().lower().replace("-", "_").removeprefix(PREFIX.lower())
-        if not parted:
-            raise BadUsage(
-                f"--set {assignment} has no value", "write for example --set idle_after=60"
-            )
-        if known not in NAMES:
-            from difflib import get_close_matches  # ranks do not need it
-
-            near = get_close_matches(known, NAMES, n=3, cutoff=0.5)
-            way_out = f"did you mean {' or '.join(near)}?" if near else "see docs/settings.md"
-            raise BadUsage(f"--set {name}: there is no such setting", way_out)
-        values[known] = read_option(known, text.strip(), f"--set {known}")
-    return values
 
 
 def read_option(name: str, text: str, said: str = "") -> object:

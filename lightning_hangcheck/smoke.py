@@ -16,7 +16,7 @@ from msgspec import Struct
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files import NEW_FILE, PRIVATE_FILE
 from lightning_hangcheck.launch.run import unstartable
-from lightning_hangcheck.machine import end_with_children
+from lightning_hangcheck.look.programs import end_with_children
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.paragraphs import aligned, labelled, listed
 from lightning_hangcheck.report.saved_run import SavedRun, read_saved_run

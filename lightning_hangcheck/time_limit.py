@@ -1,31 +1,21 @@
-"""Runs work that may fail or block.
-
-A probe that fails becomes a `Gap`; work that blocks is abandoned after its time limit.
-"""
+"""Runs work that may block, and abandons it after its time limit."""
 
 from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
-from functools import partial
-from itertools import takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from lightning_hangcheck.model.evidence import Gap, GapKind
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
 Fact = TypeVar("Fact")
-Looked = tuple[Fact | None, tuple[Gap, ...]]
 
 MOST_LEFT_BEHIND = 16
 """A blocked reader costs a thread for as long as the kernel keeps it. A file system that is down
 blocks every reader, so the number of readers is limited."""
 MOST_OF_ONE = 3
 """Readers that one process with locked memory may keep; other processes' places stay free."""
-OF_MANY = -1  # No process: the places of readers of many processes
 MOST_TARGETS = 32  # Processes that may keep readers at the same time
 READING_LIMIT_S = 20.0
 PART_LIMIT_S = 5.0
@@ -37,25 +27,6 @@ _taking = threading.Lock()
 
 class NoAnswer(Exception):
     """Work did not end within its time limit and was abandoned, or never began."""
-
-
-class Unseen(Exception):
-    """A probe cannot see its object: why, and what would make it visible; no full stops."""
-
-    def __init__(self, why: str, remedy: str = "") -> None:
-        super().__init__(why)
-        self.why, self.remedy = why, remedy
-
-
-def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact]) -> Looked[Fact]:
-    """Run a probe that may fail in any way; return its fact, or a gap that says why it failed."""
-    try:
-        return probe(), ()
-    except Unseen as error:
-        why, remedy = error.why, error.remedy
-    except Exception as error:  # noqa: BLE001 - a failing probe must not stop the watcher
-        why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
-    return None, (Gap(what, rank, why, kind, remedy),)
 
 
 def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None) -> Fact:
@@ -103,35 +74,6 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
     if not found:
         raise NoAnswer(f"no answer within {time_limit_s:g} s")
     return found[0]
-
-
-def each_within(
-    time_limit_s: float, work: Callable[[int], Fact], pids: Iterable[int]
-) -> dict[int, Fact | Exception]:
-    """Do short work for many processes, in one thread; return results and errors in their order."""
-    # if that thread is late, the rest is done in a thread for each process, with its own limit
-    wanted = list(dict.fromkeys(pids))
-    found: dict[int, Fact | Exception] = {}
-    late = threading.Event()
-
-    def note(pid: int, do: Callable[[], Fact]) -> None:
-        try:
-            found[pid] = do()
-        except Exception as error:  # noqa: BLE001 - the caller distinguishes errors
-            found[pid] = error
-
-    def go_through_all() -> None:
-        for pid in takewhile(lambda _: not late.is_set(), wanted):
-            note(pid, partial(work, pid))
-
-    if len(wanted) > 1:
-        with suppress(NoAnswer):
-            within(time_limit_s, go_through_all, of=OF_MANY)
-    late.set()
-    for pid in wanted:
-        if pid not in found:
-            note(pid, partial(within, time_limit_s, partial(work, pid), pid))
-    return {pid: found[pid] for pid in wanted}
 
 
 def _begin_anew_in_child() -> None:

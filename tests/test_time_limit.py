@@ -6,15 +6,9 @@ import threading
 
 import pytest
 
+from lightning_hangcheck.look.proc import each_within, guarded
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.time_limit import (
-    MOST_LEFT_BEHIND,
-    MOST_OF_ONE,
-    NoAnswer,
-    each_within,
-    guarded,
-    within,
-)
+from lightning_hangcheck.time_limit import MOST_LEFT_BEHIND, MOST_OF_ONE, NoAnswer, within
 
 
 def test_a_probe_that_raises_becomes_a_gap_that_names_the_error() -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
-from lightning_hangcheck.look.proc import born_ns, environments, vitals
+from lightning_hangcheck.look.proc import Unseen, born_ns, environments, guarded, vitals
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
@@ -31,7 +31,7 @@ from lightning_hangcheck.session.session import (
     sessions_folder,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import NoAnswer, Unseen, guarded, within
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -36,6 +36,7 @@ from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
 from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
+from lightning_hangcheck.report import journals
 from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 from lightning_hangcheck.version import __version__
@@ -73,7 +74,7 @@ def merge_runs(
     below: list[rundir.RunFolder] = []
     for root in roots:
         with suppress(NoAnswer):  # reported below, when it is read
-            below += within(PART_LIMIT_S, partial(rundir.folders_of_nodes, root))
+            below += within(PART_LIMIT_S, partial(journals.folders_of_nodes, root))
     folders = list(dict.fromkeys([*roots, *below]))
     run_records: dict[rundir.RunFolder, RunRecord | None] = dict.fromkeys(folders)
     for folder in folders:  # who the ranks were; without run.json the verdict still stands
@@ -90,7 +91,7 @@ def merge_runs(
     for folder in run_records:
         empty = False
         try:
-            case, gaps = within(READING_LIMIT_S, partial(rundir.newest_case, folder))
+            case, gaps = within(READING_LIMIT_S, partial(journals.newest_case, folder))
             if case is not None:
                 case = replace(case, gaps=(*case.gaps, *gaps))
                 nodes[folder] = NodeCase(str(folder.path), case)
@@ -146,8 +147,8 @@ def merge_runs(
 
     def keep_journals(into: Path) -> None:
         """Join each rank's journals, which may lie in several nodes' folders."""
-        for name, paths in list(rundir.journals_in(folders).items())[:MOST_JOURNALS]:
-            entries, _ = rundir.read_rank(paths)
+        for name, paths in list(journals.journals_in(folders).items())[:MOST_JOURNALS]:
+            entries, _ = journals.read_rank(paths)
             lines = b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries)
             write_atomically(into / f"{name}.jsonl", lines)
 

@@ -26,8 +26,8 @@ from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_ran
 from lightning_hangcheck.judge.frames import COLLECTIVE
 from lightning_hangcheck.judge.wording import duration
 from lightning_hangcheck.look import proc
+from lightning_hangcheck.look.programs import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
-from lightning_hangcheck.machine import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.model.case import Case, Limits, ProcessExit, RankView
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room

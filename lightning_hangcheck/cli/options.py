@@ -14,14 +14,16 @@ import msgspec
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.settings import (
     MAY_BE_OFF,
+    NAMES,
     OFF,
+    PREFIX,
     Settings,
     from_environment,
-    read_assignments,
+    read_option,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., object]")
 Decorator = Callable[[Any], Any]
@@ -181,3 +183,23 @@ def positive(_: click.Context, option: click.Parameter, text: str | None) -> flo
         sentence = f"{text!r} is not a number above 0; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number
+
+
+def read_assignments(assignments: Iterable[str]) -> dict[str, object]:
+    """Read the ``NAME=VALUE`` of each ``--set``; BadUsage if one is invalid."""
+    values: dict[str, object] = {}
+    for assignment in assignments:
+        name, parted, text = assignment.partition("=")
+        known = name.strip().lower().replace("-", "_").removeprefix(PREFIX.lower())
+        if not parted:
+            raise BadUsage(
+                f"--set {assignment} has no value", "write for example --set idle_after=60"
+            )
+        if known not in NAMES:
+            from difflib import get_close_matches  # hardly ever needed
+
+            near = get_close_matches(known, NAMES, n=3, cutoff=0.5)
+            way_out = f"did you mean {' or '.join(near)}?" if near else "see docs/settings.md"
+            raise BadUsage(f"--set {name}: there is no such setting", way_out)
+        values[known] = read_option(known, text.strip(), f"--set {known}")
+    return values

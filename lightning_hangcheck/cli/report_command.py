@@ -16,11 +16,12 @@ from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.verdict import Gap
 from lightning_hangcheck.report import verdict_text
+from lightning_hangcheck.report.journals import folders_of_nodes
 from lightning_hangcheck.report.page import Form, write_as
 from lightning_hangcheck.report.paragraphs import WIDTH
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
-from lightning_hangcheck.rundir import folder_of_start, folders_of_nodes, starts_so_far
+from lightning_hangcheck.rundir import folder_of_start, starts_so_far
 
 if TYPE_CHECKING:
     from lightning_hangcheck.report.saved_run import SavedRun

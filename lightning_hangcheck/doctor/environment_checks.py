@@ -33,9 +33,10 @@ from lightning_hangcheck.files import (
     temporary_name,
 )
 from lightning_hangcheck.isolation.command import interpreter, own_environment
+from lightning_hangcheck.look.open_files import OF_NETWORK
 from lightning_hangcheck.look.proc import why_filtered, why_refused
+from lightning_hangcheck.look.programs import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.look.stacks import find_py_spy, python_stacks
-from lightning_hangcheck.machine import OF_NETWORK, VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.session.session import SHARED_MEMORY
 from lightning_hangcheck.settings import from_environment
 

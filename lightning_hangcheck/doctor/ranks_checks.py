@@ -25,7 +25,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.launch_command import NO_SCRIPT, Launch, read_launch
-from lightning_hangcheck.machine import end_with_children
+from lightning_hangcheck.look.programs import end_with_children
 from lightning_hangcheck.text.shown import format_ranks, several
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from lightning_hangcheck.model.beat import STARTING_SERVER
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section
-from lightning_hangcheck.recorder.process import is_multiprocessing_child, say_withheld
+from lightning_hangcheck.recorder.process import say_withheld
 from lightning_hangcheck.session.session import (
     Session,
     StackOffer,
@@ -32,6 +32,7 @@ from lightning_hangcheck.session.session import (
     offer_file,
     place_of,
     read_sidecar,
+    spawned_as,
     tell_place,
 )
 
@@ -44,15 +45,11 @@ THREADS = 1 + max(8, (os.cpu_count() or 1) - 1)
 If the kernel refuses a thread, the process aborts, and nothing can catch that."""
 SETTLES_FOR_S = 5.0
 """Wait after torch's import if no process group is made: a rank may wait for a store by itself."""
-FIRST_SIGNAL = signal.SIGRTMIN + 9
-LAST_SIGNAL = signal.SIGRTMAX - 4
-"""Signals that may be used. Profilers take the first few, and some runtimes the last."""
-SILENT = 3  # c10's log level FATAL: the server announces itself on stderr at level WARNING
 
 
 def be_watched(recorder: Recorder) -> None:
     """Offer this rank's records and stacks, and have it watched; again once its number is known."""
-    if is_multiprocessing_child():
+    if spawned_as() is not None:
         recorder.be_rank_of_environment()
     recorder.begin_training()
     keep_sidecar(recorder)
@@ -69,7 +66,7 @@ def keep_sidecar(recorder: Recorder) -> None:
     if session is None or session.facts.launched or recorder.on_sidecar_lost is not None:
         return
     identity = identify(os.environ)
-    if identity.launcher in ("none", "lightning") and is_multiprocessing_child():
+    if identity.launcher in ("none", "lightning") and spawned_as() is not None:
         # children of ddp_spawn have no rank yet, and their parent has a sidecar. A child without
         # such a parent is watched only if it trains alone, because it could not find other ranks
         size = recorder.identity.world_size
@@ -115,24 +112,18 @@ def tell_of_nodes(recorder: Recorder, nnodes: int, number: int) -> None:
     if session is None or nnodes < 2 or who.local_rank or place_of(session) is not None:
         return
     launched = identify(os.environ)
-    place = NodePlace(
-        number=number,
-        nnodes=nnodes,
-        ranks=(who.world_size or 0) // nnodes,
-        job=job_key(os.environ, launched),
-        first=launched.store_host or "",
-    )
+    ranks, job = (who.world_size or 0) // nnodes, job_key(os.environ, launched)
+    first = launched.store_host or ""
+    place = NodePlace(number=number, nnodes=nnodes, ranks=ranks, job=job, first=first)
     tell_place(session, place)
 
 
 def offer_flight_record(recorder: Recorder) -> None:
-    """Start torch's worker server in this rank shortly before it meets other ranks.
-
-    The pulse thread starts it, within 0.5 s of `init_process_group` or some seconds after torch's
-    import; training waits for nothing. It starts late because some programs close all descriptors
-    early: closing the server's ends the process (torch 2.13 throws in a thread). Once the process
-    group exists, the page says that the rank has left startup.
-    """
+    """Start torch's worker server in this rank shortly before it meets other ranks."""
+    # The pulse thread starts it, within 0.5 s of `init_process_group` or some seconds after torch's
+    # import; training waits for nothing. It starts late because some programs close all descriptors
+    # early: closing the server's ends the process (torch 2.13 throws in a thread). Once the process
+    # group exists, the page says that the rank has left startup.
     session = recorder.session
     if session is None or recorder.on_pulse is not None:
         return
@@ -183,7 +174,8 @@ def start_worker_server(path: Path) -> bool:
         level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
     except (OSError, ValueError):  # another build of torch: one line is announced
         level = ctypes.c_int()
-    before, level.value = level.value, SILENT  # for 0.3 ms: keeps the program's output unchanged
+    # 3, c10's FATAL, for 0.3 ms: at WARNING the server announces itself in the program's output
+    before, level.value = level.value, 3
     try:
         make_private_folder(path.parent)
         server = server_class(str(path))
@@ -211,7 +203,9 @@ def offer_stacks(session: Session | None) -> None:
         status, taken = machine.read_status("self"), 0
         for name in ("SigBlk", "SigIgn", "SigCgt"):
             taken |= int(status.get(name, "0"), 16)
-        free = (n for n in range(FIRST_SIGNAL, LAST_SIGNAL + 1) if not taken >> (n - 1) & 1)
+        # profilers take the first few, and some runtimes the last
+        usable = range(signal.SIGRTMIN + 9, signal.SIGRTMAX - 3)
+        free = (n for n in usable if not taken >> (n - 1) & 1)
         number = next(free, None)
         if number is None:
             return

@@ -199,11 +199,10 @@ def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
 
 
 class StepClock:
-    """Times the parts of training steps in the rank itself: clock readings and sums, nothing else.
+    """Times the parts of training steps in the rank itself: clock readings and sums."""
 
-    Lightning's overhead per hook exceeds the hook's own work. So steps of a few milliseconds are
-    timed only now and then, and the inner hooks exist only during a timed step.
-    """
+    # Lightning's overhead per hook exceeds the hook's own work. So steps of a few milliseconds are
+    # timed only now and then, and the inner hooks exist only during a timed step.
 
     def __init__(self) -> None:
         self._left_out = FIRST_STEPS
@@ -240,10 +239,9 @@ class StepClock:
 
 
 class LoggedMetrics:
-    """What `HangCheck(log_metrics=True)` sends through the Trainer's own loggers: pace and state.
+    """What `HangCheck(log_metrics=True)` sends through the Trainer's loggers: pace, state."""
 
-    Rank 0 reads its node's pages in shared memory, so a stuck rank delays nobody.
-    """
+    # Rank 0 reads its node's pages in shared memory, so a stuck rank delays nobody.
 
     def __init__(self, session: Session) -> None:
         # imported here because few use it

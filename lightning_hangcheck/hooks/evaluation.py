@@ -79,9 +79,9 @@ class Evaluation:
                 file = Path(path.replace("{step}", str(step)))
                 earlier, name = step != self.step, str(file)
                 name = f"{file} of step {step}" if earlier else name
-                look = partial(_wrong_with, file, rows, columns, self._begun_at)
+                since = None if earlier else self._begun_at
                 try:
-                    wrong = within(READ_LIMIT_S, partial(_is_there, file) if earlier else look)
+                    wrong = within(READ_LIMIT_S, partial(_wrong_with, file, rows, columns, since))
                 except FileNotFoundError:
                     wrong = "is not there"
                 except NoAnswer as error:
@@ -93,14 +93,13 @@ class Evaluation:
         return found
 
 
-def _is_there(path: Path) -> str:
-    path.stat()
-    return ""
-
-
-def _wrong_with(path: Path, rows: int | None, columns: Sequence[str], begun_at: float) -> str:
-    """Say what is wrong with a file, in words that follow its name; empty if nothing is."""
+def _wrong_with(
+    path: Path, rows: int | None, columns: Sequence[str], begun_at: float | None
+) -> str:
+    """Say what is wrong with a file of this evaluation, in words that follow its name."""
     state, is_folder = path.stat(), path.is_dir()
+    if begun_at is None:  # an earlier evaluation made it: it is enough that it is there
+        return ""
     age = begun_at - state.st_mtime
     if age > CLOCKS_DIFFER_S and not is_folder:
         return f"was last written {seconds_in_words(age)} before this evaluation began"

@@ -407,12 +407,11 @@ def _title(model: Model) -> str:
 
 
 def token_beat(beat: Callable[[], None]) -> Callable[..., Tensor]:
-    """Make a stopping criterion that beats once a step and never stops.
-
-    A step makes one token of every sequence. Beam search refuses a streamer, and a logits processor
-    makes assisted search do more work. A criterion leaves scores, tokens and random numbers alone.
-    It is a function because some searches copy their criteria, and a function is its own copy.
-    """
+    """Make a stopping criterion that beats once a step and never stops."""
+    # A step makes one token of every sequence. Beam search refuses a streamer, and a logits
+    # processor makes assisted search do more work. A criterion leaves scores, tokens and random
+    # numbers alone. It is a function because some searches copy their criteria, and a function is
+    # its own copy.
     not_done: Tensor | None = None
 
     def criterion(input_ids: Tensor, scores: object, **_: object) -> Tensor:

@@ -251,7 +251,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
 
 
 class Record(Struct, frozen=True):
-    """What a holder writes into the lock file, one field a line; filelock's soft locks begin alike.
+    """What a holder writes into the lock file, a field a line; soft locks of filelock begin alike.
 
     Containers may share a host name and use the same process ids, hence ``machine``.
     """

@@ -114,14 +114,13 @@ def _answering(where: str) -> Iterator[None]:
 
 
 class Start:
-    """One start of a job, whose ranks meet at a place that may outlive it.
+    """One start of a job, whose ranks meet at a place that may outlive it."""
 
-    torchrun gives its ranks no name of their round that is equal on all nodes. Each agent counts
-    only restarts that its own ranks caused (TORCHELASTIC_RESTART_COUNT; torch's api.py: membership
-    changes do not count), and its store may serve several rounds. So at their first guard the ranks
-    meet under a ``name`` that the first rank made up: see `RendezvousPoint.next`. It is empty until
-    then.
-    """
+    # torchrun gives its ranks no name of their round that is equal on all nodes. Each agent counts
+    # only restarts that its own ranks caused (TORCHELASTIC_RESTART_COUNT; torch's api.py:
+    # membership changes do not count), and its store may serve several rounds. So at their first
+    # guard the ranks meet under a ``name`` that the first rank made up: see `RendezvousPoint.next`.
+    # It is empty until then.
 
     def __init__(self, place: DecidingPlace) -> None:
         self.place, self.name = place, ""

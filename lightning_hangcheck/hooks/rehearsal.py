@@ -134,11 +134,6 @@ class Rehearsal:
         number = os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or "0"
         return int(number) if number.isdecimal() else 0
 
-    @property
-    def is_odd_one(self) -> bool:
-        """Whether this is the rank to which something happens: the last."""
-        return self.rank == self.part.ranks - 1
-
     def plays(self, *scenes: str) -> bool:
         """Whether one of these scenes is played."""
         return self.part.scene in scenes
@@ -210,12 +205,10 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
 
 
 def stay_connected(rehearsal: Rehearsal) -> None:
-    """Keep a leaving rank's connections open, as long as others may wait for it.
-
-    gloo fails at once if a peer's connection is closed; with NCCL the others would wait. So an idle
-    process holds the connections until all ranks, or their launcher, have left. Not if the rank
-    fails: that is a crash with NCCL, too.
-    """
+    """Keep a leaving rank's connections open, as long as others may wait for it."""
+    # gloo fails at once if a peer's connection is closed; with NCCL the others would wait. So an
+    # idle process holds the connections until all ranks, or their launcher, have left. Not if the
+    # rank fails: that is a crash with NCCL, too.
     if rehearsal.has_failed or rehearsal.keeper is not None or not has_joined():
         return
     for key, act in rehearsal.at_end.items():
@@ -325,21 +318,10 @@ def leave_group(rehearsal: Rehearsal, call: Call) -> None:
     call.go()
 
 
-def wrap_module(_rehearsal: Rehearsal, call: Call) -> None:
-    """Have DistributedDataParallel wrap modules on CPUs."""
-    call.function(**{**call.bound(), "device_ids": None, "output_device": None})
-
-
 def leave_batchnorm(rehearsal: Rehearsal, call: Call) -> Foreign:
     """Leave batch norms as they are: SyncBatchNorm refuses CPUs."""
     rehearsal.note("changed", "SyncBatchNorm is BatchNorm: it needs GPUs")
     return call.bound()["module"]
-
-
-def instrument_cuda(_rehearsal: Rehearsal, module: ModuleType) -> None:
-    """Have calls that choose a GPU do nothing."""
-    for name in CUDA_CALLS:
-        replace(module, name, lambda _: None)
 
 
 def instrument_devices(rehearsal: Rehearsal, module: ModuleType) -> None:
@@ -406,7 +388,7 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
         """Return the limit of this pass: equal on all ranks, except for the odd one in a scene."""
         key = _key(instance.dataset, instance.sampler)
         limit = part.batches if rehearsal.passes[key] <= FULL_PASSES else 1
-        if not (rehearsal.is_odd_one and key in part.uneven):
+        if rehearsal.rank != part.ranks - 1 or key not in part.uneven:
             return limit
         if rehearsal.plays("fewer-samples"):
             with suppress(TypeError, NotImplementedError):
@@ -668,12 +650,18 @@ INSTRUMENTS: tuple[tuple[str, Callable[[Rehearsal, ModuleType], None]], ...] = (
     ("torch.nn.functional", instrument_losses),
     ("torch.nn.modules.module", instrument_modules),
     ("torch.optim.optimizer", instrument_steps),
-    ("torch.cuda", instrument_cuda),
     ("torch", instrument_devices),
 )
 CALLS: tuple[tuple[str, str, Callable[[Rehearsal, Call], Foreign]], ...] = (
     ("torch.nn.modules.batchnorm", "SyncBatchNorm.convert_sync_batchnorm", leave_batchnorm),
-    ("torch.nn.parallel.distributed", "DistributedDataParallel.__init__", wrap_module),
+    (
+        "torch.nn.parallel.distributed",
+        "DistributedDataParallel.__init__",
+        lambda _, call: call.function(
+            **{**call.bound(), "device_ids": None, "output_device": None}
+        ),
+    ),
+    *(("torch.cuda", name, lambda *_: None) for name in CUDA_CALLS),
     ("torch.serialization", "save", save),
     ("safetensors.torch", "save_file", save),
     ("torch.distributed.distributed_c10d", "init_process_group", make_group),

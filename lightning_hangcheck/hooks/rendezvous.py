@@ -64,11 +64,11 @@ _of_starts: dict[tuple[int, str], Start] = {}
 
 
 class PeerGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The ranks that meet at one place; ``index`` is this process's, and index 0 goes first.
+    """The ranks that meet at one place; ``index`` is this process's, and index 0 goes first."""
 
-    Until all exist (``peers_exist``), as under Lightning's own launchers before ``fit``, the first
-    must not wait. ``start`` is set if the place may hold messages of another start of the job.
-    """
+    # Until all exist (``peers_exist``), as under Lightning's own launchers before ``fit``, the
+    # first must not wait. ``start`` is set if the place may hold messages of another start of the
+    # job.
 
     place: DecidingPlace
     start: Start | None = None
@@ -102,13 +102,11 @@ def default_process_group() -> ProcessGroup | None:
 
 
 def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | None:
-    """Find whom this process meets, and where, anew at each guard.
-
-    This follows from how the process was launched. torch's default process group is used if the
-    launcher named no ranks, or does not guarantee that all exist: Lightning starts them in ``fit``,
-    ``ddp_spawn`` and torch.multiprocessing from one process. None if there is nobody to meet, or
-    this process's rank is unknown; `MeetingFailed` if nodes share no place.
-    """
+    """Find whom this process meets, and where, anew at each guard."""
+    # This follows from how the process was launched. torch's default process group is used if the
+    # launcher named no ranks, or does not guarantee that all exist: Lightning starts them in
+    # ``fit``, ``ddp_spawn`` and torch.multiprocessing from one process. None if there is nobody to
+    # meet, or this process's rank is unknown; `MeetingFailed` if nodes share no place.
     if recorder.settings.disable:
         return None
     identity, group = identify(os.environ), default_process_group()
@@ -208,7 +206,7 @@ class RendezvousPoint:
 
     @classmethod
     def next(cls, peers: PeerGroup, name: str, time_limit: float) -> RendezvousPoint:
-        """Open the next rendezvous of this name; the first across nodes agrees on the start's name.
+        """Open the next rendezvous of this name; the first over nodes agrees on the start's name.
 
         In that first rendezvous the other ranks answer the start's name with random tokens. Each
         accepts only a decision that contains its token: an earlier start cannot know it.
@@ -351,11 +349,9 @@ class RendezvousPoint:
 def join_rendezvous(
     name: str, time_limit: float, payload: bytes = b"", peers: PeerGroup | None = None
 ) -> dict[int, bytes]:
-    """Wait until all ranks have reached the point of this name; return each rank's payload.
-
-    Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
-    and the others read what it left. Without peers, return this process's own payload, as rank 0.
-    """
+    """Wait until all ranks have reached the point of this name; return each rank's payload."""
+    # Under Lightning's own launchers the first rank runs before the others exist: it does not wait,
+    # and the others read what it left. Without peers, return this process's own payload, as rank 0.
     peers = peers or find_peer_group(current())
     if peers is None:
         return {0: payload}

@@ -20,10 +20,8 @@ from lightning_hangcheck.text.shown import bytes_in_words, published_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-DRIVER_LIMIT_S = 2.0  # the driver takes 0.1 s, or 1 s if it has to wake 8 GPUs first
 EXPECTED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "CUDA_VISIBLE_DEVICES")
 """Variables that are also reported if they are not set."""
-BACKENDS = ("gloo", "nccl", "mpi", "ucc", "xccl")
 _reported: dict[str, str] = {}
 
 
@@ -102,7 +100,7 @@ def _cuda(asks: bool) -> str:
 def _gpus(_: bool) -> str:
     from lightning_hangcheck.look.gpu import gpus_here  # 10 ms that only `report_state` needs
 
-    states, gaps = gpus_here(DRIVER_LIMIT_S)
+    states, gaps = gpus_here(2.0)  # the driver takes 0.1 s, or 1 s if it has to wake 8 GPUs
     named = [
         f"{state.index} {state.name}, {bytes_in_words(state.memory_used_bytes or 0)} of "
         f"{bytes_in_words(state.memory_bytes or 0)} used"
@@ -115,7 +113,8 @@ def _backends(_: bool) -> str:
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available():
         return "not known yet, torch.distributed is not there"
-    there = (name for name in BACKENDS if getattr(distributed, f"is_{name}_available", bool)())
+    names = ("gloo", "nccl", "mpi", "ucc", "xccl")
+    there = (name for name in names if getattr(distributed, f"is_{name}_available", bool)())
     return ", ".join(there) or "none"
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 import atexit
 import inspect
 import os
-import secrets
-import string
 import time
 from contextlib import suppress
 from functools import partial
@@ -48,7 +46,6 @@ SUBSTITUTE_LIMIT = 30.0  # seconds for a run on the disk, or none; measured on w
 CLOSING_LIMIT = 2.0  # seconds; measured on wandb 0.31: under 0.1 s, unless its server is stuck
 GIVES_UP_EARLIER = 2.0  # seconds by which wandb gives up before us, so that it ends in order
 LONGEST_ERROR = 500  # characters of wandb's own error that are repeated on every rank
-RUN_ID_LETTERS = string.ascii_lowercase + string.digits
 
 
 def guarded_wandb_logger(
@@ -130,8 +127,7 @@ def guarded_wandb_logger(
                 go_on(error)
         if logger is None:
             offline = on_failure == "offline"
-            wanted = given.get("version") or given.get("id")
-            run_id = str(wanted or "".join(secrets.choice(RUN_ID_LETTERS) for _ in range(8)))
+            run_id = str(given.get("version") or given.get("id") or os.urandom(4).hex())
             given |= {"mode": "offline" if offline else "disabled", "version": run_id}
             given |= {"offline": offline, "log_model": False}
             logger = _create(kind, given, SUBSTITUTE_LIMIT, finish_limit)

@@ -44,12 +44,10 @@ def interpreter() -> str:
 
 
 def folder_of(dependency: str) -> str | None:
-    """Find the folder in which a dependency is installed, or from which this process has it.
-
-    Installed packages go before those of PYTHONPATH or the script's folder. The working folder
-    counts only if this process has itself imported that name. None if there is no folder, or an
-    editable installation finds the dependency without a path, also in the new process.
-    """
+    """Find the folder in which a dependency is installed, or from which this process has it."""
+    # Installed packages go before those of PYTHONPATH or the script's folder. The working folder
+    # counts only if this process has itself imported that name. None if there is no folder, or an
+    # editable installation finds the dependency without a path, also in the new process.
     known = json.loads(os.environ.get(DEPENDENCIES_VARIABLE, "{}"))
     if dependency in known:
         return str(known[dependency])

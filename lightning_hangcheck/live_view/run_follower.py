@@ -21,6 +21,7 @@ from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.report.journals import folders_of_job
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.saved_run import (
     RunningRank,
@@ -30,7 +31,6 @@ from lightning_hangcheck.report.saved_run import (
 )
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
 from lightning_hangcheck.report.verdict_text import awaited, edges_by_source, equal_ranks
-from lightning_hangcheck.rundir import folders_of_job
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 

@@ -18,7 +18,6 @@ from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, re
 from lightning_hangcheck.text.shown import (
     KIND_STYLES,
     read_utc,
-    seconds_in_short,
     seconds_in_words,
     several,
 )
@@ -269,3 +268,19 @@ def _readings(first: RunNow, read: Callable[[], RunNow]) -> Iterator[RunNow]:
         time.sleep(min(LONGEST_WAIT_S, max(EVERY_S, spent_s / SHARE)))
         cost_s = time.process_time()
         now = read()
+
+
+def seconds_in_short(seconds: float) -> str:
+    """Write a duration for a narrow column: ``41ms``, ``0.41s``, ``41s``, ``3m12``, ``6h02``."""
+    if seconds < 0.0995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.2g}s"
+    if seconds < 59.5:
+        return f"{seconds:.0f}s"
+    for unit, parts, longest in (("m", 60, 3600), ("h", 3600, 86_400)):
+        if round(seconds) < longest:
+            whole, left = divmod(round(seconds), parts)
+            return f"{whole}{unit}{left * 60 // parts:02d}"
+    days, left = divmod(round(seconds), 86_400)
+    return f"{days}d{left // 3600:02d}"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
+from lightning_hangcheck.look.proc import Looked, Unseen, guarded
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.flight import (
@@ -30,7 +31,6 @@ from lightning_hangcheck.model.flight import (
 )
 from lightning_hangcheck.session.collective_notes import NotedCall, noted
 from lightning_hangcheck.session.session import why_withheld
-from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -18,10 +18,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.isolation.command import environment_of_module, folder_of, own_command
+from lightning_hangcheck.look.proc import Looked, Unseen, guarded
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Gap, GpuState
-from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,6 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.look import proc
+from lightning_hangcheck.look.proc import Looked, Unseen, guarded
 from lightning_hangcheck.machine import GROUPS, StatLine, groups_of, read_link, read_proc, read_stat
 from lightning_hangcheck.model.evidence import (
     PAGE_FAULT,
@@ -33,7 +34,6 @@ from lightning_hangcheck.model.evidence import (
     WaitTarget,
 )
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

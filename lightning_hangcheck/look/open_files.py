@@ -37,7 +37,7 @@ from lightning_hangcheck.model.evidence import (
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
@@ -367,8 +367,8 @@ class Holders:
                     data = within(
                         STAT_LIMIT_S, lambda: machine.read_proc(f"/proc/{pid}/mountinfo"), of=pid
                     )
-                self._mounts[pid] = machine.mounted_types(data.decode(errors="replace"))
-            shared = machine.type_at(target.name, self._mounts[pid]).startswith(machine.OF_NETWORK)
+                self._mounts[pid] = mounted_types(data.decode(errors="replace"))
+            shared = type_at(target.name, self._mounts[pid]).startswith(OF_NETWORK)
             target = replace(target, shared_storage=shared)
         if target.kind == "lock":
             return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
@@ -620,3 +620,32 @@ def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:
         line, moved = proc.vitals(pid) or proc.UNREADABLE, sum(proc.io_bytes(pid) or ())
         found.append(Holder(pid=pid, program=line.name, cpu_s=line.cpu_s, moved_bytes=moved))
     return tuple(found)
+
+
+# Mounts
+
+OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
+"""Beginnings of file system types whose answers come over a network (mount(8))."""
+_ESCAPED = re.compile(r"\\(\d{3})")
+MOUNT_POINT = 4
+
+
+def mounted_types(mountinfo: str) -> dict[str, str]:
+    """Return the file system type of each mount point, from /proc/PID/mountinfo."""
+    found = {}
+    for line in mountinfo.splitlines():
+        before, dash, behind = line.partition(" - ")
+        words = before.split()
+        if dash and len(words) > MOUNT_POINT:
+            # proc(5): blanks are written in octal
+            folder = _ESCAPED.sub(lambda word: chr(int(word[1], 8)), words[MOUNT_POINT])
+            found[folder] = behind.partition(" ")[0]
+    return found
+
+
+def type_at(path: str, mounts: Mapping[str, str]) -> str:
+    """Return the type of the innermost mount that contains a path; empty if unknown."""
+    folder = path
+    while folder not in mounts and folder not in ("", "/"):
+        folder = folder.rpartition("/")[0] or "/"
+    return mounts.get(folder, "")

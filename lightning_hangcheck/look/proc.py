@@ -15,20 +15,22 @@ import os
 import re
 import select
 import struct
+import threading
 import time
 from contextlib import suppress
+from functools import partial
 from itertools import takewhile
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from lightning_hangcheck import machine
-from lightning_hangcheck.model.evidence import Gap
+from lightning_hangcheck.model.evidence import Gap, GapKind
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.time_limit import NoAnswer, Unseen, each_within, within
+from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT on open, ESRCH if the process ends between open and read."""
@@ -553,3 +555,68 @@ def _code_of_reaped(pidfd: int) -> int | None:
         if struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT:
             return os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT))
     return None
+
+
+def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
+    """Return which processes still run after the time limit, or earlier if none does."""
+    deadline = time.monotonic() + time_limit_s
+    while left := tuple(pid for pid in pids if not has_ended(pid)):
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(POLL_S)
+    return left
+
+
+# What a probe brings, and the same short work for many processes
+
+Fact = TypeVar("Fact")
+Looked = tuple[Fact | None, tuple[Gap, ...]]
+OF_MANY = -1  # No process: the places of readers of many processes
+
+
+class Unseen(Exception):
+    """A probe cannot see its object: why, and what would make it visible; no full stops."""
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(why)
+        self.why, self.remedy = why, remedy
+
+
+def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact]) -> Looked[Fact]:
+    """Run a probe that may fail in any way; return its fact, or a gap that says why it failed."""
+    try:
+        return probe(), ()
+    except Unseen as error:
+        why, remedy = error.why, error.remedy
+    except Exception as error:  # noqa: BLE001 - a failing probe must not stop the watcher
+        why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
+    return None, (Gap(what, rank, why, kind, remedy),)
+
+
+def each_within(
+    time_limit_s: float, work: Callable[[int], Fact], pids: Iterable[int]
+) -> dict[int, Fact | Exception]:
+    """Do short work for many processes, in one thread; return results and errors in their order."""
+    # if that thread is late, the rest is done in a thread for each process, with its own limit
+    wanted = list(dict.fromkeys(pids))
+    found: dict[int, Fact | Exception] = {}
+    late = threading.Event()
+
+    def note(pid: int, do: Callable[[], Fact]) -> None:
+        try:
+            found[pid] = do()
+        except Exception as error:  # noqa: BLE001 - the caller distinguishes errors
+            found[pid] = error
+
+    def go_through_all() -> None:
+        for pid in takewhile(lambda _: not late.is_set(), wanted):
+            note(pid, partial(work, pid))
+
+    if len(wanted) > 1:
+        with suppress(NoAnswer):
+            within(time_limit_s, go_through_all, of=OF_MANY)
+    late.set()
+    for pid in wanted:
+        if pid not in found:
+            note(pid, partial(within, time_limit_s, partial(work, pid), pid))
+    return {pid: found[pid] for pid in wanted}

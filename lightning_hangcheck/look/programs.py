@@ -1,18 +1,23 @@
-"""Runs other programs within a time limit; whatever they started ends with them."""
+"""Runs other programs within a time limit; whatever they started ends with them.
+
+Also reads the options of an interpreter's command line, and where a program's output stays back.
+"""
 
 from __future__ import annotations
 
 import os
 import resource
 import signal
+import stat
 import subprocess
 import threading
 import time
 from contextlib import contextmanager, suppress
+from itertools import dropwhile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 LAST_GRACE_S = 1.0
 POLL_S = 0.02
@@ -88,3 +93,59 @@ def run_to_its_end(
             if given_up.wait(POLL_S):
                 raise ChildLate("it was interrupted")
     return process.returncode
+
+
+def end_with_children(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    """Ask a command to end its children; after ``grace_s`` kill what is left."""
+    import psutil  # imported here: ranks use this file too, and need not pay for it
+
+    if process.poll() is not None:
+        return
+    with suppress(psutil.NoSuchProcess):  # once the command is gone, nothing leads to its children
+        below = psutil.Process(process.pid).children(recursive=True)
+        process.terminate()
+        for each in below:  # a stopped process gets its signal only then
+            with suppress(psutil.Error):
+                each.resume()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+        for each in below:
+            with suppress(psutil.Error):
+                each.kill()
+    process.kill()
+    process.wait()
+
+
+VARIABLE = "PYTHONUNBUFFERED"
+
+
+def python_options(words: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yield an interpreter's options from the words after it: letter, and value if any."""
+    # the last is the module or code of ``-m`` or ``-c``, or, without a letter, the script
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("-") or word.startswith("--"):
+            yield "", word
+            return
+        for at, letter in enumerate(word[1:], 2):
+            if letter in "WXcm":
+                yield letter, word[at:] or next(rest, "")
+                if letter in "cm":
+                    return
+                break
+            yield letter, ""
+
+
+def is_unbuffered(environment: Mapping[str, str], command: Sequence[str]) -> bool:
+    """Whether Python was told to flush each line; the script's own options do not count."""
+    words = dropwhile(lambda word: not word.rpartition("/")[2].startswith("python"), command)
+    next(words, "")
+    options = (letter for letter, _ in python_options(words))
+    return bool(environment.get(VARIABLE)) or "u" in options
+
+
+def kept_back_in(mode: int) -> str | None:
+    """Return the kind of buffered output; None if it is not buffered, as on a terminal."""
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    return "a file" if stat.S_ISREG(mode) else None

@@ -23,7 +23,7 @@ from lightning_hangcheck.look.kernel import (
     with_threads_of,
 )
 from lightning_hangcheck.look.open_files import Holders
-from lightning_hangcheck.look.proc import has_thread, root_of, vitals
+from lightning_hangcheck.look.proc import Looked, Unseen, guarded, has_thread, root_of, vitals
 from lightning_hangcheck.look.source import Sources, code_notes
 from lightning_hangcheck.look.stacks import (
     PY_SPY,
@@ -54,7 +54,6 @@ from lightning_hangcheck.model.evidence import (
 )
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, FlightRecord
 from lightning_hangcheck.session.session import why_withheld
-from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -25,13 +25,13 @@ from msgspec.structs import replace
 from lightning_hangcheck.files import open_owned
 from lightning_hangcheck.isolation.command import interpreter, own_environment, searched_folders
 from lightning_hangcheck.look import proc
+from lightning_hangcheck.look.proc import Looked, Unseen, guarded
 from lightning_hangcheck.look.programs import ChildLate, answer_of
 from lightning_hangcheck.machine import read_status
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import StackOffer, find_offer
 from lightning_hangcheck.text.redaction import redact_values
-from lightning_hangcheck.time_limit import Looked, Unseen, guarded
 
 PY_SPY = "py-spy"
 # Rust programs print a backtrace below each error if the user asked for that.

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck import machine
 from lightning_hangcheck.look import proc
-from lightning_hangcheck.look.open_files import open_of
+from lightning_hangcheck.look.open_files import mounted_types, open_of, type_at
 from lightning_hangcheck.look.stacks import LONGEST_READ, DumpedFrame, Variables
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
@@ -434,11 +434,9 @@ def maker_of(path: str, pid: int) -> Maker:
     if seen.is_file():
         with seen.open("rb") as file:
             text = file.read(LONGEST_RECORD).decode(errors="replace")
-    mounts = machine.mounted_types(
-        machine.read_proc("/proc/self/mountinfo").decode(errors="replace")
-    )
+    mounts = mounted_types(machine.read_proc("/proc/self/mountinfo").decode(errors="replace"))
     sees_all = machine.pid_namespace() == machine.FIRST_PID_NAMESPACE
-    local = machine.type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
+    local = type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
     of_here = socket.gethostname() in NAMES.findall(text)
     ours = proc.shares_namespace(pid, "pid") and proc.shares_namespace(pid, "mnt")
     if not ours or not (local or of_here):

@@ -16,6 +16,7 @@ from lightning_hangcheck import machine
 from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity, identify
 from lightning_hangcheck.look import proc
+from lightning_hangcheck.look.programs import python_options
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
@@ -52,7 +53,7 @@ def is_launcher(words: Sequence[str]) -> bool:
     program = PurePath(words[0] if words else "").name
     if not program.startswith("python"):
         return program in LAUNCHERS
-    kind, runs = [("", ""), *machine.python_options(words[1:])][-1]
+    kind, runs = [("", ""), *python_options(words[1:])][-1]
     return kind != "c" and (runs if kind == "m" else PurePath(runs).name) in LAUNCHERS
 
 

@@ -35,7 +35,8 @@ from lightning_hangcheck.postmortem.flight_records import (
     read_record,
 )
 from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
-from lightning_hangcheck.rundir import START_PREFIX, RunFolder, newest_case
+from lightning_hangcheck.report.journals import newest_case
+from lightning_hangcheck.rundir import START_PREFIX, RunFolder
 from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, read_utc, utc
 from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, within
 

@@ -30,17 +30,12 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
-# characters of a message that are redacted: enough for what is shown, whatever its length
-_LOOKED_AT = 4000
-_LONGEST_SHAPE = 64  # this many characters identify any secret by its shape
-_LOOKED_THROUGH = 100_000
 _HANDED_ON = re.compile(
     r"Caught \w+ (?P<where>in [^\n]{1,80})\.\nOriginal Traceback[^\n]*\n(?P<calls>.*)", re.DOTALL
 )
 _WRITTEN_CALL = re.compile(
     r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)$', re.MULTILINE
 )
-_UNFINISHED_WORD = re.compile(r"\S+\Z")
 
 
 @lru_cache(maxsize=256)
@@ -51,9 +46,9 @@ def clean_name(name: str) -> str:
 
 def one_line(text: str, longest: int) -> str:
     """Redact a text, join its lines and cut it, with an ellipsis if something is missing."""
-    if len(text) > _LOOKED_AT:  # without an unfinished last word: half a secret has no shape
-        whole = _LOOKED_AT - _LONGEST_SHAPE
-        text = f"{text[:whole]}{_UNFINISHED_WORD.sub('', text[whole:_LOOKED_AT])}..."
+    if len(text) > 4000:  # enough for what is shown
+        # half a secret has no shape, 64 characters identify any: leave an unfinished last word out
+        text = text[:3936] + re.sub(r"\S+\Z", "", text[3936:4000]) + "..."
     line = plain_text.one_line(redact_text(text))
     return line if len(line) <= longest else line[: longest - 3] + "..."
 
@@ -108,7 +103,7 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
     # torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the
     # message holds the original traceback as text, and nothing else of it is left.
     try:
-        match = _HANDED_ON.match(str(error)[:_LOOKED_THROUGH])
+        match = _HANDED_ON.match(str(error)[:100_000])
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; then return None
         return None
     if match is None:

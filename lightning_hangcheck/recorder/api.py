@@ -65,11 +65,10 @@ class StepTimes(dict[str, Times]):
 
 
 class Scope:
-    """What contains a step: one pass through a tracked loop, an outer step, or the thread.
+    """What contains a step: one pass through a tracked loop, an outer step, or the thread."""
 
-    ``number`` is the loop's item or the outer step's number; the thread itself counts its steps.
-    ``plain`` is the step begun in this scope without ``with``; the next step ends it.
-    """
+    # ``number`` is the loop's item or the outer step's number; the thread itself counts its steps.
+    # ``plain`` is the step begun in this scope without ``with``; the next step ends it.
 
     def __init__(self, times: StepTimes, number: int = 0, *, is_loop: bool = False) -> None:
         self.times, self.number, self.is_loop = times, number, is_loop

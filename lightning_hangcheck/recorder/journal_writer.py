@@ -24,7 +24,6 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
-from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
 from lightning_hangcheck.session.session import Session, read_sidecar
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
 from lightning_hangcheck.text.shown import moment_of, visible_json
@@ -34,8 +33,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.rundir import RunFolder
+    from lightning_hangcheck.session.run_folders import Carrier
 
 MOST_WAITING = 10_000
+MOST_LEFT_BYTES = 512 * 2**10
+"""Limit of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default, and
+DataLoaders need it."""
 # a rank without a known number writes to ranks/pid-<PID>.jsonl once so many lines wait
 MOST_UNSETTLED = 1_000
 # the page shows the newest of these at once, in case the process dies in this time
@@ -58,11 +61,10 @@ class Entry(Struct, frozen=True):
 
 
 class JournalWriter:
-    """The journal of this process, kept in the session; `NoRoom` if its thread cannot start.
+    """The journal of this process, kept in the session; `NoRoom` if its thread cannot start."""
 
-    Lines of a rank whose number is unknown wait in memory. ``prepare`` makes the run folder, in our
-    thread, and only if nobody else collects the lines.
-    """
+    # Lines of a rank whose number is unknown wait in memory. ``prepare`` makes the run folder, in
+    # our thread, and only if nobody else collects the lines.
 
     def __init__(
         self,
@@ -73,7 +75,8 @@ class JournalWriter:
     ) -> None:
         self._session = session
         self._left: dict[Path, int] = {}
-        self._carrier = Carrier(session.journals, prepare)
+        self._prepare = prepare
+        self._carrier: Carrier | None = None
         self._pid = os.getpid()
         self._alone_from = time.monotonic() + SIDECAR_COMES_WITHIN_S
         self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
@@ -177,6 +180,10 @@ class JournalWriter:
         if self._closing.is_set() or time.monotonic() >= self._alone_from:
             sidecar = read_sidecar(self._session.sidecar_file)
             if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
+                # imported here: with a sidecar no rank needs it
+                from lightning_hangcheck.session.run_folders import Carrier
+
+                self._carrier = self._carrier or Carrier(self._session.journals, self._prepare)
                 self._carrier.carry(only_pid=self._pid)
 
 

@@ -28,12 +28,12 @@ from lightning_hangcheck.recorder.announcer import (
 )
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
 from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
-from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
     join_session,
     place_in,
+    spawned_as,
     tell_place,
 )
 from lightning_hangcheck.settings import Settings, from_environment
@@ -140,7 +140,7 @@ class Recorder:
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
             say(problem)
-        if not process.is_multiprocessing_child():
+        if spawned_as() is None:
             self._record(unless_helper=True)
 
     @harmless
@@ -215,6 +215,9 @@ class Recorder:
 
             def settle() -> RunFolder:
                 """Runs in the journal's thread, and logs a named folder that cannot be used."""
+                # imported here: with a sidecar no rank needs it
+                from lightning_hangcheck.session.run_folders import settle_run_folder
+
                 settled = settle_run_folder(session)
                 if settled.trouble:
                     log.once("run folder", settled.trouble)
@@ -236,8 +239,9 @@ class Recorder:
         self._tell_place()
 
         def say_lost(pid: int) -> None:
-            gone = f"the sidecar (pid {pid}) is gone; training goes on unwatched"
-            log.once(f"sidecar-{pid}", gone)
+            log.once(
+                f"sidecar-{pid}", f"the sidecar (pid {pid}) is gone; training goes on unwatched"
+            )
             if self.on_sidecar_lost is not None:
                 self.on_sidecar_lost()
 
@@ -246,10 +250,8 @@ class Recorder:
             if self.on_pulse is not None:
                 self.on_pulse()
 
-        def patience_s() -> float:
-            """Return the time for the sidecar's launcher, or a rank, to report and replace it."""
-            return REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0
-
+        # time for the sidecar's launcher to replace it, unless that is this rank's own task
+        patience_s = lambda: REPLACED_WITHIN_S if self.on_sidecar_lost is None else 0.0  # noqa: E731
         pulse = process.Pulse(page, session.sidecar_file, say_lost, patience_s, run_task)
         self._pulse = process.unless_no_room(session, lambda: pulse.start(identity.ranks_here))
         if self._pulse is None:
@@ -259,7 +261,7 @@ class Recorder:
         if not self._reports_ends:
             self._reports_ends = True
             process.report_ends(self.mark_raised, self.finish, self.fall_silent)
-        if process.is_multiprocessing_child():
+        if spawned_as() is not None:
             process.report_end_of_child(self.mark_raised, self.finish)
 
     def _create_page(self) -> PageWriter:
@@ -474,12 +476,11 @@ class Recorder:
 
 
 class Section:
-    """``with section("WandbLogger constructor"):`` reports its begin and its end or exception.
+    """``with section("WandbLogger constructor"):`` reports its begin and its end or exception."""
 
-    Sections nest, and several threads may have open sections. Exceptions are shown and propagate. A
-    guard that ends a wait by itself, after which the program continues, passes its limit: until
-    then the wait is no hang.
-    """
+    # Sections nest, and several threads may have open sections. Exceptions are shown and propagate.
+    # A guard that ends a wait by itself, after which the program continues, passes its limit: until
+    # then the wait is no hang.
 
     __slots__ = ("_given", "_opened", "_recorder")
 

@@ -34,12 +34,6 @@ MAGIC: Final = b"HANGPAGE"
 LAYOUT_VERSION: Final = 10
 PAGE_SIZE: Final = 12_288
 UNKNOWN: Final = -1
-MOST_SECTIONS: Final = 8
-SECTION_NAME_BYTES: Final = 88
-CHECKPOINT_NAME_BYTES: Final = 160
-LAST_WORDS_BYTES: Final = 1208  # 300 characters of up to 4 bytes each
-AWAITING_BYTES: Final = 600
-HANDLING_BYTES: Final = 200
 ATTEMPTS: Final = 8
 _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
@@ -47,8 +41,7 @@ _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumer
 class Record:
     """A place on the page and the format of its contents, in native byte order."""
 
-    # Records start on cache lines (64 bytes). If words belong together, both ends have equal
-    # stamps.
+    # Records start on cache lines (64 bytes); equal stamps at both ends hold words together.
 
     __slots__ = ("form", "start", "stop")
 
@@ -233,15 +226,15 @@ class PageWriter:
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
         # the reader converts the time: here that would take as long as all the rest
-        mark = number, fit_text(name, CHECKPOINT_NAME_BYTES), at_ns
+        mark = number, fit_text(name, 160), at_ns
         self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
 
     def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; only the newest that fit."""
         # A change in a thread other than the training thread is no progress of the rank.
         shown = [
-            msgspec.structs.replace(section, name=fit_text(section.name, SECTION_NAME_BYTES))
-            for section in sections[-MOST_SECTIONS:]
+            msgspec.structs.replace(section, name=fit_text(section.name, 88))
+            for section in sections[-8:]
         ]
         self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
 
@@ -262,13 +255,13 @@ class PageWriter:
         coroutine that the event loop runs, outermost first, as far as they fit. ``handling`` is the
         exception being handled, in one redacted line.
         """
-        room, awaiting = AWAITING_BYTES, len(calls)
+        room, awaiting = 600, len(calls)  # bytes
         for frame in reversed(calls):
             room -= len(str(frame).encode(errors="replace"))
             if room < 0:
                 break
             awaiting -= 1
-        words = fit_text(handling, HANDLING_BYTES)
+        words = fit_text(handling, 200)
         state = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
         if not state.items() <= self._shown.items():
             self.show(**state)
@@ -282,7 +275,7 @@ class PageWriter:
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
-        words = fit_text(last_words, LAST_WORDS_BYTES)
+        words = fit_text(last_words, 1208)  # 300 characters of up to 4 bytes each
         self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
     def show(self, **changed: object) -> None:

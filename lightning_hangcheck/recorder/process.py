@@ -34,7 +34,7 @@ from lightning_hangcheck.model.code_owner import (
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.announcer import attempt, last_words
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.session.session import read_sidecar, spawned_as, withhold
+from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
@@ -91,11 +91,6 @@ def report_end_of_child(
     Finalize(None, end, exitpriority=0)
 
 
-def is_multiprocessing_child() -> bool:
-    """Whether the multiprocessing module started this process, by fork, spawn or forkserver."""
-    return spawned_as() is not None
-
-
 def is_helper(pages: Path, identity: Identity) -> bool:
     """Whether an ancestor records, and this process has no other rank than that ancestor."""
     for pid in ancestors(os.getpid()):
@@ -134,11 +129,10 @@ def versions() -> dict[str, str]:
 
 
 class Pulse:
-    """Writes the clock to the page twice a second and watches the sidecar, if a thread can start.
+    """Writes the clock to the page twice a second and watches the sidecar, if its thread starts."""
 
-    A sidecar that leaves on purpose removes its file first. So only a killed sidecar is reported,
-    and only if its keeper has not replaced it within ``patience_s``.
-    """
+    # A sidecar that leaves on purpose removes its file first. So only a killed sidecar is reported,
+    # and only if its keeper has not replaced it within ``patience_s``.
 
     def __init__(
         self,
@@ -252,13 +246,12 @@ class TrainingEnd:
 
 
 class TrainingThread:
-    """The main thread; if that only serves others, the first other thread that asks.
+    """The main thread; if that only serves others, the first other thread that asks."""
 
-    A process that serves others does not exit after training: a Ray Train actor lives until the
-    last rank is done, and is then killed (ray 2.60, train/v2/_internal/execution/worker_group/
-    thread_runner.py). So the thread's end counts as the rank's; its outermost call's last
-    instruction shows how it ended.
-    """
+    # A process that serves others does not exit after training: a Ray Train actor lives until the
+    # last rank is done, and is then killed (ray 2.60, train/v2/_internal/execution/worker_group/
+    # thread_runner.py). So the thread's end counts as the rank's; its outermost call's last
+    # instruction shows how it ended.
 
     def __init__(self, on_end: Callable[[bool, Frame], None]) -> None:
         self._on_end = on_end
@@ -317,12 +310,10 @@ MOST_HANDLERS = 64  # objects that are inspected: a handler may call the previou
 
 
 def handled_signals() -> tuple[int, ...]:
-    """Return the signals whose Python handlers may end a wait; about 10 microseconds.
-
-    A handler in C, such as faulthandler's, sets no event. A training framework's handler, such as
-    Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
-    calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
-    """
+    """Return the signals whose Python handlers may end a wait; about 10 microseconds."""
+    # A handler in C, such as faulthandler's, sets no event. A training framework's handler, such as
+    # Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
+    # calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
     found = {number: signal.getsignal(number) for number in SENT_BY_PROGRAMS}
     if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]

@@ -14,6 +14,7 @@ from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.model.case import Case, RankView
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Gap, RankState, Verdict
+from lightning_hangcheck.report.journals import journals_of_job, read_rank
 from lightning_hangcheck.report.saved_run import Parts, read_fact
 from lightning_hangcheck.report.verdict_text import (
     EqualRanks,
@@ -21,7 +22,6 @@ from lightning_hangcheck.report.verdict_text import (
     name_ranks,
     users_frame,
 )
-from lightning_hangcheck.rundir import journals_of_job, read_rank
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
 

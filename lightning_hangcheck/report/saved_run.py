@@ -18,12 +18,8 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
-from lightning_hangcheck.rundir import (
-    CASE_FILE,
-    journals_of_job,
-    newest_case,
-    read_rank,
-)
+from lightning_hangcheck.report.journals import journals_of_job, newest_case, read_rank
+from lightning_hangcheck.rundir import CASE_FILE
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:

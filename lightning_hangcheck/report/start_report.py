@@ -5,12 +5,13 @@ Each rank's journal has its environment in full.
 
 from __future__ import annotations
 
+from os.path import commonprefix
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.text.shown import format_ranks, one_line, several, told_apart
+from lightning_hangcheck.text.shown import format_ranks, one_line, several, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 OWN = frozenset(
     (
@@ -68,3 +69,25 @@ def render_start(states: Mapping[int, Mapping[str, str]], missing: Iterable[int]
         lines[MOST_DIFFERENCES:] = [f"and {left_out} more: the ranks' journals have all"]
     head = "; ".join(map(one_line, heads))
     return "\n".join([f"STATE     {head}", *(" " * 10 + line for line in lines)])
+
+
+CUT = "..."
+SAME_SHOWN = 20  # Characters shown of a common part, before two texts differ
+
+
+def told_apart(values: Sequence[str], longest: int) -> list[str]:
+    """Cut different texts so that their differences stay visible."""
+    # the beginning that a long text shares with another is left out, except its end
+    shown = []
+    for value in values:
+        # RUF071 means paths: these are texts
+        others = (commonprefix([value, other]) for other in values if other != value)  # noqa: RUF071
+        same = max(map(len, others), default=0)
+        begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
+        end = begin + longest
+        more = (CUT if begin else "", CUT if end < len(value) else "")
+        shown.append(visible(value[begin:end]).join(more))
+    return [
+        text if shown.count(text) == 1 else f"{text} ({len(value)} characters)"
+        for text, value in zip(shown, values, strict=True)
+    ]

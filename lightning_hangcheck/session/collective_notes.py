@@ -52,11 +52,10 @@ class NotedGroup(msgspec.Struct, frozen=True):
 
 
 class NotedSite(msgspec.Struct, frozen=True):
-    """A call site of collectives, one for each root, reduction and group.
+    """A call site of collectives, one for each root, reduction and group."""
 
-    ``group`` is that group's name; empty for the default group. For messages ``message`` is the
-    peer: ``peer + 1`` if sent to, ``-(peer + 1)`` if received from.
-    """
+    # ``group`` is that group's name; empty for the default group. For messages ``message`` is the
+    # peer: ``peer + 1`` if sent to, ``-(peer + 1)`` if received from.
 
     site: int
     called: CallSite

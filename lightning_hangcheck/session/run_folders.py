@@ -107,9 +107,6 @@ def _take(folder: RunFolder, session: Session) -> None:
             raise
 
 
-MOST_LEFT_BYTES = 512 * 2**10
-"""Limit of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default, and
-DataLoaders need it."""
 EARLY_BYTES = 2**20  # always kept: what is reported while a script starts
 NEWEST_BYTES = 4 * 2**20
 MOST_BYTES = EARLY_BYTES + 2 * NEWEST_BYTES
@@ -120,11 +117,10 @@ REMOVED = "its file was removed or moved while the job ran"
 
 
 class Carrier:
-    """Appends ranks' waiting lines to the journals in the run folder, which ``prepare`` makes.
+    """Appends ranks' waiting lines to the journals in the run folder, which ``prepare`` makes."""
 
-    ``seen`` gets all lines before they are written. ``removed`` has the journals that somebody
-    removed while they were written, and how many lines were lost by that.
-    """
+    # ``seen`` gets all lines before they are written. ``removed`` has the journals that somebody
+    # removed while they were written, and how many lines were lost by that.
 
     def __init__(
         self,
@@ -139,11 +135,9 @@ class Carrier:
         self._lost: dict[str, tuple[int, str]] = {}
 
     def carry(self, only_pid: int | None = None) -> None:
-        """Move all waiting lines, in order; blocks for as long as the disk does.
-
-        UnpreparedRunFolder if the run folder cannot be made, OSError if a journal cannot be
-        written: those lines are lost, which the journal records as soon as it can be written.
-        """
+        """Move all waiting lines, in order; blocks for as long as the disk does."""
+        # UnpreparedRunFolder if the run folder cannot be made, OSError if a journal cannot be
+        # written: those lines are lost, which the journal records as soon as it can be written.
         for name, lines in self._taken(only_pid):
             self._seen(lines)
             journal = self._journals.get(name)

@@ -141,12 +141,10 @@ class Session(Struct, frozen=True):
             return None
 
     def leave(self, pid: int) -> None:
-        """Remove a process's page; the last process of a job without sidecar frees the session.
-
-        With a sidecar nothing is removed: the sidecar reads the pages of ended ranks, and frees the
-        session itself. What ranks left at a meeting stays for late ranks, until
-        `remove_left_behind` finds the job gone.
-        """
+        """Remove a process's page; the last process of a job without sidecar frees the session."""
+        # With a sidecar nothing is removed: the sidecar reads the pages of ended ranks, and frees
+        # the session itself. What ranks left at a meeting stays for late ranks, until
+        # `remove_left_behind` finds the job gone.
         if self.facts.launched or self.sidecar_file.exists():
             return
         try:
@@ -170,13 +168,11 @@ def _remove(folder: Path) -> None:
 def join_session(
     environment: MutableMapping[str, str], identity: Identity, run_dir: str | None
 ) -> Session:
-    """Join the job's session, or open it, with ``run_dir`` if the user named a run folder.
-
-    A later round joins the session of the round before, and so its run folder. A process without a
-    launcher opens a new session and exports it in ``environment``, for the ranks that Lightning
-    starts later. OSError if shared memory cannot be used; UnreadableRun if the named session is
-    gone or unreadable.
-    """
+    """Join the job's session, or open it, with ``run_dir`` if the user named a run folder."""
+    # A later round joins the session of the round before, and so its run folder. A process without
+    # a launcher opens a new session and exports it in ``environment``, for the ranks that Lightning
+    # starts later. OSError if shared memory cannot be used; UnreadableRun if the named session is
+    # gone or unreadable.
     named = environment.get(SESSION_VARIABLE)
     if named:
         # `hangcheck run` in front of srun named a session of another machine

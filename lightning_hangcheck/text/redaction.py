@@ -97,12 +97,10 @@ def is_secret(secrecy: Secrecy, value: str) -> bool:
 
 
 def looks_random(value: str) -> bool:
-    """Whether letters and digits alternate as in keys, but not in words, dates or versions.
-
-    In random text nearly every second character is of another kind (capital, small, digit) than the
-    one before, not counting ``Ab``; one in four is required. Paths are first split into names, so
-    that ``gpt2-medium/checkpoint-12000`` stays.
-    """
+    """Whether letters and digits alternate as in keys, but not in words, dates or versions."""
+    # In random text nearly every second character is of another kind (capital, small, digit) than
+    # the one before, not counting ``Ab``; one in four is required. Paths are first split into
+    # names, so that ``gpt2-medium/checkpoint-12000`` stays.
     head = value[:LOOKED_AT]
     return _UUID.fullmatch(head) is not None or any(
         len(piece) >= _RANDOM_AT_LEAST and 4 * len(_CHANGE.findall(piece)) >= len(piece)

@@ -9,17 +9,12 @@ import re
 import shlex
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
-from os.path import commonprefix
 from typing import TYPE_CHECKING, Literal
 
 from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-
-
-CUT = "..."
-SAME_SHOWN = 20  # Characters shown of a common part, before two texts differ
 
 
 def visible(text: str) -> str:
@@ -35,24 +30,6 @@ def visible(text: str) -> str:
 def one_line(text: str) -> str:
     """Join words by single blanks, and show the rest as in `visible`."""
     return visible(" ".join(text.split()))
-
-
-def told_apart(values: Sequence[str], longest: int) -> list[str]:
-    """Cut different texts so that their differences stay visible."""
-    # the beginning that a long text shares with another is left out, except its end
-    shown = []
-    for value in values:
-        # RUF071 means paths: these are texts
-        others = (commonprefix([value, other]) for other in values if other != value)  # noqa: RUF071
-        same = max(map(len, others), default=0)
-        begin = max(0, same - SAME_SHOWN) if len(value) > longest else 0
-        end = begin + longest
-        more = (CUT if begin else "", CUT if end < len(value) else "")
-        shown.append(visible(value[begin:end]).join(more))
-    return [
-        text if shown.count(text) == 1 else f"{text} ({len(value)} characters)"
-        for text, value in zip(shown, values, strict=True)
-    ]
 
 
 def text_of(thing: object) -> str:
@@ -98,22 +75,6 @@ def seconds_in_words(seconds: float) -> str:
         return f"{minutes} min {left:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
-
-
-def seconds_in_short(seconds: float) -> str:
-    """Write a duration for a narrow column: ``41ms``, ``0.41s``, ``41s``, ``3m12``, ``6h02``."""
-    if seconds < 0.0995:
-        return f"{seconds * 1000:.0f}ms"
-    if seconds < 9.95:
-        return f"{seconds:.2g}s"
-    if seconds < 59.5:
-        return f"{seconds:.0f}s"
-    for unit, parts, longest in (("m", 60, 3600), ("h", 3600, 86_400)):
-        if round(seconds) < longest:
-            whole, left = divmod(round(seconds), parts)
-            return f"{whole}{unit}{left * 60 // parts:02d}"
-    days, left = divmod(round(seconds), 86_400)
-    return f"{days}d{left // 3600:02d}"
 
 
 def several(count: int, noun: str) -> str:

@@ -10,7 +10,7 @@ import pytest
 from processes import PROGRAMS
 from watch.launched import record_of, run
 
-from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.report.journals import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

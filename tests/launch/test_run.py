@@ -20,7 +20,7 @@ from watch.launched import python, run, run_words, start_run, verdict_of
 
 from lightning_hangcheck.launch.run import end_ranks
 from lightning_hangcheck.machine import read_process_stat
-from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:

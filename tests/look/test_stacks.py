@@ -22,7 +22,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look import stacks
-from lightning_hangcheck.look.proc import has_ended, slept_s, thread_ids
+from lightning_hangcheck.look.proc import Unseen, has_ended, slept_s, thread_ids
 from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
 from lightning_hangcheck.look.stacks import (
@@ -42,7 +42,6 @@ from lightning_hangcheck.look.threads import training_first
 from lightning_hangcheck.machine import read_stat
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadStack
 from lightning_hangcheck.session.session import find_offer
-from lightning_hangcheck.time_limit import Unseen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,13 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lightning_hangcheck.machine import (
-    OF_NETWORK,
-    NoRoom,
-    mounted_types,
-    require_room,
-    type_at,
-)
+from lightning_hangcheck.look.open_files import OF_NETWORK, mounted_types, type_at
+from lightning_hangcheck.machine import NoRoom, require_room
 
 LIMITED = """
 import resource

@@ -16,7 +16,8 @@ from processes import end
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.recorder.page import PageReader
-from lightning_hangcheck.rundir import prepare_run_folder, read_journal
+from lightning_hangcheck.report.journals import read_journal
+from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from processes import until
 
 from lightning_hangcheck.recorder.journal_writer import (
+    MOST_LEFT_BYTES,
     MOST_WAITING,
     Entry,
     JournalWriter,
     encode_entry,
 )
-from lightning_hangcheck.rundir import prepare_run_folder, read_journal
-from lightning_hangcheck.session.run_folders import MOST_LEFT_BYTES, Carrier
+from lightning_hangcheck.report.journals import read_journal
+from lightning_hangcheck.rundir import prepare_run_folder
+from lightning_hangcheck.session.run_folders import Carrier
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:

@@ -10,14 +10,13 @@ import msgspec
 import pytest
 
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+from lightning_hangcheck.report.journals import journals_of_job, read_rank
 from lightning_hangcheck.rundir import (
     RunFolder,
     claim_run_folder,
     find_run_folder,
-    journals_of_job,
     name_run_folder,
     prepare_run_folder,
-    read_rank,
 )
 
 

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.run import RoundStart
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRound
-from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.watch.roster import end_round
 
 if TYPE_CHECKING:

@@ -138,13 +138,11 @@ def instrument_leaving(module: ModuleType) -> None:
 
 
 def watch_children() -> None:
-    """Have each child of multiprocessing announce itself if it may become a rank.
-
-    Whoever starts children numbers them: torch.multiprocessing.spawn and start_processes do, and so
-    Lightning's ``ddp_spawn`` and ``ddp_notebook``. A script that starts its own children mostly
-    gives each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, for any start
-    method (Python 3.8 to 3.15), and then ``run``, once the child knows that it is one.
-    """
+    """Have each child of multiprocessing announce itself if it may become a rank."""
+    # Whoever starts children numbers them: torch.multiprocessing.spawn and start_processes do, and
+    # so Lightning's ``ddp_spawn`` and ``ddp_notebook``. A script that starts its own children
+    # mostly gives each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, for any
+    # start method (Python 3.8 to 3.15), and then ``run``, once the child knows that it is one.
 
     @contextmanager
     def beginning(call: Call) -> Iterator[None]:
@@ -184,12 +182,10 @@ def number_of(process: BaseProcess) -> int | None:
 
 
 def instrument_calls(module: ModuleType) -> None:
-    """Note the caller of each collective before it is entered, with root, reduction and group.
-
-    Messages are noted too, with the peer, but only if nobody can hold the unwatched functions yet:
-    torch compares its argument with ``isend`` by identity (batch_isend_irecv). ``send`` and
-    ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
-    """
+    """Note the caller of each collective before it is entered, with root, reduction and group."""
+    # Messages are noted too, with the peer, but only if nobody can hold the unwatched functions
+    # yet: torch compares its argument with ``isend`` by identity (batch_isend_irecv). ``send`` and
+    # ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
 
     def noting(name: str, sign: int = 0) -> Before:
         find, parameters = _finder(module, name)
@@ -248,10 +244,8 @@ def _rank_at(
     end: str,
     given: tuple[Any, ...],
 ) -> int | None:
-    """Return the global rank of an end of a call, also if the call gives its number in the group.
-
-    After torch 2.5, as torch itself does, callers may use ``group_src`` or ``group_dst``.
-    """
+    """Return the global rank of an end of a call, also if given as its number in the group."""
+    # After torch 2.5, as torch itself does, callers may use ``group_src`` or ``group_dst``.
     rank = find(end, *given)
     if rank is not None or (member := find(f"group_{end}", *given)) is None:
         return rank  # type: ignore[no-any-return]

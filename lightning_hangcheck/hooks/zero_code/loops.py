@@ -32,7 +32,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     wrap,
 )
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.process import is_multiprocessing_child
+from lightning_hangcheck.session.session import spawned_as
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -151,7 +151,7 @@ def instrument_trainer(module: ModuleType) -> None:
         # launcher knows the number of ranks only once it has started them.
         trainer, identity = call.instance, current().identity
         launched = identity.launcher != "none" or identity.world_size is not None
-        starts = launched or is_multiprocessing_child() or trainer.strategy.launcher is not None
+        starts = launched or spawned_as() or trainer.strategy.launcher is not None
         if not starts and trainer.num_devices * trainer.num_nodes == 1:
             current().learn_identity(0, 1, 0)
         passed(11)

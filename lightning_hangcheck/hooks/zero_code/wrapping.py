@@ -39,11 +39,10 @@ SPOKEN = 3
 
 
 class Call(Struct, eq=False):
-    """One call of a wrapped function, bound, on an instance (or a class, or None).
+    """One call of a wrapped function, bound, on an instance (or a class, or None)."""
 
-    A watcher may replace the arguments before the call, and read the result after it. In a section,
-    ``spoken`` says whether the call is printed.
-    """
+    # A watcher may replace the arguments before the call, and read the result after it. In a
+    # section, ``spoken`` says whether the call is printed.
 
     instance: Any
     arguments: tuple[Any, ...]
@@ -195,12 +194,10 @@ def in_section(
     then: Callable[[Call], object] | None = None,
     around: Around | None = None,
 ) -> Around:
-    """Make a watcher that opens a section around the outermost call of its kind.
-
-    Nested calls of one kind count as one call: ``from_pretrained`` of an AutoModel calls that of
-    the model's class. A section without a name has that of its kind. ``around`` surrounds the
-    section, if one is opened.
-    """
+    """Make a watcher that opens a section around the outermost call of its kind."""
+    # Nested calls of one kind count as one call: ``from_pretrained`` of an AutoModel calls that of
+    # the model's class. A section without a name has that of its kind. ``around`` surrounds the
+    # section, if one is opened.
 
     @contextmanager
     def visit(call: Call) -> Iterator[None]:

@@ -17,7 +17,7 @@ from hooks.launching import (
 )
 from long_tests import WHEN_ASKED_FOR
 
-from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.report.journals import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hooks.launching import as_rank, carried_journals, run_script
 from long_tests import WHEN_ASKED_FOR
 
-from lightning_hangcheck.rundir import read_journal
+from lightning_hangcheck.report.journals import read_journal
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -16,11 +16,13 @@ from lightning_hangcheck.identity import identify
 from lightning_hangcheck.launch.run import take_run_folder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.rundir import RunFolder, folders_of_nodes
+from lightning_hangcheck.report.journals import folders_of_nodes
 from lightning_hangcheck.session.session import join_session
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightning_hangcheck.rundir import RunFolder
 
 
 RECORD = RunRecord(run_id="", command="torchrun", started_at="2026-11-20T10:00:00Z")
