@@ -314,9 +314,9 @@ class Patience:
         # a sole holder has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
         ends = Enders(() if alone else ("inside",), (*known, *helpers))
-        if target.kind != "lock":
+        if target.kind != "lock" and target.kind not in FED:
             return ends
-        # a library's thread may hold the lock, and wait for what is to be written there
+        # a library's thread may hold the lock or feed the pipe, and wait for what comes to it
         listened = (self._listened_by(process, read_process(look)) for process, look in holders)
         return Enders.any_of([ends, *chain.from_iterable(listened)])
 
@@ -341,7 +341,7 @@ class Patience:
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
                 calls = None if caller.runs_any else calls
-                certain = bool(calls) or of_helpers
+                certain = bool(calls) or of_helpers or (caller.runs_any and caller.has_task)
                 may_call = caller.may_train or caller.runs_any
                 for end in ends if calls or (calls is None and may_call) else ():
                     # without a call, a thread that came round with nothing new makes no operation

@@ -186,10 +186,24 @@ class Thread:
         own_business = self.place is not None or not found.isdisjoint(OWN_BUSINESS)
         return frozenset() if own_business else found
 
+    @cached_property
+    def of_python(self) -> bool:
+        """Whether it runs nothing but the interpreter's library, which may call anybody back."""
+        return all(is_standard(frame.file) for frame in self.frames)
+
+    @cached_property
+    def has_task(self) -> bool:
+        """Whether an executor runs a task in it: who waits for the task is called back then."""
+        return any(
+            frame.file.endswith("/concurrent/futures/thread.py")
+            and bare_name(frame.function) == "run"
+            for frame in self.frames
+        )
+
     @property
     def runs_any(self) -> bool:
-        """Whether it is an event loop of Python's that runs whatever others give it."""
-        return self.pythons_loop and self.place is None
+        """Whether it is Python's own event loop or executor: no stack shows whom it calls next."""
+        return (self.pythons_loop and self.place is None) or (self.has_task and self.of_python)
 
     @property
     def may_train(self) -> bool:
@@ -221,16 +235,12 @@ class Thread:
         event loop with connections runs coroutines that no stack shows. Or it is a library's thread
         that does more than rest.
         """
-        if self.packages and (self.scheduled or not self.rests) and not self.ticks:
-            return True
-        in_pool = any(
-            frame.file.endswith("/concurrent/futures/thread.py")
-            and bare_name(frame.function) == "run"
-            for frame in self.frames
-        )
         in_loop = self.pythons_loop and bool(self.named)
-        feeds = any(map(feeds_queue, self.frames))
-        return self.place is not None or self.timer or feeds or in_pool or in_loop
+        if self.place is not None or self.timer or self.has_task or in_loop:
+            return True
+        in_library = bool(self.packages) or (self.of_python and bool(self.frames))
+        works = self.scheduled or not self.rests
+        return in_library and works and not (self.pythons_loop or self.ticks)
 
     @cached_property
     def rests(self) -> bool:
@@ -248,11 +258,7 @@ class Thread:
 
         For example a server's thread, a broker client's, or that of a library's process pool.
         """
-        files = [frame.file for frame in self.frames]
-        serves = any(file.endswith("/multiprocessing/managers.py") for file in files)
-        of_pool = not serves and any("/multiprocessing/" in file for file in files)
-        of_python = not of_pool and all(map(is_standard, files))
-        calls_back = self.rests and self.place is None and (of_python or bool(self.packages))
+        calls_back = self.rests and self.place is None and (self.of_python or bool(self.packages))
         named = self.named if calls_back else ()
         return tuple(target for target in named if target.kind in ("socket", "pipe"))
 
@@ -371,8 +377,8 @@ class Moment:
 
         The thread that it joins or that owns its lock, if known; nobody if it owns that lock
         itself. Otherwise threads of the pool or loop that it gave work to. Otherwise threads that
-        run code of the same owner, and all that do more than wait for news. A timer may end any
-        wait for news; a bystander only a join of it.
+        run code of the same owner, and all that do more than wait for news. A timer or a task may
+        end any wait: it may give a lock back, too. A bystander ends only a join of it.
         """
         stack, by_their_end = thread.stack, joins(thread.stack)
         known = stack.joined if by_their_end else stack.held_by
@@ -401,7 +407,9 @@ class Moment:
                 owner in helper.owners
                 or not helper.rests
                 or any(frame.file == of_library for frame in helper.frames)
-                or (news and (helper.timer or helper.scheduled))
+                or helper.timer
+                or helper.scheduled
+                or helper.has_task
             )
             and (by_their_end or not helper.stack.bystander)
         ]

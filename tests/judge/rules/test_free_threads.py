@@ -60,6 +60,9 @@ IN_POOL = (
     Frame("_WorkItem.run", f"{STDLIB}/concurrent/futures/thread.py", 58),
     *LIBRARYS,
 )
+COPIES = (Frame("copyfileobj", f"{STDLIB}/shutil.py", 197),)
+TRACKERS = (Frame("_read", f"{SITE}/wandb/sdk/lib/sock_client.py", 73),)
+SCHEDULED = (Frame("scheduler.run", f"{STDLIB}/sched.py", 149),)
 SERVER = (Frame("_fetch", f"{SITE}/weightsync/server.py", 12),)
 ASLEEP = {"waits_for": (SLEEP,)}
 OF_CHILD = waiting_for("pipe", "read", "pipe:[9]", 700)
@@ -155,9 +158,11 @@ def test_any_thread_may_end_a_call_of_which_nothing_tells_who_does() -> None:
     assert judge(job(peer, beside(asks, LATE))).verdict == "suspect"
 
 
-def test_what_a_pool_was_given_may_feed_a_pipe_whoever_wrote_it() -> None:
-    assert told(beside(rank(0, IN_BARRIER), IN_POOL, **REMOTE), 200.0, **PIPE) == "suspect"
-    assert told(beside(rank(0, IN_BARRIER), LIBRARYS, **REMOTE), 6.0, **PIPE) == "hang"
+def test_any_thread_may_feed_a_pipe_whoever_wrote_it() -> None:
+    for frames in (IN_POOL, LIBRARYS, COPIES):
+        assert told(beside(rank(0, IN_BARRIER), frames, **REMOTE), 200.0, **PIPE) == "suspect"
+    assert told(beside(rank(0, IN_BARRIER), TRACKERS, **REMOTE), 6.0, **PIPE) == "hang"
+    assert told(beside(rank(0, IN_BARRIER), SCHEDULED), 200.0, **PIPE) == "suspect"
 
 
 def test_one_that_ticks_and_by_its_source_answers_nobody_ends_no_wait() -> None:

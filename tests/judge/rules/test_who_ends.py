@@ -237,7 +237,7 @@ def _beside(view: RankView, *threads: ThreadState) -> RankView:
         (f"{STDLIB}/socketserver.py", "outside"),
         (f"{SITE}/paho/mqtt/client.py", "outside"),
         (f"{SITE}/wandb/sdk/lib/sock_client.py", "inside"),
-        (f"{STDLIB}/multiprocessing/resource_sharer.py", "inside"),
+        (f"{STDLIB}/multiprocessing/connection.py", "outside"),
     ],
 )
 def test_a_librarys_thread_at_a_connection_could_bring_news_but_for_its_own(
