@@ -176,14 +176,17 @@ class ProcessReading:
     def gives_up(self) -> bool:
         """Whether its wait for something with a name has a time limit: a poll's, a timer, an alarm.
 
-        A sleep between two tries for a lock does not count, nor one between two looks for work.
+        A sleep between two tries for a lock does not count, nor one between two looks for work. A
+        main thread that waits for its threads may leave them alone once its limit is over.
         """
         if any(
             moment.kernel is not None and moment.kernel.catches_alarm for moment in self._seen[-1:]
         ):
             return True
+        mains = (moment.threads[0] for moment in self._telling[-1:] if moment.threads)
+        waits = (*self._ends, *(main for main in mains if main.for_threads and not main.ticks))
         return not self.wants_work and any(
-            end.limited and all(target.kind != "lock" for target in end.named) for end in self._ends
+            wait.limited and all(target.kind != "lock" for target in wait.named) for wait in waits
         )
 
     @property
