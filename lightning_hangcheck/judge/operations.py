@@ -502,6 +502,7 @@ def awaited_ranks(
     one from the same line, or from any line. Equal results are the same tuple object.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
+    present = tuple(rank for rank in outside if job.ranks[rank].activity != "gone")
     away, views = frozenset(outside), job.views
     known: dict[object, tuple[int, ...]] = {(): outside}
 
@@ -541,7 +542,8 @@ def awaited_ranks(
                 known[collective.numbered] = not_come(collective, *collective.numbered)
             found[rank] = known[collective.numbered]
         elif collective.operation.name in PAIRED:
-            found[rank] = awaited_peers(views, reading.view, collective.operation.name) or outside
+            peers = awaited_peers(views, reading.view, collective.operation.name)
+            found[rank] = peers or present or outside  # if no peer is known, any may send
         else:
             if reading.representative not in called:
                 way, used = way_in(reading.frames), [at for at, o in enumerate(every) if o.entries]
