@@ -116,6 +116,11 @@ def ended_from_outside(view: RankView) -> bool:
     return ending_signal(view) in FROM_OUTSIDE and not raised(view)
 
 
+def killed_by_somebody(view: RankView) -> bool:
+    """Whether it was killed by SIGKILL, and not by the kernel for want of memory."""
+    return ending_signal(view) == signal.SIGKILL and not _exit(view).memory_kills
+
+
 def lost_a_peer(view: RankView) -> bool:
     """Whether its last words say that a peer or the store is gone or does not answer.
 

@@ -213,7 +213,10 @@ def find_crash(job: JobReading) -> Finding | None:
     left, that other one is. What fails after the job was asked to end is no crash.
     """
     ranks, run = tuple(job.ranks.values()), job.case.run
-    firsts = exits.firsts_to_fail(ranks, several_nodes=run.nnodes > 1)
+    # a launcher that ends well has killed what it no longer needs: actors, once training is over
+    well = job.case.exit_code == 0
+    own = [reading for reading in ranks if not (well and exits.killed_by_somebody(reading.view))]
+    firsts = exits.firsts_to_fail(own, several_nodes=run.nnodes > 1)
     first = firsts[0] if firsts else None
     # if a launcher counts this restart, a rank had failed: the ranks that it ended for that failure
     # were not asked to end by anybody else
