@@ -267,11 +267,13 @@ def _threads_of_user(everybody: int) -> int:
 
 
 def start_thread(work: Callable[[], None], name: str, ranks: int = 1) -> threading.Thread:
-    """Start a daemon thread; NoRoom if a limit is near, or the kernel refused."""
+    """Start a daemon thread, with its name in the kernel too; NoRoom if none can be started."""
     require_room(1, ranks)
     thread = threading.Thread(target=work, name=name, daemon=True)
     try:
         thread.start()
     except RuntimeError as error:
         raise NoRoom("the machine gives no further thread") from error
+    with suppress(OSError):
+        Path(f"/proc/self/task/{thread.native_id}/comm").write_text(name)
     return thread

@@ -262,8 +262,8 @@ TERMINAL = re.compile(r"/dev/(console|tty\d*|pts/\d+)")
 PIDFD, EVENTFD = "anon_inode:[pidfd]", "anon_inode:[eventfd]"
 EVENT = "eventfd:"
 TIMERFD = "anon_inode:[timerfd]"
-RUNNING_OUT = re.compile(rb"^it_value: \((?!0, 0\)).*\nit_interval: \(0, 0\)", re.MULTILINE)
-"""A timer that is set and fires once, which ends a wait; periodic timers do not match."""
+RUNNING_OUT = re.compile(rb"^it_value: \((?!0, 0\))", re.MULTILINE)
+"""A timer that is set."""
 OF_PROCESS = re.compile(rb"^Pid:\s*([1-9]\d*)$", re.MULTILINE)
 OF_EVENT = re.compile(rb"^eventfd-id:\s*(\d+)$", re.MULTILINE)  # since Linux 5.2
 
@@ -345,6 +345,15 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     seconds, nanoseconds = TIMESPEC.unpack(data)
     wakes_ns = int(seconds) * NANOSECONDS + int(nanoseconds)
     return wakes_ns if seconds >= 0 and wakes_ns <= LATEST_NS else None
+
+
+def sleeps_for(pid: int, name: str, arguments: tuple[int, ...]) -> float:
+    """Return the seconds for which a thread in ``nanosleep`` or its like asked; 0 if unreadable."""
+    data = proc.read_memory(pid, arguments[0 if name == "nanosleep" else 2], TIMESPEC.size)
+    if len(data) < TIMESPEC.size:
+        return 0.0
+    seconds, nanoseconds = TIMESPEC.unpack(data)
+    return float(seconds + nanoseconds / NANOSECONDS)
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:

@@ -42,11 +42,14 @@ if TYPE_CHECKING:
 
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 READS, WRITES = 0o400, 0o200
-WORKER_SERVER = "pt_workerserver"
-"""Threads of torch's worker server; a launcher has them, too."""
+SERVING_US = ("pt_workerserver", "hangcheck")
+"""How the kernel's names of threads begin that a launcher has for us: torch's worker server, and
+our own."""
 MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
 """Names of a pseudo-terminal's master end, which a program holds (pts(4))."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where glibc keeps semaphores and shared memory
+DELETED = " (deleted)"
+LONGEST_NAP_S = 1.0  # SQLite sleeps 0.1 s between two tries
 
 
 class Opened(NamedTuple):
@@ -319,7 +322,7 @@ class Holders:
         self._cut_short = False
         self._tcp = tcp_connections()
         self._locks = file_locks()
-        self._maps: dict[int, list[tuple[int, int, str]]] = {}
+        self._maps: dict[int, list[tuple[int, int, str, str]]] = {}
         self._mounts: dict[int, dict[str, str]] = {}
         self._lock_holders: dict[str, tuple[int, ...]] = {}
         self._table: dict[int, Socket] | None = None
@@ -480,6 +483,11 @@ class Holders:
         until = name == "clock_nanosleep" and thread.arguments[1] == kernel.ABSOLUTE
         if until or name not in ("nanosleep", "clock_nanosleep", kernel.RESTART):
             return ()
+        if (
+            name != kernel.RESTART
+            and kernel.sleeps_for(pid, name, thread.arguments) > LONGEST_NAP_S
+        ):
+            return ()
         owned = {
             lock.inode: lock.pid for lock in self._locks if lock.exclusive and not lock.waiting
         }
@@ -502,23 +510,24 @@ class Holders:
         uses the same call on private memory: then None is returned.
         """
 
-        def mapped(of: int) -> list[tuple[int, int, str]]:
-            """Return a process's mappings (proc_pid_maps(5)), with the file of shared ones."""
+        def mapped(of: int) -> list[tuple[int, int, str, str]]:
+            """Return a process's mappings (proc_pid_maps(5)), with file and path of shared ones."""
             if of not in self._maps:
                 self._maps[of] = []
-                for where, mode, _, device, inode, *_ in proc.memory_map(of):
+                for where, mode, _, device, inode, *path in proc.memory_map(of):
                     start, _, end = where.partition("-")
                     file = f"{device}:{inode}" if mode.endswith("s") else ""
-                    self._maps[of].append((int(start, 16), int(end, 16), file))
+                    self._maps[of].append((int(start, 16), int(end, 16), file, " ".join(path)))
             return self._maps[of]
 
         address = int(target.name, 16)
-        file = next((name for start, end, name in mapped(pid) if start <= address < end), "")
+        around = (found for found in mapped(pid) if found[0] <= address < found[1])
+        *_, file, path = next(around, ("", ""))
         if not file:
             return None
 
         def maps(of: int) -> bool:
-            return any(name == file for _, _, name in mapped(of))
+            return any(name == file for _, _, name, _ in mapped(of))
 
         family = {
             process: None for each in self._of_pid for process in (each, *machine.ancestors(each))
@@ -537,7 +546,14 @@ class Holders:
                 return replace(target, name="")
             others += [child.pid] if child.pid not in family and maps(child.pid) else []
         others = [process for process in others if process != pid]
-        name = _name_in_memory(pid, file) or f"memory:[{file}]"
+        # a daemon of the job no longer descends from it
+        for stranger in set(machine.process_ids()) - family.keys() if not others else ():
+            if time.monotonic() > self._deadline:
+                return replace(target, name="")
+            others += [stranger] if maps(stranger) else []
+        hidden = not path.startswith("/") or path.startswith(SHARED_MEMORY)
+        public = "" if hidden or path.endswith(DELETED) else path
+        name = _name_in_memory(pid, file) or public or f"memory:[{file}]"
         return replace(target, name=name, holders=_holders(others))
 
     def _only_joins(self, pid: int) -> bool:
@@ -545,9 +561,10 @@ class Holders:
         state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
         if state is None or state.threads_left_out:
             return False
-        threads = [thread for thread in state.threads if thread.name != WORKER_SERVER]
+        threads = [thread for thread in state.threads if not thread.name.startswith(SERVING_US)]
         waits = [target for thread in threads for target in thread.waits_for]
-        ends = [target for target in waits if target.call != "futex"]  # futex: its own threads
+        # its own threads end what has no time limit; at a time, a timer may do anything
+        ends = [target for target in waits if target.kind not in ("futex", "shared")]
         # if a child has the other end of a pipe, the parent sees when the child is gone
         return (
             all(thread.waits_for for thread in threads)

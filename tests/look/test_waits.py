@@ -126,13 +126,11 @@ def test_a_pseudo_terminal_is_a_pipe_to_the_process_that_made_it(program: StartP
     assert [one.pid for one in answers.holders] == [running.pid]
 
 
-@pytest.mark.parametrize(("once", "told"), [("once", ["time"]), ("again", ["other"])])
-def test_a_timer_of_the_kernel_is_a_time_if_it_ends_but_once(
-    program: StartProgram, once: str, told: list[str]
-) -> None:
-    running = program(PROGRAM, "read_timer", once)
+@pytest.mark.parametrize("often", ["once", "again"])
+def test_a_timer_of_the_kernel_is_a_time(program: StartProgram, often: str) -> None:
+    running = program(PROGRAM, "read_timer", often)
     until(lambda: state_of(running.pid).threads[0].waits_for, "it to read its timer")
-    assert [one.kind for one in state_of(running.pid).threads[0].waits_for] == told
+    assert [target.kind for target in state_of(running.pid).threads[0].waits_for] == ["time"]
 
 
 def test_a_launcher_that_waits_for_its_processes_shares_nothing_with_them(
@@ -143,6 +141,12 @@ def test_a_launcher_that_waits_for_its_processes_shares_nothing_with_them(
     child = int(running.first_words)
     target = target_of(child, kind="shared")
     assert target.holders == ()
+
+
+def test_a_launchers_timer_may_give_a_semaphore_back(program: StartProgram) -> None:
+    running = program(PROGRAM, "take_semaphore", "timed child")
+    target = target_of(int(running.first_words), kind="shared")
+    assert [holder.pid for holder in target.holders] == [running.pid]
 
 
 @pytest.mark.parametrize("waiter", ["parent", "child"])
@@ -423,13 +427,14 @@ def test_a_poller_for_a_database_names_file_and_holder(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep is no sleep before")
-def test_one_that_sleeps_in_python_beside_a_locked_file_waits_for_nobody(
-    program: StartProgram, tmp_path: Path
+@pytest.mark.parametrize("how", ["in Python", "natively, and for long"])
+def test_one_that_sleeps_beside_a_locked_file_waits_for_nobody(
+    program: StartProgram, tmp_path: Path, how: str
 ) -> None:
     path = str(tmp_path / "a lock")
     holder = program(PROGRAM, "lock", "flock", path)
     assert holder.announcement() == "holding"
-    sleeper = program(PROGRAM, "sleep_beside", path)
+    sleeper = program(PROGRAM, "sleep_beside", path, how)
 
     def asleep() -> bool:
         return "nanosleep" in state_of(sleeper.pid, holder.pid).threads[0].wchan

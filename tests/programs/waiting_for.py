@@ -48,10 +48,11 @@ def database(path):
     sys.stdin.read()
 
 
-def sleep_beside(path):
+def sleep_beside(path, how):
+    sleep = time.sleep if how == "in Python" else ctypes.CDLL(None).sleep
     with Path(path).open():
         announce("opened")
-        time.sleep(1000)
+        sleep(1000)
 
 
 def open_fifo(path):
@@ -122,6 +123,8 @@ def take_semaphore(who):
     for child in children:
         child.start()
     announce(" ".join(str(child.pid) for child in children))
+    if who == "timed child":
+        threading.Timer(1000, semaphore.release).start()
     take("parent") if who in ("child", "parent") else children[0].join()
 
 
