@@ -507,6 +507,17 @@ WAKES = frozenset(
     }
 )
 """Calls that give back a lock, or bring what another thread waits for, such as room in a queue."""
+CHANGES = frozenset(
+    {"append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"}
+    | {"pop", "popleft", "popitem", "remove", "discard", "clear", "write", "writelines"}
+)
+"""Methods that change an object: it may be a buffer that tells who waits for it, or a pipe, unless
+the file shows that it is `PLAIN`."""
+PLAIN = frozenset(
+    {"list", "dict", "set", "bytearray", "deque", "defaultdict", "Counter", "OrderedDict", "open"}
+)
+PLAIN_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+"""Whose calls and displays make everyday objects that wake nobody."""
 CALLS_THAT_WAKE = frozenset(
     {"os.write", "os.writev", "os.eventfd_write", "os.kill", "os.killpg"}
     | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
@@ -528,6 +539,7 @@ class CallsAhead:
         self._imported: dict[str, str] = {}
         self._properties: set[str] = set()
         self._has_barriers = False
+        self._plain = _plain_names(tree)
         for node in ast.walk(tree):
             if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
                 self._has_barriers = True
@@ -573,7 +585,7 @@ class CallsAhead:
         function = self._function(line)
         if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
             return True
-        return self._ahead(line, wakes, HARMLESS_METHODS - WAKES)
+        return self._ahead(line, wakes, HARMLESS_METHODS - WAKES - CHANGES)
 
     def _function(self, line: int) -> ast.AST:
         functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
@@ -600,7 +612,9 @@ class CallsAhead:
                     yield False if package in known else None
                 elif name in self._functions:
                     yield from of_own(name)
-                elif hasattr(builtins, name) if len(names) == 1 else name in harmless:
+                elif len(names) == 1:
+                    yield False if hasattr(builtins, name) else None
+                elif name in harmless or (name in CHANGES and names[-2] in self._plain):
                     yield False
                 else:
                     yield None
@@ -623,6 +637,36 @@ class CallsAhead:
         first = loops[0].lineno if loops else line
         found = set(of_calls(node for node in ast.walk(function) if span(node)[1] >= first))
         return True if True in found else None if None in found else False
+
+
+def _plain_names(tree: ast.Module) -> frozenset[str]:
+    """Return the names of variables and attributes that are only ever bound to `PLAIN` objects."""
+    plain, others = set[str](), set[str]()
+
+    def bind(target: ast.AST | None, value: ast.AST | None) -> None:
+        is_plain = isinstance(value, PLAIN_DISPLAYS) or (
+            isinstance(value, ast.Call) and called_name(value) in PLAIN
+        )
+        for node in ast.walk(target) if target is not None else ():
+            if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(
+                node, (ast.Name, ast.Attribute)
+            ):
+                whole = is_plain and node is target
+                (plain if whole else others).add(last_name(node))
+
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                bind(target, node.value)
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            bind(node.target, node.value)
+        elif isinstance(node, ast.withitem):
+            bind(node.optional_vars, node.context_expr)
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            bind(node.target, None)
+        elif isinstance(node, ast.arg):
+            others.add(node.arg)
+    return frozenset(plain - others)
 
 
 def _chain(node: ast.expr) -> list[str]:

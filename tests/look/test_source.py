@@ -291,7 +291,10 @@ def test_a_program_is_not_followed_to_its_end() -> None:
     ("source", "told"),
     [
         ("print(os.getpid())", False),
-        ("log.write('alive')", False),
+        ("log.write('alive')\nlog = open('log')", False),
+        ("self.seen.append(1)\ndef start(self):\n    self.seen = []", False),
+        ("pipe.write('ready')", None),
+        ("buffer.extend([1])\nbuffer = Replay()", None),
         ("lock.release()", True),
         ("jobs.get()", True),
         ("all.wait()\nall = Barrier(2)", True),
