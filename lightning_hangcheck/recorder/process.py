@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 import time
+from _signal import getsignal  # type: ignore[import-not-found]  # without slow enumerations
 from contextlib import suppress
 from itertools import islice
 from opcode import opname
@@ -305,6 +306,7 @@ SENT_BY_PROGRAMS = (
     *(signal.SIGALRM, signal.SIGVTALRM, signal.SIGPROF),
     *(signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO, signal.SIGCHLD),
     *(signal.SIGHUP, signal.SIGCONT),
+    *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 MOST_HANDLERS = 64  # objects that are inspected: a handler may call the previous handler, and so on
 
@@ -314,8 +316,8 @@ def handled_signals() -> tuple[int, ...]:
     # A handler in C, such as faulthandler's, sets no event. A training framework's handler, such as
     # Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
     # calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
-    found = {number: signal.getsignal(number) for number in SENT_BY_PROGRAMS}
-    if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
+    found = {number: getsignal(number) for number in SENT_BY_PROGRAMS}
+    if found[signal.SIGHUP] == getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
     return tuple(int(number) for number, handler in found.items() if _is_of_others(handler))
 
