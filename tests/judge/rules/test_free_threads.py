@@ -63,6 +63,7 @@ IN_POOL = (
 COPIES = (Frame("copyfileobj", f"{STDLIB}/shutil.py", 197),)
 TRACKERS = (Frame("_read", f"{SITE}/wandb/sdk/lib/sock_client.py", 73),)
 SCHEDULED = (Frame("scheduler.run", f"{STDLIB}/sched.py", 149),)
+FETCHES = (*IN_POOL[:2], Frame("urlopen", f"{STDLIB}/urllib/request.py", 216))
 SERVER = (Frame("_fetch", f"{SITE}/weightsync/server.py", 12),)
 ASLEEP = {"waits_for": (SLEEP,)}
 OF_CHILD = waiting_for("pipe", "read", "pipe:[9]", 700)
@@ -325,6 +326,8 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         ([(TIMER, ASLEEP)], None, None, "hang"),
         # an event loop may run anything later
         ([(LOOP, TIMED, (9, 9, 9))], None, None, "suspect"),
+        # so may what is called at the end of a task that waits for a remote end
+        ([(FETCHES, REMOTE)], None, None, "suspect"),
         # an asynchronous save of torch's may call one, the threads of other libraries do not
         ([(SAVES, ASLEEP, (9, 9, 9))], None, None, "suspect"),
         ([(UPLOADS, ASLEEP, (9, 9, 9))], None, None, "hang"),
