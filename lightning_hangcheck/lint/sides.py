@@ -1211,8 +1211,6 @@ class Partings:
         """Note that one rank leaves from within its branch while the others continue."""
         made = self._skipped(left, inside.after)
         others = self._reach.block(block, self._function)
-        if isinstance(left, ast.Continue) and self._comes_again(left):
-            made = tuple(replace(event, conditional=True) for event in made)
         for node in parts(ast.If, inside.under):
             if any(block is branch for branch in (node.body, node.orelse)) and (
                 _of_single(node.test)
@@ -1258,19 +1256,9 @@ class Partings:
         made = tuple(
             event for block in blocks for event in self._reach.block(block, self._function)
         )
-        if leaves in self._again:
+        if isinstance(leaves, ast.Continue) and self._comes_again(leaves):
             return tuple(replace(event, conditional=True) for event in made)
         return made
-
-    @cached_property
-    def _again(self) -> set[ast.Continue]:
-        """Each `continue` of a `while True`: that rank may only ask again, and come later."""
-        endless = (
-            loop
-            for loop in self._function.each(ast.While)
-            if isinstance(loop.test, ast.Constant) and loop.test.value
-        )
-        return set(parts(ast.Continue, *endless))
 
     def _note(
         self,

@@ -419,17 +419,6 @@ NOTES = {
         "open_texts.max() == 0",
         "dist.all_reduce(open_texts) == 0",
     ),
-    "a question that one rank asks again": (
-        """
-        while True:
-            if rank == 0:
-                text = input()
-                if not text: continue
-            dist.broadcast_object_list([text])
-        """,
-        "continue",
-        "text = 'go on'",
-    ),
     "batches to evaluate": (
         """
         from torch.distributed.fsdp import fully_shard
