@@ -80,7 +80,8 @@ def training_first(
         return (0 if line is None else line.started_ticks), thread.tid
 
     first = min(users, key=age)
-    rest = (thread for thread in stack.threads if thread is not first)
+    main = replace(main, bystander=sleeps_beside is not None)
+    rest = (thread for thread in (main, *others) if thread is not first)
     return replace(stack, threads=(first, *rest))
 
 
@@ -125,7 +126,7 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
         own = [
             frame for frame in thread.frames if not (is_standard(frame.file) or is_ours(frame.file))
         ]
-        return replace(thread, bystander={*map(wakes, own)} == {False})
+        return replace(thread, bystander=thread.bystander or {*map(wakes, own)} == {False})
 
     first, *others = stack.threads
     return replace(stack, threads=(first, *map(marked, others)))
