@@ -1,16 +1,18 @@
 """Evaluate on rank 0 during training, while the other ranks wait at a named barrier.
 
-Evaluations run in order, none twice, at the same step on all ranks. Their results are checked.
+Evaluations run in order, none twice, at the same step on all ranks. Their results are checked, and
+models can be moved to main memory meanwhile.
 """
 
 from __future__ import annotations
 
 import csv
+import gc
 import json
 import os
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from io import StringIO
 from pathlib import Path
@@ -20,6 +22,7 @@ import msgspec
 
 from lightning_hangcheck.errors import BadUsage, MeetingFailed, ResultsIncomplete, StepOutOfTurn
 from lightning_hangcheck.hooks.guards import rank_zero_first
+from lightning_hangcheck.hooks.models import are_shared_out, gpu_memory, in_one_line
 from lightning_hangcheck.hooks.places import check_limit
 from lightning_hangcheck.hooks.rendezvous import (
     default_process_group,
@@ -29,13 +32,16 @@ from lightning_hangcheck.hooks.rendezvous import (
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
 from lightning_hangcheck.recorder.lifecycle import Section, current
-from lightning_hangcheck.text.shown import seconds_in_words, several
+from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from torch import Tensor, device
 
 Step: TypeAlias = int | Literal["final"]
+Held: TypeAlias = Any  # a module or an optimizer of torch
 READ_LIMIT_S = 60.0  # for one file; a table of 1 GB takes about 20 s
 CLOCKS_DIFFER_S = 60.0  # a file server's clock may be behind ours; only older files count as old
 TABLES = (".csv", ".tsv", ".jsonl", ".json")
@@ -159,6 +165,7 @@ def rank_zero_evaluation(
     every: int = 1,
     first: int | None = None,
     name: str = "evaluation",
+    off_gpu: Iterable[Held] = (),
 ) -> Iterator[Evaluation]:
     """Evaluate on rank 0 while the other ranks wait for it, up to a time limit.
 
@@ -173,6 +180,7 @@ def rank_zero_evaluation(
         first: First step of the training, if an earlier process took it: results are checked from
             this step on. By default from this process's first step.
         name: A name for each kind of evaluation, if a training has several.
+        off_gpu: Models and optimizers that rank 0 moves off its GPU meanwhile.
     """
     check_limit("timeout", timeout)
     _check_steps(step, every, first)
@@ -216,9 +224,11 @@ def rank_zero_evaluation(
             pass
         yield Evaluation(step, needed=False)
         return
+    held = list(off_gpu)
     with rank_zero_first(title, timeout), Section(recorder, title):
         evaluation = Evaluation(step, needed=True)
-        yield evaluation
+        with kept_off_gpu(held, recorder.say) if held else nullcontext():
+            yield evaluation
         wrong = evaluation.complaints(so_far)
         if wrong:
             raise ResultsIncomplete(
@@ -260,3 +270,86 @@ def _complaint(step: Step, taken: Sequence[Step], every: int) -> str:
     missed, by = range(last + every, step, every), f" (every {every})" if every > 1 else ""
     are = f"step {missed[0]} is" if len(missed) == 1 else f"steps {missed[0]}-{missed[-1]}{by} are"
     return f"step {step} came after step {last}, and {are} left out"
+
+
+@contextmanager
+def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[None]:
+    """Keep models and optimizers on the CPU while the body runs, and say what that frees.
+
+    They stay complete and usable. Gradients stay on the GPU.
+    """
+    import torch
+
+    homes = [(each, each.device) for each in tensors_of(held) if each.device.type == "cuda"]
+    gpus = {home for _, home in homes}
+
+    def moved(where: str, places: list[tuple[Tensor, device]]) -> None:
+        gc.collect()
+        torch.cuda.empty_cache()
+        before, began = in_one_line(gpu_memory(gpus)), time.perf_counter()
+        size = bytes_in_words(move(places))
+        took = seconds_in_words(time.perf_counter() - began)
+        torch.cuda.empty_cache()
+        now = in_one_line(gpu_memory(gpus))
+        say(f"{size} moved {where} the GPU in {took}: {before}; now {now}")
+
+    if not homes:
+        say("nothing is on a GPU that could be moved off it")
+        yield
+        return
+    try:
+        moved("off", [(tensor, torch.device("cpu")) for tensor, _ in homes])
+        yield
+    finally:
+        moved("back to", [(tensor, home) for tensor, home in homes if tensor.device != home])
+
+
+def tensors_of(held: Iterable[Held]) -> list[Tensor]:
+    """Return parameters, buffers and optimizer states, each tensor once."""
+    from torch import Tensor
+    from torch.nn import Module
+    from torch.optim import Optimizer
+
+    found: dict[int, Tensor] = {}
+    for owner in held:
+        if isinstance(owner, Module):
+            tensors = [*owner.parameters(), *owner.buffers()]
+        elif isinstance(owner, Optimizer):
+            values = [value for state in owner.state.values() for value in state.values()]
+            tensors = [value for value in values if isinstance(value, Tensor)]
+        else:
+            raise BadUsage(
+                f"off_gpu has a {type(owner).__name__}, which is neither a model nor an optimizer",
+                "write off_gpu=[model, optimizer]",
+            )
+        found |= {id(tensor): tensor for tensor in tensors}
+    if are_shared_out(found.values()):
+        raise BadUsage(
+            "what is to leave the GPU is shared out over the ranks (FSDP, DeepSpeed, DTensor)",
+            "leave it out of off_gpu, or move it with its own library on all ranks",
+        )
+    return list(found.values())
+
+
+def move(places: Iterable[tuple[Tensor, device]]) -> int:
+    """Move tensors' data to other devices, sharing included; return the bytes moved.
+
+    Each storage moves once, so tied weights and views stay tied. No tensor object is replaced,
+    because optimizer, DDP and the graph's hooks refer to them.
+    """
+    import torch
+
+    groups: dict[tuple[device, int, device], list[Tensor]] = {}
+    for tensor, to in places:
+        storage = tensor.device, tensor.untyped_storage().data_ptr(), to
+        groups.setdefault(storage, []).append(tensor)
+    size = 0
+    for (home, _, to), group in groups.items():
+        octets = torch.empty(0, dtype=torch.uint8, device=home).set_(group[0].untyped_storage())
+        moved = octets.to(to, copy=True).untyped_storage()
+        for tensor in group:
+            empty = torch.empty(0, dtype=tensor.dtype, device=to)
+            view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+            tensor.data = empty.set_(moved, *view)
+        size += moved.nbytes()
+    return size
