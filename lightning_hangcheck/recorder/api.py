@@ -152,7 +152,7 @@ class Step(Scope):
         self._say(f"{{}} returned ({seconds_in_words(seconds)})")
 
 
-Bar = Literal["rich", "off"]
+Bar = Literal["rich", "tqdm", "off"]
 
 
 class Track(Generic[Item]):
@@ -251,6 +251,18 @@ def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[..., None] | 
     """Return what draws a bar, until it is called without the time."""
     if kind == "off":
         return None
+    name = clean_name(name)
+    if kind == "tqdm":
+        from tqdm import tqdm
+
+        drawn = tqdm(desc=name, total=total, leave=False)
+
+        def count(done: int, now_s: float | None = None) -> None:
+            drawn.update(done - drawn.n)
+            if now_s is None:
+                drawn.close()
+
+        return count
     from rich.console import Console
     from rich.markup import escape
     from rich.progress import Progress
@@ -258,7 +270,7 @@ def _open_bar(kind: Bar, name: str, total: int | None) -> Callable[..., None] | 
     # drawn by us: rich's own thread would be inherited by every forked process
     console = Console(stderr=True)
     bar = Progress(console=console, auto_refresh=False, transient=True, redirect_stdout=False)
-    task = bar.add_task(escape(clean_name(name)), total=total)
+    task = bar.add_task(escape(name), total=total)
     bar.start()
     drawn_s = 0.0
 
@@ -322,7 +334,7 @@ def track(
         iterable: Its items are passed on unchanged; its exceptions pass; ``break`` is fine.
         name: Name of the loop.
         total: Number of items, if the iterable has no length.
-        bar: ``rich`` or ``off``; drawn by rank 0, and only on a terminal.
+        bar: ``rich``, ``tqdm`` or ``off``; drawn by rank 0, and only on a terminal.
         say: Print one line for each item, with its time and the times of its steps.
     """
     return Track(
