@@ -423,7 +423,7 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
             return None
         except OSError:
             continue
-        place, grown = kept_back_in(output.st_mode), ""
+        place, grown, maybe = kept_back_in(output.st_mode), "", ""
         if place is None or is_unbuffered(environment, command):
             continue
         if stat.S_ISREG(output.st_mode):
@@ -431,12 +431,14 @@ def kept_output(case: Case, verdict: Verdict) -> str | None:
             if silent_for_s < SILENT_AFTER_S:
                 continue
             grown = f" that has not grown for {duration(silent_for_s)},"
+        else:
+            maybe = ", so if the log is silent, that may be why"
         own = view.own_process
         use = [f"{seen.process_activity.cpu_share:.2f} of a core"]
         use += describe_gpus(own) if own is not None else ()
         return (
             f"rank {view.rank} works ({'; '.join(use)}), and what is printed may still be in its "
-            f"buffer: standard output is {place}{grown} and {VARIABLE} is not set; next time: "
-            f"{VARIABLE}=1, python -u, or print(..., flush=True)"
+            f"buffer: standard output is {place}{grown} and {VARIABLE} is not set{maybe}; "
+            f"next time: {VARIABLE}=1, python -u, or print(..., flush=True)"
         )
     return None

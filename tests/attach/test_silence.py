@@ -241,6 +241,21 @@ def test_a_file_that_does_not_grow_while_the_rank_works_is_said_with_the_remedy(
     )
 
 
+def test_a_pipe_may_be_why_a_log_is_silent() -> None:
+    reader, writer = os.pipe()
+    try:
+        with running(writer) as pid:
+            told = said(at_work(pid))
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert told is not None
+    assert (
+        "standard output is a pipe and PYTHONUNBUFFERED is not set, so if the log is silent, that "
+        "may be why; next time: "
+    ) in told
+
+
 @pytest.mark.parametrize(
     ("options", "variables"), [(("-u",), {}), ((), {"PYTHONUNBUFFERED": "1"})], ids=str
 )
