@@ -1,4 +1,7 @@
-"""What can be seen of a loaded transformers model: where it is, what is wrong with its settings."""
+"""What can be seen of a loaded transformers model: where it is, what is wrong with its settings.
+
+Parts outside the GPU are noted in the journal, for the ledger, and passed to this process's phases.
+"""
 
 from __future__ import annotations
 
@@ -27,6 +30,7 @@ IDLE: dict[str, dict[str, Any]] = {
 """Flags with values at which they do nothing (GenerationConfig.validate), by their condition."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
+offloaded_so_far: dict[str, None] = {}  # what `tell_offloaded` has noted in this process, in order
 
 
 class GpuMemory(msgspec.Struct, frozen=True):
@@ -108,9 +112,20 @@ def offloaded_places(model: Model) -> list[str]:
     return sorted(places & slow)
 
 
+def tell_offloaded(what: str, recorder: Recorder) -> None:
+    """Note once that parts of a model are offloaded: which model, where to, by which setting."""
+    if what not in offloaded_so_far:
+        offloaded_so_far[what] = None
+        recorder.note("offloaded", what=what)
+
+
 def show_class_and_device(model: Model, recorder: Recorder) -> None:
-    """Say what was loaded, and its first parameter's device."""
+    """Say what was loaded and its first parameter's device; note what is offloaded."""
     recorder.say(f"model: {type(model).__name__}, its first parameter on {devices_of(model)[0]}")
+    places = offloaded_places(model)
+    if places:
+        parts = f"parts on {' and '.join(places)} (device map)"
+        tell_offloaded(f"{type(model).__name__}, {parts}", recorder)
 
 
 def look_at_model(model: Model, recorder: Recorder) -> None:

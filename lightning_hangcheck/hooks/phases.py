@@ -19,6 +19,7 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.ledger import ledger_file, phase_history
@@ -268,6 +269,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             error=said,
             metrics=self._metrics,
             outputs=() if said else tuple(map(_look, self._output_paths)),
+            offloaded=tuple(offloaded_so_far),
         )
         # a good end replaces the earlier phase and, if results differ, what depends on that
         earlier = self._decision.earlier if not said else None

@@ -191,6 +191,7 @@ class Ended(Line, frozen=True, kw_only=True, tag="end"):
     error: str = ""
     metrics: dict[str, float] = {}
     outputs: tuple[Fingerprint, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 class Reused(Line, frozen=True, kw_only=True, tag="reuse"):
@@ -213,6 +214,7 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
 
     Attributes:
         spent: Seconds by phase, summed over the ranks of the sidecar's node.
+        offloaded: As in `Ended`, from the journals of the run's ranks.
     """
 
     run_id: str
@@ -226,6 +228,7 @@ class Run(Line, frozen=True, kw_only=True, tag="run"):
     exit_code: int | None = None
     spent: tuple[PhaseTime, ...] = ()
     stalls: tuple[Stall, ...] = ()
+    offloaded: tuple[str, ...] = ()
 
 
 AnyLine = Begun | Measured | Ended | Reused | Discarded | Run

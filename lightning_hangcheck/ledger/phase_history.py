@@ -60,6 +60,7 @@ class PastPhase(Struct, frozen=True, kw_only=True):
     reused: int = 0
     discarded: str = ""
     stale: str = ""
+    offloaded: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -164,6 +165,7 @@ def tell(pages: Pages, alive: Callable[[Place], bool | None] = process_alive) ->
                     error=line.error,
                     metrics={**phase.metrics, **line.metrics},
                     outputs=line.outputs,
+                    offloaded=line.offloaded,
                 )
             elif isinstance(line, Reused):
                 changed = replace(phase, reused=phase.reused + 1)

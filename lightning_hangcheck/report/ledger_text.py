@@ -133,6 +133,7 @@ def _of_phase(phase: PastPhase, prices: Prices) -> Row:
     reasons = []  # from the phase's own process, rank 0, which stands for all ranks
     if phase.status in ("done", "failed") and seconds >= WORTH_A_REASON_S:
         cores = phase.cpu_s / seconds
+        reasons = [f"offloaded: {what}" for what in phase.offloaded]
         if cores >= 0.8:
             reasons.append(f"on the CPU: {cores:.1f} cores busy")
         elif cores < 0.2:  # it waits, for a GPU or for something else
@@ -165,6 +166,8 @@ def _of_run(run: Run, prices: Prices) -> Row:
         reasons.append(f"waiting: {seconds_in_words(stalled_s)} stalled ({causes})")
     if (loading := spent.get("dataloading", 0.0)) >= 0.3:  # enough to justify another worker
         reasons.append(f"loader-bound: {loading:.0%} of the time in dataloading")
+    if run.duration_s >= WORTH_A_REASON_S:
+        reasons += [f"offloaded: {what}" for what in run.offloaded]
     return Row(
         what="run",
         name=run.run_id,

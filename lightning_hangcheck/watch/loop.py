@@ -93,7 +93,9 @@ class Watcher:
         self._earlier = rounds_so_far(session)
         before = len(self._earlier)
         self._roster = Roster(session, self._scout, self._faults, now_ns, rounds_before=before)
-        self._files = RunFiles(session, settings, self._writer, self._roster)
+        self._files = RunFiles(
+            session, settings, self._writer, self._roster, self._start_states.offloaded
+        )
         self._looker = Looker(settings.probe_timeout, session.torch_servers)
         self._limits = patience_of(settings)
         self._schedule = Schedule(settings.look_after, *figures_of(self._limits))

@@ -293,17 +293,24 @@ class _Said(msgspec.Struct, frozen=True):
 
 
 class StartStates:
-    """Compares what ranks report at their start, once for each set of processes."""
+    """Compares what ranks report at their start, once for each set of processes.
+
+    ``offloaded`` are the models of which parts lie outside a GPU, for the ledger.
+    """
 
     def __init__(self) -> None:
+        self.offloaded: dict[str, None] = {}
         self._states: dict[int, dict[str, str]] = {}
         self._shown: set[int] = set()
         self._since_ns: int | None = None
 
     def take(self, lines: bytes) -> None:
         """Read lines of a journal on their way to the disk; any thread may call this."""
-        for entry in parse_journal(lines)[0] if b'"kind":"state"' in lines else ():
-            if entry.get("kind") == "state":
+        tells = b'"kind":"state"' in lines or b'"kind":"offloaded"' in lines
+        for entry in parse_journal(lines)[0] if tells else ():
+            if entry.get("kind") == "offloaded":
+                self.offloaded[str(entry.get("what", ""))] = None
+            elif entry.get("kind") == "state":
                 with suppress(msgspec.ValidationError):  # of another version of this package
                     said = msgspec.convert(entry, _Said)
                     self._states[said.pid] = said.facts

@@ -49,7 +49,7 @@ from lightning_hangcheck.session.run_folders import REMOVED, Carrier
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.model.slugs import Phase
@@ -419,8 +419,14 @@ class RunFiles:
     """Keeps these files; ``meeting`` and ``node`` are as in `RunRecord`."""
 
     def __init__(
-        self, session: Session, settings: Settings, writer: Writer, roster: Roster
+        self,
+        session: Session,
+        settings: Settings,
+        writer: Writer,
+        roster: Roster,
+        offloaded: Iterable[str],
     ) -> None:
+        self._offloaded = offloaded
         self.meeting = ""
         self.node: int | None = None
         self._session = session
@@ -593,7 +599,7 @@ class RunFiles:
         else:
             return
         try:
-            ledger_file.append(ledger, line)
+            ledger_file.append(ledger, replace(line, offloaded=tuple(self._offloaded)))
         except OSError as error:
             why = f"the ledger {ledger} cannot be written ({error.strerror or error})"
             log.once("ledger", f"{why}; name another: --ledger or HANGCHECK_LEDGER")

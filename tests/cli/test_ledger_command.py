@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from ledger.lines import begun, discarded, ended, run
+from msgspec.structs import replace
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.ledger import ledger_file
@@ -31,7 +32,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for line in (
         begun("a", "train", data), ended("a", made, val_acc=0.6), discarded("a", "train", "poor"),
         begun("b", "train", data), ended("b", made, val_acc=0.91),
-        run("7b", loading_s=7200.0), run("70b", STALL),
+        run("7b", loading_s=7200.0), replace(run("70b", STALL), offloaded=("parts on cpu",)),
     ):  # fmt: skip
         ledger_file.append(path, line)
     return path
@@ -56,7 +57,9 @@ def test_the_table_shows_phases_runs_and_stalls_with_their_cost(
     stall = "70b hang file_lock 30 min 00 s 1 h 00 min 1.50 rank 0 waits for a lock"
     assert stall in lines
     assert "7b 2 h 00 min loader-bound: 50% of the time in dataloading" in lines
-    assert "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock)" in lines
+    assert (
+        "70b 2 h 00 min waiting: 30 min 00 s stalled (file_lock); offloaded: parts on cpu" in lines
+    )
 
 
 @pytest.mark.usefixtures("ledger")

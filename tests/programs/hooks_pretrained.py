@@ -10,6 +10,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.recorder.lifecycle import current
 
 UNKNOWN, START, END = "<unk>", "<s>", "</s>"
@@ -160,7 +161,7 @@ def walk_into_traps(tokenizer):
         offload_state_dict=True,
     )
     made = hc.transformers.generate(model, tokenizer, "w1", max_new_tokens=2)
-    say("traps", warnings=made.report.warnings)
+    say("traps", warnings=made.report.warnings, offloaded=list(offloaded_so_far))
 
 
 def fail_as_without_us():

@@ -85,6 +85,13 @@ def test_how_ranks_began_is_shown_once_all_have_spoken() -> None:
     assert states.news(PIDS, NOW + PATIENCE_NS) is None
 
 
+def test_what_is_offloaded_is_kept_once_for_the_ledger() -> None:
+    states = StartStates()
+    for pid in PIDS.values():
+        states.take(encode_entry(Entry("offloaded", {"what": "parts on cpu"}, 1, 1), pid))
+    assert list(states.offloaded) == ["parts on cpu"]
+
+
 STALLS = """
 import time
 from pathlib import Path

@@ -137,6 +137,28 @@ def instrument_first_batch(module: ModuleType) -> None:
     wrap(iterator, "__next__", first)
 
 
+def instrument_sharding(module: ModuleType) -> None:
+    """Watch ``FullyShardedDataParallel`` or ``fully_shard``: what they keep in main memory."""
+
+    def note(call: Call) -> None:
+        what = offload_asked_for(call.given())
+        if what:
+            from lightning_hangcheck.hooks.models import tell_offloaded
+
+            tell_offloaded(what, current())
+
+    first = getattr(module, "FullyShardedDataParallel", None)
+    wrap(first or module, "__init__" if first else "fully_shard", after=note)
+
+
+def offload_asked_for(given: Mapping[str, Any]) -> str:
+    """Say what the arguments of FSDP 1 or 2 offload; empty if nothing."""
+    first = getattr(given.get("cpu_offload"), "offload_params", False)
+    second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
+    by = "cpu_offload" if first else "offload_policy"
+    return f"parameters on cpu between their uses (FSDP, {by})" if first or second else ""
+
+
 def instrument_connector(module: ModuleType) -> None:
     """Watch the connector with which Lightning's Trainer chooses an accelerator."""
     wrap(module._AcceleratorConnector, "__init__", after=_passing(8))  # noqa: SLF001 - no other door

@@ -60,6 +60,8 @@ WATCHED = (
     ("torch.optim.optimizer", "zero_code.loops.instrument_optimizers"),
     ("torch.optim.lr_scheduler", "zero_code.loops.instrument_loop"),
     ("torch.amp.grad_scaler", "zero_code.loops.instrument_loop"),
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "zero_code.loops.instrument_sharding"),
+    ("torch.distributed.fsdp._fully_shard._fully_shard", "zero_code.loops.instrument_sharding"),
     ("torch.serialization", "callbacks.instrument_saves"),
     ("torch.utils.data.dataloader", "zero_code.loops.instrument_first_batch"),
     ("transformers.generation.utils", "generating.instrument_generation"),

@@ -106,3 +106,4 @@ def test_a_debug_run_is_kept_finite_and_traps_are_named(job: Ended) -> None:
     assert "temperature=0.3 is ignored without do_sample=True" in str(limited)
     traps = fact(job, "traps")
     assert "offloaded (disk)" in str(traps["warnings"])
+    assert traps["offloaded"] == ["LlamaForCausalLM, parts on disk (device map)"]

@@ -1,9 +1,10 @@
-"""What is read from arguments alone: who a rank will be, what is saved."""
+"""What is read from arguments alone: who a rank will be, what is saved, what is offloaded."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import io
 import multiprocessing
 import sys
@@ -15,7 +16,8 @@ import pytest
 
 from lightning_hangcheck.hooks.callbacks import is_checkpoint
 from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
-from lightning_hangcheck.hooks.zero_code.start import on_import
+from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
+from lightning_hangcheck.hooks.zero_code.start import WATCHED, on_import
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -96,6 +98,18 @@ def test_a_state_in_a_file_is_a_checkpoint_and_data_are_none(tmp_path: Path) -> 
             assert all(is_checkpoint(state, where) for where in ("a.pt", Path("a.pt"), file))
             assert not is_checkpoint(state, io.BytesIO())
     assert not any(is_checkpoint(data, "samples.pt") for data in (1, [1], None, Difficult()))
+
+
+def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp", exc_type=ImportError)
+    first = offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=True)})
+    assert first == "parameters on cpu between their uses (FSDP, cpu_offload)"
+    assert offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=False)}) == ""
+    watched = {module for module, ours in WATCHED if ours == "zero_code.loops.instrument_sharding"}
+    assert fsdp.FullyShardedDataParallel.__module__ in watched
+    # fully_shard says that it is its package's; its file says whose it is
+    file = inspect.unwrap(fsdp.fully_shard).__code__.co_filename
+    assert any(file.endswith(f"/{one.replace('.', '/')}.py") for one in watched)
 
 
 def test_a_module_is_told_of_once_as_soon_as_it_was_executed(
