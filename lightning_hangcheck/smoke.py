@@ -258,6 +258,28 @@ def interpret(outcomes: Sequence[Outcome]) -> tuple[str, ...]:
     )
 
 
+def name_picture(verdict: Verdict) -> str:
+    """Describe which of three usual patterns the verdict shows; empty for none."""
+    phases = {state.phase for state in verdict.ranks}
+    who = "all ranks are" if len(verdict.ranks) > 1 else "the process is"
+    if phases == {"logger_init"}:
+        return f"at the logger: {who} creating the experiment logger, and none came out of it"
+    if phases and phases <= {"trainer_init", "rendezvous"}:
+        return f"at the Trainer: {who} in its constructor or in its first rendezvous"
+    reached = []  # checkpoint and step of each rank
+    for state in verdict.ranks:
+        mark, step = state.last_checkpoint, state.step
+        reached.append((mark.number if mark is not None else 0, -1 if step is None else step))
+    if len(reached) < 2 or reached.count(max(reached)) > 1:
+        return ""
+    ahead = verdict.ranks[reached.index(max(reached))]
+    mark = ahead.last_checkpoint
+    places = [] if mark is None else [f"checkpoint {mark.number} {mark.name}"]
+    places += [] if ahead.step is None else [f"step {ahead.step}"]
+    there = ", ".join(places)
+    return f"one rank ahead: rank {ahead.rank} has come to {there}, and no other rank has"
+
+
 def render(outcomes: Sequence[Outcome]) -> str:
     """Write the result in at most 40 lines, ending in a newline."""
     meaning, *advice = interpret(outcomes)
@@ -282,6 +304,8 @@ def render(outcomes: Sequence[Outcome]) -> str:
     known = trouble.verdict if trouble is not None else None
     if trouble is not None:
         lines += labelled("where", trouble.where, most=5)
+    if known is not None and (picture := name_picture(known)):
+        lines += labelled("pattern", picture, most=3)
     lines += labelled("means", meaning, most=3)
     # the verdict's remedy is more specific than the general ones
     texts = [*(remedy.text for remedy in (known.remedies[:1] if known else ())), *advice]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import mmap
 import os
 import platform
+import re
 import select
 import shutil
 import subprocess
@@ -48,8 +49,8 @@ DISK_LIMIT_S = 2.0
 QUICK_STACKS_S, QUICK_DISK_S = 1.2, 1.0
 LARGER = "docker run --shm-size=8g"
 ELSEWHERE = "name a folder on a local disk: --run-dir or HANGCHECK_RUN_DIR"
-DISK = "run folder's disk"
-"""Not reported at each run: it is a property of the machine."""
+DISK, CLOCK = "run folder's disk", "clock"
+"""Not reported at each run: both are properties of the machine."""
 
 
 @check("seeing", "without stacks a verdict cannot name the line at which a rank is")
@@ -97,7 +98,7 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
         room = shutil.disk_usage(folder)
         if room.free < 4 * 2**20:  # heartbeats of 1000 ranks on one node
             return failed(f"{folder} is full, of what ended jobs left there", f"ls -l {folder}")
-        with _trial_file(folder) as descriptor:
+        with _trial_file(folder) as (descriptor, _path):
             os.posix_fallocate(descriptor, 0, mmap.PAGESIZE)
             with mmap.mmap(descriptor, mmap.PAGESIZE) as page:
                 page[0] = 1
@@ -112,22 +113,28 @@ def shared_memory_usable(_: Subject, folder: Path = SHARED_MEMORY) -> Finding:
 
 @check("seeing", "without it verdict and evidence are late, go elsewhere, or are out of order")
 def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator[Finding]:
-    """A small file, written and flushed where the run will be recorded.
+    """A small file, written and flushed where the run will be recorded, and the time it was given.
 
     The kind of file system it is on: one that stalls takes the evidence of its own hang with it.
     """
     # resolving links would touch the disk
     folder = Path(os.path.abspath(subject.run_dir))  # noqa: PTH100 - as said
+    remedy = "timedatectl set-ntp true"
 
-    def look() -> tuple[int, str]:
-        there = nearest(folder).resolve()
-        with _trial_file(there) as descriptor:
+    def look() -> tuple[int, float, str]:
+        there, before = nearest(folder).resolve(), time.time()
+        with _trial_file(there) as (descriptor, path):
+            # half the time that creating it took is the best estimate of when it was created
+            ahead = (before + time.time()) / 2 - path.stat().st_mtime
             os.write(descriptor, b"may this be written?\n")
             os.fsync(descriptor)
-        return shutil.disk_usage(there).free, _file_system(there)
+        return shutil.disk_usage(there).free, ahead, _file_system(there)
 
+    if time.time() < 1_790_000_000.0:  # autumn 2026, the first release
+        shown = time.strftime("%Y-%m-%d")
+        yield failed(f"the clock shows {shown}: it was never set", remedy, check=CLOCK)
     try:
-        free, kind = apart(time_limit_s, look)
+        free, ahead, kind = apart(time_limit_s, look)
     except (OSError, NoAnswerFromStorage) as error:
         why = error.strerror if isinstance(error, OSError) else error
         yield failed(f"{folder} cannot be written ({why})", advice=ELSEWHERE)
@@ -143,6 +150,9 @@ def run_folder(subject: Subject, time_limit_s: float = DISK_LIMIT_S) -> Iterator
     elif kind in ("tmpfs", "ramfs"):
         sentence = f"{folder} is on {kind}: it takes main memory and is gone after a restart"
         yield warning(sentence, advice=ELSEWHERE, check=DISK)
+    if abs(ahead) > 2.0:  # the time resolution of FAT; NTP's drift in an hour is far below
+        sentence = f"the clock is {ahead:+.1f} s from that of the run folder's file system"
+        yield warning(sentence, remedy, check=CLOCK)
 
 
 def _file_system(folder: Path) -> str:
@@ -164,15 +174,15 @@ def checks_before_run(run_dir: Path, environment: Mapping[str, str]) -> tuple[Fi
     )
     with ThreadPoolExecutor(len(checks), thread_name_prefix="hangcheck-check") as pool:
         found = [finding for some in pool.map(lambda check: check(), checks) for finding in some]
-    return tuple(finding for finding in found if finding.check != DISK)
+    return tuple(finding for finding in found if finding.check not in (DISK, CLOCK))
 
 
 @contextmanager
-def _trial_file(folder: Path) -> Iterator[int]:
+def _trial_file(folder: Path) -> Iterator[tuple[int, Path]]:
     trial = temporary_name(folder / "hangcheck-doctor")
     descriptor = os.open(trial, os.O_RDWR | NEW_FILE, PRIVATE_FILE)
     try:
-        yield descriptor
+        yield descriptor, trial
     finally:
         os.close(descriptor)
         trial.unlink(missing_ok=True)
@@ -319,6 +329,42 @@ def flight_recorder(subject: Subject) -> Iterator[Finding]:
     if not there:
         sentence = f"{folder} is not there: torch makes no folder for its flight records"
         yield warning(sentence, f"mkdir -p {quote(str(folder))}")
+
+
+ARM = (
+    "on ARM a lost compare-and-swap leaves NCCL's proxy without places: collectives hang silently "
+    "(https://github.com/marin-community/marin/pull/8038)"
+)
+ABORT = "ncclCommAbort may never return (https://github.com/pytorch/pytorch/pull/149546)"
+NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
+KNOWN_HANGS = (
+    *((name, (2,), (2, 29, 3), "aarch64", ARM, f"'{name}>=2.29.3'") for name in NCCL),
+    (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "torch"),
+)
+"""Library, first affected and first fixed version, affected machine, source, what to update."""
+
+
+@check(
+    "environment",
+    "what hangs inside a library cannot be mended in the script",
+    well="no version here is known to hang",
+)
+def known_versions(
+    _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
+) -> Iterator[Finding]:
+    """NCCL, against versions that are known to hang."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    if installed is None:
+        installed = {}
+        for name in NCCL:
+            with suppress(PackageNotFoundError):
+                installed[name] = version(name)
+    for what, first, before, only_on, sentence, newer in KNOWN_HANGS:
+        head = re.match(r"\d+(?:\.\d+)*", installed.get(what, ""))
+        found = tuple(map(int, head[0].split("."))) if head else ()
+        if first <= found < before and only_on in ("", machine or platform.machine()):
+            yield warning(f"{what} {installed[what]}: {sentence}", f"pip install -U {newer}")
 
 
 @check(

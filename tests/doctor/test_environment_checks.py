@@ -168,3 +168,14 @@ def test_disks_that_lose_evidence_are_a_warning(
     assert [check.status for check in found] == ["ok", status][: 1 + (status == "warning")]
     assert all(f"is on {kind}" in check.found for check in found[1:])
     assert all("--run-dir" in check.remedy for check in found[1:])
+
+
+@pytest.mark.parametrize(("ahead_s", "status"), [(-1e9, "failed"), (90.0, "warning"), (0.5, "ok")])
+def test_a_clock_is_judged_by_the_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead_s: float, status: str
+) -> None:
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + ahead_s)
+    found = [one for one in run_folder(subject(run_dir=tmp_path)) if one.check == "clock"]
+    assert [one.status for one in found[:1]] == [status] * (status != "ok")
+    assert all(one.remedy for one in found)
