@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, get_args
@@ -80,6 +81,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
             saved.verdict,
             saved.case,
             run_folder=shown_folder,
+            price=os.environ.get("HANGCHECK_PRICE", ""),
             gaps=saved.gaps,
         )
         _write(text, asked[form])

@@ -335,36 +335,48 @@ ARM = (
     "on ARM a lost compare-and-swap leaves NCCL's proxy without places: collectives hang silently "
     "(https://github.com/marin-community/marin/pull/8038)"
 )
+OLD_KERNEL = (
+    "processes that train may hang on kernels before 5.5 "
+    "(accelerate/utils/other.py, check_os_kernel)"
+)
 ABORT = "ncclCommAbort may never return (https://github.com/pytorch/pytorch/pull/149546)"
 NCCL = ("nvidia-nccl-cu12", "nvidia-nccl-cu13")
 KNOWN_HANGS = (
-    *((name, (2,), (2, 29, 3), "aarch64", ARM, f"'{name}>=2.29.3'") for name in NCCL),
-    (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "torch"),
+    ("linux", (0,), (5, 5), "", OLD_KERNEL, "boot a kernel of 5.5 or newer"),
+    *(
+        (name, (2,), (2, 29, 3), "aarch64", ARM, f"pip install -U '{name}>=2.29.3'")
+        for name in NCCL
+    ),
+    (NCCL[0], (2, 26), (2, 26, 2), "", ABORT, "pip install -U torch"),
 )
-"""Library, first affected and first fixed version, affected machine, source, what to update."""
+"""What hangs, first affected version, first fixed version, affected machine, source and remedy."""
 
 
-@check(
-    "environment",
-    "what hangs inside a library cannot be mended in the script",
-    well="no version here is known to hang",
-)
+@check("environment", "what hangs inside a library cannot be mended in the script")
 def known_versions(
     _: Subject, installed: Mapping[str, str] | None = None, machine: str | None = None
 ) -> Iterator[Finding]:
-    """NCCL, against versions that are known to hang."""
+    """The kernel and NCCL, against versions that are known to hang."""
     from importlib.metadata import PackageNotFoundError, version
 
     if installed is None:
-        installed = {}
+        installed = {"linux": platform.release()}
         for name in NCCL:
             with suppress(PackageNotFoundError):
                 installed[name] = version(name)
-    for what, first, before, only_on, sentence, newer in KNOWN_HANGS:
+    hangs = False
+    for what, first, before, only_on, sentence, remedy in KNOWN_HANGS:
+        # 5.15.0-91-generic is 5, 15, 0
         head = re.match(r"\d+(?:\.\d+)*", installed.get(what, ""))
         found = tuple(map(int, head[0].split("."))) if head else ()
         if first <= found < before and only_on in ("", machine or platform.machine()):
-            yield warning(f"{what} {installed[what]}: {sentence}", f"pip install -U {newer}")
+            hangs = True
+            commands = [remedy] if remedy.startswith("pip") else []
+            advice = "" if commands else remedy
+            yield warning(f"{what} {installed[what]}: {sentence}", *commands, advice=advice)
+    if not hangs:
+        shown = ", ".join(f"{name} {text}" for name, text in installed.items())
+        yield ok(f"no version here is known to hang: {shown}")
 
 
 @check(

@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from lightning_hangcheck.model.beat import Beat, Slowness
+from lightning_hangcheck.model.beat import Beat, Slowness, StepTimes
 from lightning_hangcheck.model.evidence import Frame, Gap, ProcessLook
 from lightning_hangcheck.model.flight import FlightRecord, GroupFamily
 from lightning_hangcheck.model.left_behind import LeftBehind
@@ -234,6 +234,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
             does now is unknown. 0 if the node reports.
         steps: Newest steps as its watcher saw them, oldest first, each exact to one polling
             interval; empty if the rank does not show its steps.
+        step_sums: Sums of its step times during the run, oldest first; the newest are on its page.
     """
 
     rank: int
@@ -256,6 +257,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
     flight: FlightRecord | None = None
     unheard_for_s: float = 0.0
     steps: tuple[StepMark, ...] = ()
+    step_sums: tuple[StepTimes, ...] = ()
 
     @property
     def own_process(self) -> ProcessLook | None:

@@ -20,7 +20,7 @@ from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.beat import Beat, StepTimes
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
 """A training loop passes all of these in each step, mostly between two readings of the page: a step
@@ -198,10 +198,11 @@ class _Pauses:
 
 STEPS_KEPT = 101  # A changed pace shows after half of them
 MARKS_TOLD = 16  # About 20 bytes each in the evidence of every rank
+MOST_SUMS = 16  # Parts of a run that are kept apart; at least half as many are kept
 
 
 class StepHistory:
-    """When a rank made its last steps.
+    """When a rank made its steps, and how step times developed over a run of any length.
 
     Without steps, beats are counted. A count that goes back is another loop.
     """
@@ -210,6 +211,8 @@ class StepHistory:
         self._marks: deque[tuple[int, int]] = deque(maxlen=STEPS_KEPT + 1)
         self._counts_steps = False
         self._median: tuple[float | None, int, int] = (None, 0, 0)
+        self.sums: tuple[StepTimes, ...] = ()
+        self._stride = 1
 
     def read(self, beat: Beat) -> None:
         """Take a reading of the page."""
@@ -223,6 +226,15 @@ class StepHistory:
         if count > known:
             self._marks.append((count, beat.last_beat_ns))
         self._counts_steps = counts_steps
+        sums = beat.step_times
+        # of too many, every second one is dropped, and later ones come half as often: so all are
+        # the same number of timed steps apart
+        if sums is None or (self.sums and sums.steps < self.sums[-1].steps + self._stride):
+            return
+        self.sums = (*self.sums, sums)
+        if len(self.sums) > MOST_SUMS:
+            self.sums = self.sums[::2]
+            self._stride *= 2
 
     def newest(self, now_ns: int) -> tuple[StepMark, ...]:
         """Return the last readings at which the step count changed, oldest first."""

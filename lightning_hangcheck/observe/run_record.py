@@ -169,6 +169,7 @@ def save_page(
             verdict,
             case,
             run_folder=str(folder.path),
+            price=os.environ.get("HANGCHECK_PRICE", ""),
             goes_on=goes_on,
         )
         if max(folder.verdict_numbers(), default=0) <= number:

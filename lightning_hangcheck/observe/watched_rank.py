@@ -244,6 +244,7 @@ class WatchedRank:
             spent=self.spending.spent() if self.beat is not None else None,
             flight=self.flight,
             steps=self.steps.newest(now_ns),
+            step_sums=self.steps.sums,
         )
 
 

@@ -63,7 +63,7 @@ def stack_diff(verdict: Verdict) -> StackDiff | None:
 
 
 def issue_text(facts: PageFacts) -> str:
-    """Write a report for an issue tracker, secrets hidden."""
+    """Write a report for an issue tracker, secrets hidden, the graph in mermaid."""
     verdict = facts.verdict
     title = f"# {verdict.verdict}{f': {verdict.cause}' if verdict.cause else ''}"
     title += f" in {verdict.phase}" if verdict.phase else ""
@@ -135,10 +135,7 @@ def _facts(facts: PageFacts) -> Iterator[str]:
         apart += [f"  {frame}" for frame in diff.shared[-4:]]
         apart += [f"- {frame}" for frame in diff.majority_frames[:MOST_FRAMES]]
         apart += [f"+ {frame}" for frame in diff.odd_frames[:MOST_FRAMES]]
-    nodes, edges = wait_graph(facts)
-    titles = {node.key: node.title for node in nodes}
-    waits = [f"{titles[edge.source]} -> {titles[edge.target]}: {edge.through}" for edge in edges]
-    yield from _section("Who waits for whom", _block(waits[:MOST_ITEMS]))
+    yield from _section("Who waits for whom", _mermaid(facts))
     yield from _section("Stacks that differ", _block(apart, "diff"))
     yield from _section("Evidence", _block(evidence[:MOST_ITEMS]))
     yield from _section("Collectives", _block(groups[:MOST_ITEMS]))
@@ -148,6 +145,27 @@ def _facts(facts: PageFacts) -> Iterator[str]:
 
 def _section(title: str, body: list[str]) -> list[str]:
     return ["", f"## {title}", "", *body] if body else []
+
+
+def _mermaid(facts: PageFacts) -> list[str]:
+    nodes, edges = wait_graph(facts)
+    if not edges:
+        return []
+
+    def label(text: str) -> str:
+        return re.sub(r"[^\w .,:;/()+*=@-]", "_", text, flags=re.ASCII)[:80]
+
+    names = {node.key: f"n{number}" for number, node in enumerate(nodes)}
+    lines = ["```mermaid", "graph TD"]
+    lines += [f'  {names[node.key]}["{label(node.title)}"]' for node in nodes]
+    lines += [
+        f'  {names[edge.source]} -->|"{label(edge.through)}"| {names[edge.target]}'
+        for edge in edges
+    ]
+    if red := [names[node.key] for node in nodes if node.is_culprit or node.in_cycle]:
+        lines.append("  classDef culprit stroke:#c00,stroke-width:3px")
+        lines.append(f"  class {','.join(red)} culprit")
+    return [*lines, "```"]
 
 
 def _block(lines: Sequence[str], language: str = "text") -> list[str]:

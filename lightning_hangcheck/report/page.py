@@ -15,7 +15,9 @@ from itertools import accumulate, groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.alike import shown_threads
+from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.report import verdict_text
@@ -24,7 +26,7 @@ from lightning_hangcheck.report.history import group_title, lanes, run_history
 from lightning_hangcheck.report.page_facts import PageFacts, moment, read_page_facts
 from lightning_hangcheck.report.perfetto import render_trace
 from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
-from lightning_hangcheck.report.stragglers import find_stragglers
+from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
 from lightning_hangcheck.text.shown import (
@@ -60,30 +62,34 @@ def write_as(
     case: Case | None,
     *,
     run_folder: str,
+    price: str = "",
     gaps: Iterable[evidence.Gap] = (),
     goes_on: bool = False,
 ) -> str:
     """Write a run as self-contained HTML, as Markdown, or for another tool.
 
-    The page of a run that ``goes_on`` reloads itself, as it will be rewritten at the same path.
+    An invalid ``price`` per hour is ignored, so that the page is still written. The page of a run
+    that ``goes_on`` reloads itself, as it will be rewritten at the same path.
     """
     facts = read_page_facts(
         folder, verdict, case, gaps, run_folder=run_folder, all_ranks=form == "perfetto"
     )
-    if form != "html":
-        return {"perfetto": render_trace, "issue": issue_text, "prompt": prompt_text}[form](facts)
+    if form == "html":
+        return _render(facts, price, goes_on=goes_on)
+    return {"perfetto": render_trace, "issue": issue_text, "prompt": prompt_text}[form](facts)
+
+
+def _render(facts: PageFacts, price: str, *, goes_on: bool) -> str:
+    verdict = facts.verdict
     (nodes, edges), history = wait_graph(facts), run_history(facts)
     stalled_since = moment(verdict.stalled_since)
-    # what a restart throws away costs, too
-    lost = [item.text for item in verdict.evidence if item.kind == "lost"][:1]
-    cost = verdict_text.stall_cost(verdict)
     return _template().render(
         verdict=verdict,
         facts=facts,
         summary=verdict_text.summary(verdict),
         reason=verdict_text.reason(verdict),
         remedy=next(iter(verdict.remedies), None),
-        cost="; ".join([cost, *lost]) if cost else "",
+        cost=_cost(facts, price),
         goes_on=goes_on,
         graph=draw_graph(nodes, edges) if nodes else None,
         history=history,
@@ -101,6 +107,29 @@ def write_as(
         issue=issue_text(facts),
         prompt=prompt_text(facts),
     )
+
+
+def _cost(facts: PageFacts, price: str) -> str:
+    """Time and cost of the stall, and what a restart discards; empty without a stall."""
+    verdict = facts.verdict
+    cost = verdict_text.stall_cost(verdict)
+    if not cost:
+        return ""
+    try:
+        prices = read_prices([price])
+    except BadUsage:
+        prices = Prices()
+    gpus = {
+        gpu.name
+        for view in (facts.case.ranks if facts.case is not None else ())
+        for look in view.processes
+        for sample in look.samples[-1:]
+        for gpu in sample.gpus
+    }
+    paid = prices.cost(sorted(gpus), max(1, verdict.world_size), verdict.stalled_for_s)
+    money = "" if paid is None else f" = {paid:.2f} at your price"
+    lost = next((f"; {item.text}" for item in verdict.evidence if item.kind == "lost"), "")
+    return f"{cost}{money}{lost}"
 
 
 @cache
@@ -124,7 +153,7 @@ def _template() -> Template:
         environment.globals |= {kind: part, f"{kind}_hash": f"sha256-{digest}"}
     environment.globals |= {"version": __version__, "grid_words": ENTERED}
     for function in (
-        *(several, seconds_in_words, name_ranks),
+        *(several, seconds_in_words, trend_words, name_ranks),
         *(verdict_text.name_process, folded_lines),
     ):
         environment.globals[function.__name__] = function

@@ -1,4 +1,4 @@
-"""Finds stragglers in a job that does not hang: work per rank, and its parts."""
+"""Finds stragglers in a job that does not hang: work per rank, its parts, and the trend."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from lightning_hangcheck.text.shown import seconds_in_words as words
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lightning_hangcheck.model.case import Case
+    from lightning_hangcheck.model.case import Case, RankView
 
 LEAST_STEPS = 10  # Minimum timed steps for a mean.
 ALIKE = 1.1
 """Below this ratio ranks are alike: the mean of few steps varies by as much."""
+Trend = tuple[StepTimes, StepTimes]  # Mean step in the first quarter of the run, and in the last.
 
 
 class RankSteps(Struct, frozen=True, kw_only=True):
@@ -25,12 +26,14 @@ class RankSteps(Struct, frozen=True, kw_only=True):
 
     Attributes:
         ratio: Its own work, relative to the median rank's.
+        trend: None if too few steps were timed.
     """
 
     rank: int
     steps: int
     mean: StepTimes
     ratio: float
+    trend: Trend | None
 
 
 class Stragglers(Struct, frozen=True, kw_only=True):
@@ -52,11 +55,14 @@ class Stragglers(Struct, frozen=True, kw_only=True):
 def find_stragglers(case: Case | None) -> Stragglers | None:
     """Compare the ranks' steps; None if too few were timed."""
     views = {view.rank: view for view in (case.ranks if case is not None else ())}
-    sums = {rank: view.beat.step_times for rank, view in views.items() if view.beat is not None}
-    return compared({rank: own for rank, own in sums.items() if own and own.steps >= LEAST_STEPS})
+    sums = {rank: _sums(view) for rank, view in views.items()}
+    timed = {rank: times for rank, times in sums.items() if times.steps >= LEAST_STEPS}
+    return compared(timed, {rank: _trend(views[rank]) for rank in timed})
 
 
-def compared(sums: Mapping[int, StepTimes]) -> Stragglers | None:
+def compared(
+    sums: Mapping[int, StepTimes], trends: Mapping[int, Trend | None] | None = None
+) -> Stragglers | None:
     """Compare ranks by their steps; None without ranks."""
     if not sums:
         return None
@@ -69,6 +75,7 @@ def compared(sums: Mapping[int, StepTimes]) -> Stragglers | None:
             steps=sums[rank].steps,
             mean=mean,
             ratio=mean.own_s / typical.own_s if typical.own_s > 0 else 1.0,
+            trend=(trends or {}).get(rank),
         )
         for rank, mean in sorted(means.items(), key=lambda item: -item[1].own_s)
     ]
@@ -82,7 +89,7 @@ def slower_part(mean: StepTimes, typical: StepTimes) -> str:
 
 
 def stragglers_lines(found: Stragglers | None) -> list[str]:
-    """Write two lines: the slowest rank, and its parts of a step."""
+    """Write at most three lines: the slowest rank, its parts of a step, and the trend."""
     if found is None:
         return []
 
@@ -101,5 +108,32 @@ def stragglers_lines(found: Stragglers | None) -> list[str]:
         where = f"rank {slowest.rank}: {in_parts(slowest.mean)}; median: {where}"
     elif len(found.ranks) > 1:
         steps += f"; all {len(found.ranks)} ranks are alike"
-    rows = {"steps": steps, "where": where}
+    trend = {} if slowest.trend is None else {"trend": trend_words(slowest.trend)}
+    rows = {"steps": steps, "where": where, **trend}
     return [f"{INDENT}{label:<{LABEL_WIDTH}}{text}" for label, text in rows.items()]
+
+
+def trend_words(trend: Trend) -> str:
+    """Say how a rank's step changed, and in which part most."""
+    first, last = trend
+    whole = f"{words(first.seconds)} at first, {words(last.seconds)} in the end"
+    shorter, longer = sorted((first.seconds, last.seconds))
+    if longer < ALIKE * shorter:
+        return f"even: {whole}"
+    parts = zip(PARTS, first.parts, last.parts, strict=True)
+    name, before, after = max(parts, key=lambda part: abs(part[2] - part[1]))
+    return f"{whole}; most in {name}: {words(before)}, then {words(after)}"
+
+
+def _sums(view: RankView) -> StepTimes:
+    return (view.beat.step_times if view.beat is not None else None) or StepTimes()
+
+
+def _trend(view: RankView) -> Trend | None:
+    """Compare the first and last quarter, by the marks nearest to them."""
+    marks = (*view.step_sums, _sums(view))
+    quarter = len(marks) // 4
+    if quarter < 1 or marks[-1].steps < 2 * LEAST_STEPS:
+        return None
+    first, last = marks[quarter].since(marks[0]), marks[-1].since(marks[-1 - quarter])
+    return (first.a_step(), last.a_step()) if min(first.steps, last.steps) >= 1 else None

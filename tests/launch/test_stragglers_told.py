@@ -30,7 +30,7 @@ TORCHRUN = ("torchrun", "--nproc_per_node=2")
 def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
     ended = run(tmp_path, [*TORCHRUN, str(PROGRAMS / "straggling.py"), "csv"])
     assert ended.returncode == 0, ended.stderr
-    finished, steps, where = ended.stderr.splitlines()[-3:]
+    finished, steps, where, _trend = ended.stderr.splitlines()[-4:]
     assert finished.startswith("FINISHED")
     assert "slowest is rank 1: " in steps
     assert "rank 1: loader " in where

@@ -56,9 +56,12 @@ def written(
     case: Case,
     verdict: Verdict | None = None,
     form: Form = "html",
+    price: str = "",
 ) -> str:
     """Write a case in one of its forms; its folder may be empty."""
-    return write_as(form, RunFolder(folder), verdict or judge(case), case, run_folder="run")
+    return write_as(
+        form, RunFolder(folder), verdict or judge(case), case, run_folder="run", price=price
+    )
 
 
 class ReadPage(HTMLParser):

@@ -196,7 +196,9 @@ SECRET = "hf_" + "a1B2" * 8
 
 def test_an_issue_has_the_graph_and_a_prompt_says_what_to_do(tmp_path: Path) -> None:
     issue = written(tmp_path, alike(8), form="issue")
-    assert "\nranks 0-4,6-7 wait -> rank 5 is stuck: in all_reduce\n" in issue
+    assert "```mermaid\ngraph TD\n" in issue
+    assert re.search(r'n\d\["ranks 0-4,6-7 wait"\]', issue)
+    assert re.search(r'n1 -->\|"in all_reduce"\| n0', issue)
     prompt = written(tmp_path, alike(8), form="prompt")
     assert "fix it so that every rank goes through it alike" in prompt
     assert "hangcheck run -- torchrun --nproc_per_node=2 train.py" in prompt

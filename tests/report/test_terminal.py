@@ -182,7 +182,7 @@ def test_a_foreign_name_is_only_shown() -> None:
 def measured(number: int, *marks: StepTimes) -> RankView:
     """A rank that had these sums at moments of the run, the last of them in the end."""
     beat = Beat(pid=100 + number, rank=number, step_times=marks[-1])
-    return RankView(rank=number, pid=100 + number, beat=beat)
+    return RankView(rank=number, pid=100 + number, beat=beat, step_sums=marks[:-1])
 
 
 def sums(steps: int, loader_s: float, forward_s: float, rest_s: float) -> StepTimes:
@@ -206,6 +206,7 @@ def test_the_slowest_rank_is_the_one_with_most_work_of_its_own() -> None:
         "2.5 times the median rank's 0.12 s",
         "      where    rank 2: loader 0.2 s, forward 0.1 s, backward, optimizer and waiting "
         "0.1 s; median: loader 0.02 s, forward 0.1 s, backward, optimizer and waiting 0.28 s",
+        "      trend    even: 0.4 s at first, 0.4 s in the end",
     ]
 
 
