@@ -14,7 +14,14 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
-from lightning_hangcheck.look.proc import Unseen, born_ns, environments, guarded, vitals
+from lightning_hangcheck.look.proc import (
+    UNREADABLE,
+    Unseen,
+    born_ns,
+    environments,
+    guarded,
+    vitals,
+)
 from lightning_hangcheck.machine import is_alive
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
@@ -189,6 +196,7 @@ def _age_s(notes: WatchNotes, now_ns: int) -> float:
 class RunningJob(Struct, frozen=True, kw_only=True):
     """A running job at one moment; ``here``: its session is on this machine."""
 
+    read_ns: int
     here: bool = False
     watched: bool = False
     newest: Verdict | None = None
@@ -214,14 +222,16 @@ class RunningJobReader:
             self._session = None
         session = self._session
         if session is None:
-            return RunningJob()
+            return RunningJob(read_ns=time.monotonic_ns())
         watch = watch_over(session)
         watched = watch is not None and watch.alive
         notes = watch.notes if watch is not None and watched else None
         pids = [int(path.stem) for path in session.pages.glob("*.page") if path.stem.isdecimal()]
         beats = beats_of(session, {pid: born_ns(pid) for pid in pids})
-        found = {rank.rank: rank for rank in _ranks(beats, notes, time.monotonic_ns())}
+        now_ns = time.monotonic_ns()
+        found = {rank.rank: rank for rank in _ranks(beats, notes, now_ns)}
         return RunningJob(
+            read_ns=now_ns,
             here=True,
             watched=watched,
             newest=None if notes is None else notes.newest,
@@ -259,4 +269,6 @@ def _ranks(
             beat=beat,
             silent_s=max(0.0, silent_s),
             step_s=note.step_s if note is not None else None,
+            cpu_s=None if seen is UNREADABLE else seen.cpu_s,
+            memory_bytes=None if seen is UNREADABLE else seen.rss_bytes,
         )

@@ -1,10 +1,12 @@
 """Reads a run repeatedly, as `hangcheck report` does once: folder, pages, notes.
 
-The result is one `RankNow` per rank.
+The result is one `RankNow` per rank. Use and pace are measured between two readings of the same
+process (`ProcessMeter`). GPUs are queried in a separate thread, as drivers may be slow.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from datetime import datetime, timezone
@@ -17,6 +19,7 @@ from lightning_hangcheck.attach.recorded_session import RunningJob, RunningJobRe
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.judge.wording import exit_code_in_words, shell_code
 from lightning_hangcheck.launch.run import ABORTED, ASKED_BY_US
+from lightning_hangcheck.look.gpu import Gpus, gpus_of
 from lightning_hangcheck.machine import which_machine
 from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.run import RunRecord
@@ -38,6 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.model.beat import Beat
+    from lightning_hangcheck.model.evidence import GpuState
     from lightning_hangcheck.model.verdict import State
     from lightning_hangcheck.report.saved_run import JournalEnd
     from lightning_hangcheck.rundir import RunFolder
@@ -60,6 +64,22 @@ IN_FORCE = ("suspect", "hang", "dead", "crashed")
 """Verdicts whose table of ranks holds until the next verdict."""
 
 
+class RankUse(Struct, frozen=True, kw_only=True):
+    """A rank's use of resources and its pace, measured between two readings.
+
+    Attributes:
+        step_now_s: Seconds of the newest step, or the time since then if longer.
+        gpu_percent: Share of time in which the rank's GPUs were busy.
+        a_step: Mean of the newest timed steps, at least ten.
+    """
+
+    cpu_percent: float | None = None
+    step_now_s: float | None = None
+    gpu_percent: int | None = None
+    gpu_bytes: int | None = None
+    a_step: StepTimes | None = None
+
+
 class RankNow(Struct, frozen=True, kw_only=True):
     """A rank at one moment; None or empty if unknown.
 
@@ -69,7 +89,6 @@ class RankNow(Struct, frozen=True, kw_only=True):
         slowest: For the rank with most work of its own per step: ratio to the median rank, and the
             part of the step that differs most.
         kept: The last checkpoint, in words; ``kept_at`` is its time.
-        a_step: Mean of the newest timed steps, at least ten.
     """
 
     rank: int
@@ -83,7 +102,8 @@ class RankNow(Struct, frozen=True, kw_only=True):
     slowest: str = ""
     kept: str = ""
     kept_at: str = ""
-    a_step: StepTimes | None = None
+    memory_bytes: int | None = None
+    use: RankUse = RankUse()
 
     @property
     def has_problem(self) -> bool:
@@ -131,7 +151,7 @@ def ranks_now(
     journals: Sequence[JournalEnd] = (),
     over: bool = False,
     here: bool = False,
-    recent: Mapping[int, StepTimes | None] | None = None,
+    used: Mapping[int, RankUse] | None = None,
 ) -> tuple[RankNow, ...]:
     """Join what was read into one entry per known rank: problems first, then by rank.
 
@@ -180,10 +200,16 @@ def ranks_now(
             step_s=page.step_s,
             kept=kept,
             kept_at=kept_at,
-            a_step=(recent or {}).get(page.rank),
+            memory_bytes=page.memory_bytes,
+            use=(used or {}).get(page.rank, RankUse()),
         )
-    timed = {row.rank: row.a_step for row in found.values() if row.a_step and row.state == "runs"}
-    steps = compared(timed)
+    steps = compared(
+        {
+            row.rank: row.use.a_step
+            for row in found.values()
+            if row.state == "runs" and row.use.a_step is not None
+        }
+    )
     if steps is not None and steps.stands_out:  # slowest of running ranks, as at a run's end
         first = steps.ranks[0]
         why = f"x{first.ratio:.1f} {slower_part(first.mean, steps.typical)}"
@@ -233,23 +259,88 @@ def _judged(verdict: Verdict) -> Iterator[RankNow]:
             )
 
 
-def recent_step(kept: deque[StepTimes], sums: StepTimes | None) -> StepTimes | None:
-    """Return the mean of the newest timed steps, at least ten; None if there are fewer.
+class ProcessMeter:
+    """Compares readings of one process; times are monotonic."""
 
-    ``kept`` are the sums of earlier readings of the same process.
-    """
-    if sums is None:
-        return None
-    if kept and sums.steps < kept[-1].steps:
-        kept.clear()
-    if not kept:
-        kept.append(StepTimes())  # what was timed before the first reading counts as recent
-    if sums.steps > kept[-1].steps:
-        kept.append(sums)
-    while len(kept) > 1 and sums.steps - kept[1].steps >= LEAST_STEPS:
-        kept.popleft()
-    recent = sums.since(kept[0])
-    return recent.a_step() if recent.steps >= LEAST_STEPS else None
+    def __init__(self) -> None:
+        self._sums: deque[StepTimes] = deque()
+        self._made: tuple[int, int] | None = None  # steps (or beats), and when the newest was made
+        self._cpu: tuple[float, int] | None = None
+        self._step_s: float | None = None
+        self._cpu_percent: float | None = None
+
+    def read(self, rank: RunningRank, now_ns: int, gpus: Sequence[GpuState]) -> RankUse:
+        """Add a reading, and return the use since earlier ones."""
+        beat = rank.beat
+        count = beat.beats if beat.step is None else beat.step
+        if self._made is None or count < self._made[0]:
+            self._made, self._cpu = (count, beat.last_beat_ns), None
+            self._step_s = self._cpu_percent = None
+        elif count > self._made[0]:
+            made, passed_ns = count - self._made[0], beat.last_beat_ns - self._made[1]
+            self._step_s = passed_ns / NANOSECONDS / made
+            self._made = count, beat.last_beat_ns
+        if rank.cpu_s is not None and self._cpu is None:
+            self._cpu = rank.cpu_s, now_ns
+        elif rank.cpu_s is not None and self._cpu is not None:
+            elapsed_s = (now_ns - self._cpu[1]) / NANOSECONDS
+            if elapsed_s >= 0.4:  # less would jump: the kernel counts ticks of 10 ms
+                self._cpu_percent = 100 * max(0.0, rank.cpu_s - self._cpu[0]) / elapsed_s
+                self._cpu = rank.cpu_s, now_ns
+        step_s = self._step_s
+        if rank.step_s is not None and rank.silent_s > rank.step_s:
+            step_s = max(step_s or 0.0, rank.silent_s)
+        busy = [gpu.busy_percent for gpu in gpus if gpu.busy_percent is not None]
+        memory = [gpu.own_memory_bytes for gpu in gpus if gpu.own_memory_bytes is not None]
+        return RankUse(
+            cpu_percent=self._cpu_percent,
+            step_now_s=step_s,
+            gpu_percent=max(busy, default=None),
+            gpu_bytes=sum(memory) if memory else None,
+            a_step=self._recent_step(beat.step_times),
+        )
+
+    def _recent_step(self, sums: StepTimes | None) -> StepTimes | None:
+        """Return the mean of the newest timed steps, at least ten; None if there are fewer."""
+        if sums is None:
+            return None
+        kept = self._sums
+        if kept and sums.steps < kept[-1].steps:
+            kept.clear()
+        if not kept:
+            kept.append(StepTimes())  # what was timed before the first reading counts as recent
+        if sums.steps > kept[-1].steps:
+            kept.append(sums)
+        while len(kept) > 1 and sums.steps - kept[1].steps >= LEAST_STEPS:
+            kept.popleft()
+        recent = sums.since(kept[0])
+        return recent.a_step() if recent.steps >= LEAST_STEPS else None
+
+
+EVERY_S = 10.0  # A query takes a process and 0.1 s: 1 % of a core.
+ANSWER_LIMIT_S = 5.0
+
+
+class GpuReader:
+    """Queries GPUs at intervals in a thread; without a driver, does nothing."""
+
+    def __init__(self) -> None:
+        self.newest: tuple[Gpus, tuple[str, ...]] = ({}, ())
+        self._asking: threading.Thread | None = None
+        self._ask_again_at = 0.0
+
+    def ask(self, pids: Sequence[int]) -> None:
+        """Start a query for these processes if one is due; the answer comes later."""
+
+        def work() -> None:
+            found, gaps = gpus_of(tuple(pids), ANSWER_LIMIT_S)
+            self.newest = found or {}, tuple(f"{gap.what}: {gap.reason}" for gap in gaps)
+
+        free = self._asking is None or not self._asking.is_alive()
+        if pids and free and time.monotonic() >= self._ask_again_at:
+            self._ask_again_at = time.monotonic() + EVERY_S
+            self._asking = threading.Thread(target=work, name="hangcheck-gpus", daemon=True)
+            self._asking.start()
 
 
 # A run, read repeatedly
@@ -272,7 +363,8 @@ class RunFollower:
         self._folder = folder
         self._shown_folder = shown_folder
         self._job = RunningJobReader(folder)
-        self._sums: dict[int, deque[StepTimes]] = {}
+        self._meters: dict[int, ProcessMeter] = {}
+        self._gpus = GpuReader()
         self._saved = saved
         self._record = saved.record if saved is not None else None
         self._mark: list[tuple[int, int]] = []
@@ -293,11 +385,14 @@ class RunFollower:
             self._alive_at = time.monotonic()
         self._watched = self._watched or job.watched
         saved = self._read_folder(job)
+        gpus, unread_gpus = self._gpus.newest
         pids = [rank.beat.pid for rank in job.ranks]
-        self._sums = {pid: self._sums.get(pid, deque()) for pid in pids}
-        recent = {
-            rank.rank: recent_step(self._sums[rank.beat.pid], rank.beat.step_times)
-            for rank in job.ranks
+        if self._meters:  # a single reading cannot wait for the answer
+            self._gpus.ask(pids)
+        self._meters = {pid: self._meters.get(pid) or ProcessMeter() for pid in pids}
+        used = {
+            rank.rank: self._meters[pid].read(rank, job.read_ns, gpus.get(pid, ()))
+            for rank, pid in zip(job.ranks, pids, strict=True)
         }
         over, record, verdict = self._over(), self._record, job.newest or saved.verdict
         gaps = [f"{gap.what}: {gap.reason}" for gap in saved.gaps]
@@ -317,9 +412,9 @@ class RunFollower:
                 journals=saved.journals,
                 over=bool(over),
                 here=job.here,
-                recent=recent,
+                used=used,
             ),
-            gaps=tuple(gaps),
+            gaps=(*gaps, *unread_gpus),
         )
 
     def _read_folder(self, job: RunningJob) -> SavedRun:

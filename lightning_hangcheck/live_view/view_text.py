@@ -17,13 +17,14 @@ from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, aligned, fit, p
 from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, render_line
 from lightning_hangcheck.text.shown import (
     KIND_STYLES,
+    bytes_in_words,
     read_utc,
     seconds_in_words,
     several,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
     from datetime import datetime
 
     from rich.text import Text
@@ -61,6 +62,9 @@ COLUMNS = (
     Column("REST", right=True),
     Column("CHECKPOINT", least=8),
     Column("AGE", right=True),
+    Column("CPU", right=True),
+    Column("GPU"),
+    Column("MEMORY", right=True),
 )
 """If the table is still too wide, the last ones are dropped."""
 
@@ -82,15 +86,22 @@ class Row(NamedTuple):
 
 def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     """Return the cells below `COLUMNS` for ranks in the same state."""
-    first = group[0]
+    first, uses = group[0], [row.use for row in group]
     # the longest silence; of running ranks the pace says enough
     silent = [row.silent_s for row in group if row.silent_s is not None and row.has_problem]
     state: str = "slowest" if first.slowest else first.state
     state += f" {seconds_in_short(max(silent))}" if silent else ""
     phases = [name for name, _ in Counter(row.phase for row in group if row.phase).most_common()]
-    longest = max(row.step_s or 0.0 for row in group)
+    # pace of the slowest rank: its median step, and how many times longer the newest takes
+    timed = [(row.step_s, row.use.step_now_s) for row in group]
+    paced = [(now_s / usual_s, usual_s) for usual_s, now_s in timed if usual_s and now_s]
+    longest = max((usual_s or now_s or 0.0 for usual_s, now_s in timed), default=0.0)
+    pace = seconds_in_short(longest) if longest else ""
+    if paced:
+        times, usual_s = max(paced)
+        pace = f"{seconds_in_short(usual_s)} x{times:.{1 if times < 9.95 else 0}f}"
     # most work of its own and least waiting in the group: the others wait for that rank
-    steps = [row.a_step for row in group if row.a_step is not None]
+    steps = [use.a_step for use in uses if use.a_step is not None]
     own = seconds_in_short(max(step.own_s for step in steps)) if steps else ""
     rest = seconds_in_short(min(step.rest_s for step in steps)) if steps else ""
     own = f"{own} {first.slowest}".strip() if own else ""
@@ -98,19 +109,36 @@ def _cells(group: Sequence[RankNow], now: datetime) -> tuple[str, ...]:
     age = ""
     with suppress(ValueError):
         age = seconds_in_short(max(0.0, (now - read_utc(oldest.kept_at)).total_seconds()))
-    made = [row.step for row in group if row.step is not None]
+    gpu = [_span((use.gpu_percent for use in uses), "%"), _largest(use.gpu_bytes for use in uses)]
     return (
         number_ranks([row.rank for row in group]),
         state,
         ", ".join([*phases[:2], *(["..."] if len(phases) > 2 else [])]),
         first.waits_for,
-        f"{min(made)}-{max(made)}" if len(set(made)) > 1 else f"{made[0]}" if made else "",
-        seconds_in_short(longest) if longest else "",
+        _span(row.step for row in group),
+        pace,
         own,
         rest,
         oldest.kept,
         age,
+        # from the smallest value: an idle rank among busy ones matters
+        _span((use.cpu_percent for use in uses), "%"),
+        " ".join(filter(None, gpu)),
+        _largest(row.memory_bytes for row in group),
     )
+
+
+def _span(numbers: Iterable[float | None], unit: str = "") -> str:
+    known = [round(number) for number in numbers if number is not None]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    return f"{low}{unit}" if low == high else f"{low}-{high}{unit}"
+
+
+def _largest(sizes: Iterable[int | None]) -> str:
+    known = [size for size in sizes if size is not None]
+    return bytes_in_words(max(known)) if known else ""
 
 
 def _style(row: RankNow) -> str:

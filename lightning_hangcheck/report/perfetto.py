@@ -24,13 +24,14 @@ from lightning_hangcheck.version import __version__
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from lightning_hangcheck.report.history import RunHistory
+    from lightning_hangcheck.report.history import EnteredCollective, RunHistory
     from lightning_hangcheck.report.page_facts import PageFacts
 
 THREADS = 64
 """Maximum per process. Makes thread ids unique in the file, as Perfetto looks them up across
 processes. For Perfetto process 0 is the kernel's idle task; the run is 64, and ranks follow."""
 MOST_EVENTS = 50_000  # For each of four kinds, of all ranks together; about 150 bytes each.
+MOST_ARROWS = 5_000
 
 
 @lru_cache(maxsize=8192)
@@ -43,7 +44,8 @@ class Trace:
     """Collects events of the format.
 
     ``ph`` is the kind: ``X`` lasts ``dur``; ``i`` is a moment, drawn as far as ``s`` says (``t``:
-    its thread, ``g``: all); ``M`` names a process or thread. Times are microseconds since 1970.
+    its thread, ``g``: all); ``M`` names a process or thread; an arrow leads from ``s`` to the ``f``
+    with the same ``id``. Times are microseconds since 1970.
     """
 
     def __init__(self) -> None:
@@ -65,7 +67,7 @@ class Trace:
         ended: datetime | None = None,
         scope: str = "t",
         **args: str | float,
-    ) -> None:
+    ) -> dict[str, Any]:
         """Add an event, a moment unless it ``ended`` later; too many threads share the last id."""
         known = self._threads.setdefault(pid, {})
         if thread not in known and len(known) < THREADS - 1:
@@ -82,6 +84,18 @@ class Trace:
                 k: shown(arg) if isinstance(arg, str) else arg for k, arg in args.items()
             }
         self.events.append(event)
+        return event
+
+    def arrow(self, number: int, source: dict[str, Any], target: dict[str, Any]) -> None:
+        """Draw an arrow between two events, in the middle of the time that both last."""
+        began = max(source["ts"], target["ts"])
+        ends = min(each["ts"] + each["dur"] for each in (source, target))
+        for kind, event in (({"ph": "s"}, source), ({"ph": "f", "bp": "e"}, target)):
+            if began < ends:
+                place = {"pid": event["pid"], "tid": event["tid"], "ts": (began + ends) // 2}
+                self.events.append(
+                    {"name": "waits for", "cat": "wait", "id": number, **kind, **place}
+                )
 
 
 def render_trace(facts: PageFacts) -> str:
@@ -112,7 +126,8 @@ def render_trace(facts: PageFacts) -> str:
 
 def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
     most = max(8, MOST_EVENTS // max(1, len(history.ranks)))
-    edges = edges_by_source(facts.verdict)
+    edges, missed = edges_by_source(facts.verdict), _missed(history)
+    stood: dict[str, dict[str, Any]] = {}
     for rank, lane in history.ranks.items():
         pid, state, end = (rank + 2) * THREADS, facts.shown[rank], lane.gone_at or history.ends
         label = f"{state.state} on {state.host or 'an unknown host'}, pid {state.pid}"
@@ -127,16 +142,39 @@ def _add_ranks(trace: Trace, facts: PageFacts, history: RunHistory) -> None:
         for span in [span for span in lane.spans if span.kind == "steps"][-most:]:
             each = round(span.seconds / span.steps, 6)
             trace.add(pid, "steps", span.name, span.began, span.ended, seconds_each=each)
-        # records have no end times: a collective that ended is shown as a moment
-        for entry in lane.collectives[-most:]:
+        # records have no end times: a collective that ended is shown as a moment; the first one of
+        # its group that the rank missed lasts from when others entered it
+        known = [(entry, "" if entry.ended else "not ended") for entry in lane.collectives[-most:]]
+        for entry, became in [*known, *((hole, "not entered") for hole in missed.get(rank, ()))]:
             thread, name = f"collectives of {entry.group}", f"#{entry.number} {entry.operation}"
-            if entry.ended:
+            if not became:
                 trace.add(pid, thread, name, entry.at)
             else:
-                trace.add(pid, thread, f"{name}, not ended", entry.at, end, number=entry.number)
+                trace.add(pid, thread, f"{name}, {became}", entry.at, end, number=entry.number)
         stalls = (span.began for span in lane.spans if span.kind == "stall")
         if (began := lane.gone_at or next(stalls, None)) is not None:
             ways = [f"{edge.target} {edge.through}" for edge in edges.get(f"rank:{rank}", ())]
             name = "no progress" if lane.gone_at is None else "gone"
             waits = {"state": state.state, "waits_for": "; ".join(ways[:8])}
-            trace.add(pid, "no progress", name, began, history.ends, **waits)
+            stood[f"rank:{rank}"] = trace.add(
+                pid, "no progress", name, began, history.ends, **waits
+            )
+    # arrows from each waiting rank to the awaited one, while neither advances
+    for number, edge in enumerate(facts.verdict.wait_for[:MOST_ARROWS], start=1):
+        if edge.source in stood and edge.target in stood:
+            trace.arrow(number, stood[edge.source], stood[edge.target])
+
+
+def _missed(history: RunHistory) -> dict[int, list[EnteredCollective]]:
+    """Return, per rank, the first collective of each group that only others entered."""
+    entered = [(rank, each) for rank, lane in history.ranks.items() for each in lane.collectives]
+    firsts: dict[tuple[str, int], EnteredCollective] = {}
+    newest: dict[tuple[int, str], int] = {}
+    for rank, each in sorted(entered, key=lambda item: item[1].at):
+        firsts.setdefault((each.group, each.number), each)
+        newest[rank, each.group] = max(newest.get((rank, each.group), 0), each.number)
+    missed: dict[int, list[EnteredCollective]] = {}
+    for (rank, group), number in newest.items():
+        if (hole := firsts.get((group, number + 1))) is not None:
+            missed.setdefault(rank, []).append(hole)
+    return missed

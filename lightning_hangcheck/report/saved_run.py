@@ -185,9 +185,13 @@ class RunningRank(Struct, frozen=True, kw_only=True):
     Attributes:
         step_s: Median seconds of its last steps, or of its beats if it reports no steps; None if
             not measured yet.
+        cpu_s: Processor time of all its threads so far; None if unreadable.
+        memory_bytes: Its resident memory; None if unreadable.
     """
 
     rank: int
     beat: Beat
     silent_s: float
     step_s: float | None = None
+    cpu_s: float | None = None
+    memory_bytes: int | None = None

@@ -20,9 +20,8 @@ import pytest
 from processes import PATIENCE_S, end
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 
-from lightning_hangcheck.live_view.run_follower import RankNow, RowState, RunNow
+from lightning_hangcheck.live_view.run_follower import RankNow, RankUse, RowState, RunNow
 from lightning_hangcheck.live_view.view_text import fitted, rows, view_lines
-from lightning_hangcheck.model.beat import StepTimes
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.run import RankRecord, RunRecord
 from lightning_hangcheck.model.verdict import Edge, RankState, Verdict
@@ -208,7 +207,8 @@ def full(rank: int, **facts: Any) -> RankNow:
         "step_s": 0.41,
         "kept": "saved at step 123000",
         "kept_at": BEGAN,
-        "a_step": StepTimes(1, 0.1, 0.2, 0.1),
+        "memory_bytes": 41_200_000_000,
+        "use": RankUse(cpu_percent=101.0, step_now_s=0.9, gpu_percent=98, gpu_bytes=79_000_000_000),
         **facts,
     }
     return one(rank, **known)
@@ -253,14 +253,15 @@ def test_it_fits_the_terminal_at_any_width_and_world_size(width: int, ranks: int
 
 def test_above_32_equals_share_a_row_that_spans_their_figures() -> None:
     def like_others(rank: int) -> RankNow:
+        use = RankUse(cpu_percent=90.0 + rank % 5, step_now_s=0.4 if rank else 1.2)
         phase = "backward" if rank % 2 else "optimizer_step"
-        return one(rank, phase=phase, step=100 + rank % 3, step_s=0.4 if rank else 1.2)
+        return one(rank, phase=phase, step=100 + rank % 3, step_s=0.4, use=use)
 
     stuck = one(5, "stuck", culprit=True, silent_s=40.0)
     culprit, others = table(stuck, *(like_others(rank) for rank in range(64) if rank != 5))[1:]
     assert culprit.split() == ["5", "stuck", "40s"]
     assert others.startswith("0-4,6-63")
-    for spanned in ("100-102", "1.2s", "optimizer_step, backward"):
+    for spanned in ("100-102", "x3.0", "90-94%", "optimizer_step, backward"):
         assert spanned in others
 
 

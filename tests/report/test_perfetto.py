@@ -49,6 +49,18 @@ def test_every_recorded_case_keeps_the_rules(program: str, tmp_path: Path) -> No
     assert [event["name"] for event in events if event.get("cat") == "verdict"]
 
 
+def test_arrows_lead_to_whom_a_rank_waits_for_and_the_hole_is_seen(tmp_path: Path) -> None:
+    kinds, names = set(), set()
+    for number, program in enumerate(SHOWN):
+        (tmp_path / str(number)).mkdir()
+        case = case_of_program(program)
+        events = checked(written(tmp_path / str(number), case, form="perfetto"))
+        kinds |= {event["ph"] for event in events}
+        names |= {event["name"].partition(", ")[2] for event in events}
+    assert {"s", "f"} <= kinds
+    assert {"not ended", "not entered"} <= names
+
+
 def test_journals_are_sections_steps_and_what_was_not_seen(tmp_path: Path) -> None:
     """Sections that overlap have rows of their own; of one before missing lines nothing is told."""
     nested = [

@@ -9,6 +9,8 @@ FIELDS = {
     "X": {"name", "ph", "pid", "tid", "ts", "dur", "cat", "args"},
     "i": {"name", "ph", "pid", "tid", "ts", "s", "cat", "args"},
     "M": {"name", "ph", "pid", "tid", "args"},
+    "s": {"name", "ph", "pid", "tid", "ts", "cat", "id"},
+    "f": {"name", "ph", "pid", "tid", "ts", "cat", "id", "bp"},
 }
 NAMES = {
     "process_name": "name",
@@ -32,6 +34,7 @@ def checked(text: str) -> list[Event]:
     assert timed == sorted(timed)
     _check_names(events)
     _check_nesting(events)
+    _check_arrows(events)
     return events
 
 
@@ -45,12 +48,13 @@ def _check_fields(event: Event) -> None:
     assert event["ph"] in FIELDS
     assert set(event) <= FIELDS[event["ph"]]
     assert FIELDS[event["ph"]] - {"args", "dur", "cat"} <= set(event)
-    for field in {"pid", "tid", "ts", "dur"} & set(event):
+    for field in {"pid", "tid", "ts", "dur", "id"} & set(event):
         assert type(event[field]) is int
         assert 0 <= event[field] < 2**53
     assert event["pid"] > 0
     assert event["ph"] != "X" or "dur" in event
     assert event["ph"] != "i" or event["s"] in ("t", "p", "g")
+    assert event["ph"] != "f" or event["bp"] == "e"
     assert isinstance(event["name"], str)
     assert event["name"]
     assert all(type(arg) in (str, int, float) for arg in event.get("args", {}).values())
@@ -81,3 +85,21 @@ def _check_nesting(events: list[Event]) -> None:
                 outer.pop()
             assert not outer or event["ts"] + event["dur"] <= outer[-1]
             outer.append(event["ts"] + event["dur"])
+
+
+def _check_arrows(events: list[Event]) -> None:
+    """Each has one begin and one end, not before it, and both within something that lasts."""
+    begins, ends = ({e["id"]: e for e in events if e["ph"] == kind} for kind in "sf")
+    arrows = [event for event in events if event["ph"] in "sf"]
+    assert len(arrows) == len(begins) + len(ends)
+    assert set(begins) == set(ends)
+    lasting = [event for event in events if event["ph"] == "X"]
+    for number, begin in begins.items():
+        end = ends[number]
+        assert (begin["name"], begin["cat"]) == (end["name"], end["cat"])
+        assert begin["ts"] <= end["ts"]
+    for event in arrows[:200]:
+        assert any(
+            one["tid"] == event["tid"] and one["ts"] <= event["ts"] < one["ts"] + one["dur"]
+            for one in lasting
+        )
