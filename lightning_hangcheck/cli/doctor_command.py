@@ -10,13 +10,14 @@ import click
 
 from lightning_hangcheck.cli.options import (
     OWN_WORDS,
+    Whole,
     command_behind_dashes,
     many,
     option,
     positive,
 )
 from lightning_hangcheck.cli.showing import show
-from lightning_hangcheck.doctor.check import GROUPS, Subject
+from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.codec import encode_pretty
@@ -47,6 +48,13 @@ FRESH = "What --needs names must be newer than that [30 where no number is given
 @many("--only groups", None, f"Checks of this group{SEVERAL}", type=click.Choice(GROUPS))
 @option("--run-dir", "DIR", "Where the run will be recorded. (HANGCHECK_RUN_DIR)", type=Path)
 @option("--checkpoints", "PLACE", PLACE)
+@option(
+    "--depth",
+    "FOLDERS",
+    f"How deep that place is looked at and shown [{DEPTH}].",
+    type=Whole(1, 20),
+    default=DEPTH,
+)
 @many("--expect", "PATTERN", PATTERN)
 @many("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}")
 @many("--loads", "CHECKPOINT", LOADED)

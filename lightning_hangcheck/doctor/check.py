@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.doctor.launch_command import Launch, read_launch
+from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.planning.plan import Extra
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.ledger.ledger_file import Pages
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)  # In display order.
@@ -78,6 +82,7 @@ class Subject(Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str]
     run_dir: Path
     checkpoints: str | None = None
+    depth: int = DEPTH
     expect: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     loads: tuple[str, ...] = ()
@@ -102,6 +107,16 @@ class Subject(Struct, frozen=True, kw_only=True):
             )
         except (OSError, NoAnswerFromStorage):
             return False
+
+    def ledger(self) -> Pages:
+        """Read the ledger that the run will write to; empty if it cannot be read within 2 s."""
+        from lightning_hangcheck.ledger import ledger_file  # most checks do not need the ledger
+
+        ledger = ledger_file.find_ledger(self.environment.get("HANGCHECK_LEDGER") or None)
+        try:
+            return apart(READ_LIMIT_S, lambda: ledger_file.read(ledger))
+        except (UnreadableRun, NoAnswerFromStorage):
+            return ledger_file.Pages()
 
 
 Look: TypeAlias = "Callable[..., Finding | Iterable[Finding] | None]"

@@ -1,8 +1,8 @@
 """Checks the files that the run reads: present, complete, consistent and recent.
 
 A run "trained on Qwen2.5-1.5B, evaluated on 0.5B" fails late, or continues with weights that were
-never trained. Each tensor is compared with the backbone's tensor of that name, and config.json with
-the backbone's.
+never trained. Each tensor is compared with the backbone's tensor of that name, else with the shape
+that the backbone's config.json implies.
 
 No weights are loaded and no foreign code is run. safetensors reads only file headers. A torch file
 is a zip archive whose index is a pickle. Every class and function that the pickle names is replaced
@@ -19,6 +19,7 @@ import zipfile
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -27,8 +28,11 @@ from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.environment_checks import cache_folder
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
+from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
+from lightning_hangcheck.ledger.phase_history import tell
 from lightning_hangcheck.planning.config import (
     CONFIG_NAME,
+    FAMILIES,
     NAMES,
     Fields,
     read_config,
@@ -37,10 +41,12 @@ from lightning_hangcheck.planning.config import (
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
+    from lightning_hangcheck.ledger.phase_history import PastPhase
 
+FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files; at most 64 MiB of each are read.
 MODEL_LIMIT_S = 20.0
 """For one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
@@ -108,6 +114,52 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
             yield ok(found)
 
 
+@check(
+    "data",
+    "labels of one version beside tokens of another train without an error, and for nothing",
+    limit_s=FINGERPRINTS_LIMIT_S + 4.0,
+)
+def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
+    """What the ledger tells of the phases that made what --needs names, and from what."""
+    phases = (
+        [phase for phase in tell(subject.ledger()).phases if phase.counts] if subject.needs else []
+    )
+    made: dict[str, PastPhase] = {}
+    for path in subject.needs:
+        whole = str(Path(path).absolute())
+        for phase in phases:  # the newest phase that made the file counts
+            if any(output.path == whole for output in phase.outputs):
+                made[path] = phase
+    if not made:
+        return ()
+    try:
+        found = apart(FINGERPRINTS_LIMIT_S, lambda: list(_of_other_versions(made)))
+    except (OSError, NoAnswerFromStorage) as error:
+        return (warning(f"they cannot be compared: {error}", "ls -l"),)
+    shown = ", ".join(f"{path} by phase {phase.name}" for path, phase in made.items())
+    return tuple(
+        warning(problem, f"hangcheck ledger check {quote(phase)}") for problem, phase in found
+    ) or (ok(f"as they were made: {shown}"),)
+
+
+def _of_other_versions(made: Mapping[str, PastPhase]) -> Iterator[tuple[str, str]]:
+    """Yield each problem in one sentence, with the phase to look at."""
+    first: dict[str, tuple[str, str]] = {}
+    older = []
+    for path, phase in made.items():
+        whole = str(Path(path).absolute())
+        left = next(output for output in phase.outputs if output.path == whole)
+        if changed := difference(left, fingerprint(whole)):
+            yield f"{changed}, since phase {phase.name} made it", phase.name
+        for used in phase.inputs:
+            other, digest = first.setdefault(used.path, (path, used.digest))
+            if digest != used.digest:
+                yield f"{other} and {path} were made from two versions of {used.path}", phase.name
+            if changed := difference(used, fingerprint(used.path)):
+                older.append((f"{path} was made from another version: {changed}", phase.name))
+    yield from older
+
+
 class Shape(tuple[int, ...]):
     """Sides of a tensor; its own type, to distinguish it from other tuples of an index."""
 
@@ -133,6 +185,39 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
     tokens: dict[str, int] = {}
     files: int = 0
     complaints: tuple[str, ...] = ()
+
+    def compared_with(
+        self, known: Mapping[str, Shape], fields: Fields | None
+    ) -> tuple[int, list[str], int]:
+        """Compare the tensors with those of a model, else with what its config.json implies.
+
+        Returns:
+            Number of tensors found in both, a sentence for each that differs, and number of extra
+            layers.
+        """
+        asked = {
+            **_by_config(fields),
+            **{WRAPPERS.sub("", name): shape for name, shape in known.items()},
+        }
+        compared, differing, layers = 0, [], 0
+        for name, shape in self.shapes.items():
+            own_name, lora = WRAPPERS.sub("", name), LORA.search(name)
+            if layer := LAYER.match(own_name):
+                layers = max(layers, int(layer[1]) + 1)
+            wanted = asked.get(LORA.sub(".weight", own_name))
+            packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
+            if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
+                continue
+            compared += 1
+            if lora:  # of a low-rank part, compare the layer's side: A has its input, B its output
+                at = 1 if lora[1] == "A" else 0
+                # GPT-2's Conv1D stores inputs x outputs, nn.Linear outputs x inputs
+                there = Shape((shape[at],))
+                shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
+            if shape != wanted:
+                differing.append(f"{name} is {shape}, not {wanted}")
+        more = max(0, layers - fields.layers) if compared and fields is not None else 0
+        return compared, differing, more
 
 
 @check(
@@ -169,8 +254,12 @@ def model_fits(subject: Subject) -> Iterator[Finding]:
 
 def _whole(files: ModelFiles) -> Finding:
     name, tensors = files.name, several(len(files.shapes), "tensor")
-    if files.complaints:
-        sentence = f"{name}: {_some(files.complaints)}"
+    _, differing, layers = files.compared_with({}, files.fields)
+    complaints = [*files.complaints, *(f"by config.json, {each}" for each in differing)]
+    if layers:
+        complaints.append(f"the weights have {several(layers, 'layer')} more than config.json says")
+    if complaints:
+        sentence = f"{name}: {_some(complaints)}"
         return failed(sentence, advice=f"save or fetch it once more: {name}")
     rows = files.fields.vocabulary if files.fields else 0
     most = max(files.tokens.values(), default=-1)
@@ -190,25 +279,7 @@ def _whole(files: ModelFiles) -> Finding:
 
 def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     """Whether a checkpoint fits the backbone that will load it."""
-    asked = {WRAPPERS.sub("", name): shape for name, shape in model.shapes.items()}
-    compared, differing, layers = 0, [], 0
-    for name, shape in files.shapes.items():
-        own_name, lora = WRAPPERS.sub("", name), LORA.search(name)
-        if layer := LAYER.match(own_name):
-            layers = max(layers, int(layer[1]) + 1)
-        wanted = asked.get(LORA.sub(".weight", own_name))
-        packed = len(shape) == 2 and shape[1] == 1  # four-bit weights of bitsandbytes
-        if wanted is None or packed or (lora and (len(shape) != 2 or len(wanted) != 2)):
-            continue
-        compared += 1
-        if lora:  # of a low-rank part, compare the layer's side: A has its input, B its output
-            at = 1 if lora[1] == "A" else 0
-            # GPT-2's Conv1D stores inputs x outputs, nn.Linear outputs x inputs
-            there = Shape((shape[at],))
-            shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
-        if shape != wanted:
-            differing.append(f"{name} is {shape}, not {wanted}")
-    more = layers - model.fields.layers if compared and model.fields is not None else 0
+    compared, differing, layers = files.compared_with(model.shapes, model.fields)
     number, problems, doubt = several(len(files.shapes), "tensor"), [], ""
     if files.fields is not None and model.fields is not None:
         problems = [
@@ -216,8 +287,8 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
             for field in SIZES
             if (there := getattr(files.fields, field)) != (here := getattr(model.fields, field))
         ]
-    if more > 0 and not problems:
-        problems.append(f"{several(more, 'layer')} more than it has")
+    if layers and not problems:
+        problems.append(f"{several(layers, 'layer')} more than it has")
     if differing:
         problems.append(f"{len(differing)} of {compared} tensors differ: {_some(differing)}")
     if files.tokens and model.tokens and files.tokens != model.tokens:
@@ -242,10 +313,27 @@ def _fit(files: ModelFiles, model: ModelFiles) -> Finding:
     return ok(f"{files.name} fits {model.name}: {agrees}", FIT)
 
 
-def _some(sentences: Sequence[str]) -> str:
+def _some(sentences: list[str]) -> str:
     more = len(sentences) - MOST_SHOWN
     shown = "; ".join(sentences[:MOST_SHOWN])
     return f"{shown}; and {more} more" if more > 0 else shown
+
+
+def _by_config(fields: Fields | None) -> dict[str, Shape]:
+    """Derive shapes from sizes, for families whose layers have these names."""
+    if fields is None or fields.model_type not in FAMILIES or fields.latent:
+        return {}
+    hidden, wide = fields.hidden, fields.intermediate
+    queries, keys = fields.heads * fields.head_dim, fields.kv_heads * fields.head_dim
+    tables = ("embed_tokens", "wte", "lm_head")
+    shapes = {f"{name}.weight": Shape((fields.vocabulary, hidden)) for name in tables}
+    parts = {"self_attn.q": (queries, hidden), "self_attn.k": (keys, hidden)}
+    parts |= {"self_attn.v": (keys, hidden), "self_attn.o": (hidden, queries)}
+    if not fields.experts:
+        parts |= {"mlp.gate": (wide, hidden), "mlp.up": (wide, hidden), "mlp.down": (hidden, wide)}
+    for layer in range(fields.layers):
+        shapes |= {f"layers.{layer}.{part}_proj.weight": Shape(of) for part, of in parts.items()}
+    return shapes
 
 
 def find_model(name: str, environment: Mapping[str, str]) -> Path:

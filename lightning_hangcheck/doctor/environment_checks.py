@@ -204,6 +204,8 @@ QUESTIONABLE = {
 HEARTBEAT = "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC"
 """After this time, NCCL's monitor ends a rank whose watchdog is silent; 480 s by default."""
 STDERR = 2  # doctor's own: its stdout may go to a pipe where that of the run does not
+RENAMED = ("ASYNC_ERROR_HANDLING", "BLOCKING_WAIT", "DESYNC_DEBUG", "ENABLE_TIMING")
+"""After NCCL_; torch 2.2 prefixed TORCH_, and reads the old names with a warning."""
 DUMPS = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 ANSWER_LIMIT_S = 3.0
 OFFLINE = "export WANDB_MODE=offline"
@@ -303,6 +305,22 @@ def computing_threads(subject: Subject, processors: int | None = None) -> Findin
     if ranks > 1 and ranks * own > 2 * there:
         return warning(sentence, f"export OMP_NUM_THREADS={max(1, there // ranks)}")
     return ok(sentence)
+
+
+@check(
+    "environment",
+    "a setting that is no longer read does nothing, and nobody says so",
+    name="NCCL variables",
+    well="no variable has an outdated name",
+)
+def nccl_variables(subject: Subject) -> Iterator[Finding]:
+    """Variables of NCCL under the names that torch had for them before 2.2."""
+    for old in (f"NCCL_{name}" for name in RENAMED):
+        if old in subject.environment:
+            sentence = (
+                f"{old} is the name before torch 2.2: newer ones warn of it, and will drop it"
+            )
+            yield warning(sentence, f"unset {old}; export TORCH_{old}={subject.environment[old]}")
 
 
 @check(

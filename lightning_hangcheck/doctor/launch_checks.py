@@ -23,7 +23,8 @@ from lightning_hangcheck.doctor.check import (
 from lightning_hangcheck.doctor.launch_command import C10D_PORT, DEFAULT_PORT, split_endpoint
 from lightning_hangcheck.files import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
-from lightning_hangcheck.text.shown import seconds_in_words
+from lightning_hangcheck.ledger.ledger_file import Run
+from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -97,7 +98,7 @@ def slurm_tasks(subject: Subject) -> Finding | None:
 
 @check("launch", "a job that is cut off loses what it did since its last checkpoint")
 def time_left(subject: Subject, now: float | None = None) -> Finding | None:
-    """SLURM_JOB_END_TIME."""
+    """SLURM_JOB_END_TIME, and earlier runs of this command in the ledger."""
     text = subject.environment.get("SLURM_JOB_END_TIME", "")
     if not text.isdecimal():
         return None
@@ -106,7 +107,21 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
     if left < 600.0:  # the least for start, one checkpoint and an orderly end
         job = subject.environment.get("SLURM_JOB_ID", "JOB")
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
-    return ok(ends)
+    # the ledger stores commands without secrets
+    words = show_command(subject.command)
+    earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
+    done = (past for past in reversed(earlier) if past.exit_code == 0 or past.verdict == "finished")
+    run = next((past for past in done if past.command == words), None)
+    if run is None:
+        return ok(ends)
+    estimate = f"run {run.run_id} of this command took {seconds_in_words(run.duration_s)}"
+    if run.duration_s < left:
+        return ok(f"{ends}; {estimate}")
+    hours, minutes = divmod(round(run.duration_s * 1.2 / 60), 60)  # nodes differ by as much
+    resume = "ask for more time, or save in time and resume from there"
+    return warning(
+        f"{estimate}, but {ends}", f"#SBATCH --time={hours}:{minutes:02d}:00", advice=resume
+    )
 
 
 class MeetingPoint(NamedTuple):

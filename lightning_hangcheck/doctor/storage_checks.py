@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 LOOK_LIMIT_S = 10.0
 WRITE_LIMIT_S = 15.0
 MOST_SHOWN = 12
+MOST_LINES = 30
+NAME_WIDTH = 36
 TRIAL_BYTES = 8 * 2**20
 """Enough to exceed what a local disk's cache hides of a sync; 0.1 s on a slow network."""
 ENCRYPTED = "RCLONE_ENCRYPT_V"
@@ -50,7 +52,7 @@ NO_BLOCK = "\0"
     limit_s=WRITE_LIMIT_S + LOOK_LIMIT_S + 2.0,
 )
 def checkpoints(subject: Subject) -> Iterator[Finding]:
-    """The place named by --checkpoints, and --expect.
+    """The place named by --checkpoints, as deep as --depth says, and --expect.
 
     8 MiB are written there, synchronised, read back and removed.
     """
@@ -63,21 +65,14 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
         fsspec.get_filesystem_class(fsspec.core.split_protocol(url)[0] or "file")
     doing = "checkpoints"
     try:
-        found = apart(LOOK_LIMIT_S, lambda: _look(url))
+        found = apart(LOOK_LIMIT_S, lambda: _look(url, subject.depth))
         if found is None:
             yield _not_there(url, expected=bool(subject.expect))
             return
         files, free = found
-        sizes: Counter[str] = Counter()  # by checkpoint: a file, or a folder with its content
-        for path, size in files.items():
-            first, slash, _ = path.partition("/")
-            sizes[first + slash] += size
-        # sort numbers of any length by value: step_9 before step_10
-        names = sorted(sizes, key=lambda name: re.sub(r"\d+", lambda n: n[0].zfill(20), name))
-        total = f"{several(len(files), 'file')}, {bytes_in_words(sum(sizes.values()))}"
-        newest = tuple(f"{name}  {bytes_in_words(sizes[name])}" for name in names[-MOST_SHOWN:])
-        older = (f"... {len(names) - MOST_SHOWN} more",) if len(names) > MOST_SHOWN else ()
-        yield ok(f"{url}: {total}", details=(*older, *newest))
+        deep = f", {subject.depth} folders deep" if subject.depth != DEPTH else ""
+        total = f"{several(len(files), 'file')}, {bytes_in_words(sum(files.values()))}"
+        yield ok(f"{url}: {total}{deep}", details=tree(files))
         for pattern in subject.expect:
             fit = [size for path, size in files.items() if fnmatch.fnmatch(path, pattern)]
             there = ", ".join(sorted(files)[:MOST_SHOWN]) or "nothing"
@@ -96,6 +91,9 @@ def checkpoints(subject: Subject) -> Iterator[Finding]:
             f"written at {written}, synchronised in {seconds_in_words(sync_s)} "
             f"({synchronised} together), read back at {read}"
         )
+        sizes: Counter[str] = Counter()  # by checkpoint: a file, or a folder with its content
+        for path, size in files.items():
+            sizes[path.split("/")[0]] += size
         if largest := max(sizes.values(), default=0):
             takes = seconds_in_words(largest / TRIAL_BYTES * (write_s + sync_s))
             speed += f"; at this rate saving {bytes_in_words(largest)} takes {takes}"
@@ -131,14 +129,14 @@ def _not_there(url: str, *, expected: bool) -> Finding:
     return (failed if expected else warning)(sentence, *commands, advice=advice)
 
 
-def _look(url: str) -> tuple[dict[str, int], int | None] | None:
+def _look(url: str, depth: int) -> tuple[dict[str, int], int | None] | None:
     """Return file sizes by relative path, and free bytes if known; None if nothing is there."""
     import fsspec
 
     system, root = fsspec.core.url_to_fs(url)
     if not system.exists(root):
         return None
-    listed = system.find(root, maxdepth=DEPTH, detail=True)
+    listed = system.find(root, maxdepth=depth, detail=True)
     start = len(str(root).rstrip("/")) + 1
     files = {path[start:]: int(entry.get("size") or 0) for path, entry in listed.items()}
     return files, shutil.disk_usage(root).free if "file" in system.protocol else None
@@ -167,6 +165,34 @@ def _write(url: str) -> tuple[float, float, float]:
     finally:
         if system.exists(trial):
             system.rm_file(trial)
+
+
+def tree(files: Mapping[str, int]) -> tuple[str, ...]:
+    """Draw files as a tree with sizes at the right; long folders are shortened."""
+
+    def branches(files: Mapping[str, int], indent: str = "") -> Iterator[str]:
+        inside: dict[str, dict[str, int]] = {}
+        for path, size in files.items():
+            name, slash, rest = path.partition("/")
+            inside.setdefault(name + slash, {})[rest] = size
+        # sort numbers of any length by value: step_9 before step_10
+        names = sorted(inside, key=lambda name: re.sub(r"\d+", lambda n: n[0].zfill(20), name))
+        # the last one is the newest step
+        for name in names if len(names) <= 6 else [*names[:5], "", names[-1]]:
+            if not name:
+                yield f"{indent}... {len(names) - 6} more"
+                continue
+            found = inside[name]
+            count = f"{several(len(found), 'file')}, " if name.endswith("/") else ""
+            size_in_all = f"{count}{bytes_in_words(sum(found.values()))}"
+            yield f"{indent}{name:<{NAME_WIDTH - len(indent)}}  {size_in_all}"
+            if name.endswith("/"):
+                yield from branches(found, indent + "  ")
+
+    lines = list(branches(files))
+    if len(lines) > MOST_LINES:
+        lines[MOST_LINES:] = [f"... {several(len(lines) - MOST_LINES, 'more line')}"]
+    return tuple(lines)
 
 
 @check(

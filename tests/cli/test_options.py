@@ -67,7 +67,7 @@ OPTIONS = {
     "attach": f"--pid {FLAG} --patience --set --run-dir --json-case --hostfile --remote-command "
     "--ssh --host-timeout --at-once",
     "demo": "",
-    "doctor": "--only --run-dir --checkpoints --expect --needs --loads --backbone --extra "
+    "doctor": "--only --run-dir --checkpoints --depth --expect --needs --loads --backbone --extra "
     "--fresh --json",
     "explain": "--agent",
     "ledger": "--ledger --price --json --csv",

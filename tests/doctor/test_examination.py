@@ -109,6 +109,10 @@ SAID = {
         ("TOKENIZERS_PARALLELISM=false", "ok", ""),
         ("", "ok", "not set"),
     ],
+    "NCCL variables": [
+        ("NCCL_BLOCKING_WAIT=1", "warning", "is the name before torch 2.2"),
+        ("TORCH_NCCL_BLOCKING_WAIT=1", "ok", ""),
+    ],
     "flight recorder": [
         ("TORCH_FR_BUFFER_SIZE=0", "warning", "off"),
         ("TORCH_NCCL_TRACE_BUFFER_SIZE=0", "warning", "off"),
@@ -162,7 +166,7 @@ SAID = {
 }
 
 NOT_NAMED = (
-    *("needed files", "model's files", "model's memory", "checkpoints"),
+    *("needed files", "files belong together", "model's files", "model's memory", "checkpoints"),
     *("rclone remotes", "master address", "master port", "time left"),
     "ranks start",
 )

@@ -8,6 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
+from ledger.lines import run
 from msgspec.structs import replace
 from subjects import subject
 
@@ -22,10 +23,13 @@ from lightning_hangcheck.doctor.launch_command import (
     job_of_nodes,
     read_launch,
 )
+from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.model.run import NodePlace
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightning_hangcheck.ledger.ledger_file import Run
 
 
 def test_a_port_must_be_free_and_else_it_is_named_who_has_it() -> None:
@@ -103,7 +107,13 @@ def test_a_strategy_that_ranks_would_guess_is_named_with_its_line(
         assert ('strategy="ddp"' in check.remedy) == (status == "warning")
 
 
+def done(command: str, duration_s: float, **more: object) -> Run:
+    return replace(run("20261120T100000-aaaa"), command=command, duration_s=duration_s, **more)
+
+
 NOW = 1_800_000_000.0
+
+HUNDRED = "python a.py --max_steps 100"
 
 
 @pytest.mark.parametrize(("left", "status"), [(300, "warning"), (7200, "ok"), (-5, "warning")])
@@ -112,6 +122,27 @@ def test_little_time_is_a_warning(left: int, status: str) -> None:
     (check,) = time_left(run, now=NOW)
     assert check.status == status
     assert ("JobId=7" in check.remedy) == (status == "warning")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Path:
+    """Of several runs the newest of 100 steps that was done took ten minutes."""
+    file = tmp_path / "ledger.jsonl"
+    runs = (done(HUNDRED, 900.0), done(HUNDRED, 600.0), done("a 'b", 1.0))
+    for one in (*runs, done("python b.py", 1.0), done(HUNDRED, 9.0, verdict="crashed")):
+        ledger_file.append(file, one)
+    return file
+
+
+@pytest.mark.parametrize(("left_s", "status"), [(6 * 3600, "ok"), (601, "ok"), (600, "warning")])
+def test_an_earlier_run_of_the_command_is_set_against_the_time(
+    ledger: Path, left_s: int, status: str
+) -> None:
+    run_ = subject(HUNDRED, SLURM_JOB_END_TIME=str(int(NOW) + left_s), HANGCHECK_LEDGER=str(ledger))
+    (check,) = time_left(run_, now=NOW)
+    assert check.status == status
+    assert "of this command took 10 min 00 s" in check.found
+    assert ("--time=0:12:00" in check.remedy) == (status == "warning")
 
 
 COMMANDS = {

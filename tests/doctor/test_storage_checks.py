@@ -1,4 +1,4 @@
-"""Places of checkpoints, and remotes of rclone."""
+"""Places of checkpoints, their files as a tree, and remotes of rclone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 from subjects import saving, subject
 
 from lightning_hangcheck.doctor.storage_checks import (
+    MOST_LINES,
     checkpoints,
     rclone_remotes,
+    tree,
 )
 
 if TYPE_CHECKING:
@@ -91,12 +94,26 @@ def test_room_for_less_than_two_checkpoints_fails(saved: Path) -> None:
     assert check.remedy.startswith("free some space")
 
 
-def test_the_newest_checkpoints_are_listed_by_number(saved: Path) -> None:
-    for number in range(3, 16):
-        (saved / f"step_{number}").write_bytes(b"x")
-    place = checkpoints(saving(saved))[0]
-    assert place.details[:2] == ("... 3 more", "step_4  1 B")
-    assert place.details[-1] == "step_15  1 B"
+def test_a_tree_shows_what_is_in_folders_and_has_an_end() -> None:
+    lines = tree({"step_1/model.pt": 3_000_000, "step_1/more/x": 5, "last.ckpt": 7})
+    assert [" ".join(line.split()) for line in lines] == [
+        *("last.ckpt 7 B", "step_1/ 2 files, 3.0 MB", "model.pt 3.0 MB"),
+        *("more/ 1 file, 5 B", "x 5 B"),
+    ]
+    assert [len(line) - len(line.lstrip()) for line in lines] == [0, 0, 2, 2, 4]
+    files = {f"{a}/{b}/{c}": 1 for a in range(6) for b in range(6) for c in range(6)}
+    assert tree(files)[MOST_LINES:] == ("... 228 more lines",)
+
+
+def test_depth_says_how_deep_the_place_is_shown(saved: Path) -> None:
+    (saved / "a/b/c").mkdir(parents=True)
+    (saved / "a/b/c/model.pt").write_bytes(b"x")
+    shown = [checkpoints(replace(saving(saved), depth=deep))[0] for deep in (2, 4)]
+    assert [
+        any("model.pt" in line and line.startswith("      ") for line in one.details)
+        for one in shown
+    ] == [False, True]
+    assert "2 folders deep" in shown[0].found
 
 
 SECRET = "q7hX9" * 8
