@@ -11,7 +11,7 @@ from lightning_hangcheck.doctor.memory_checks import find_machine
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.config import DTYPES
-from lightning_hangcheck.planning.plan import GB, SPEEDS, read_extra
+from lightning_hangcheck.planning.plan import GB, SPEEDS, read_extra, read_phase
 from lightning_hangcheck.planning.planner import ANSWER, MEANS
 from lightning_hangcheck.report.paragraphs import (
     INDENT,
@@ -34,6 +34,7 @@ Examples:
   hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192
   hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6
   hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5@cpu
+  hangcheck plan ./my-model --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'
 """
 NOT_ON_DISK = (
     "nothing: it would need offload_folder, with which layers are read from disk for each token, "
@@ -41,6 +42,7 @@ NOT_ON_DISK = (
 )
 CONTEXT = "Prompt and answer together [4096, or what the model takes]."
 EXTRA = "What else is in memory: GB, or a count and a type (174M*complex64); @cpu: not on a GPU."
+PHASE = "A phase with another context, batch or extra: 'rollout:context=16384,batch=8'."
 
 
 @click.command("plan", epilog=EPILOG)
@@ -52,6 +54,7 @@ EXTRA = "What else is in memory: GB, or a count and a type (174M*complex64); @cp
 @option("--context", "TOKENS", CONTEXT, type=Whole(1, 100_000_000))
 @option("--batch", "N", "Sequences at a time.", type=Whole(1, 1_000_000), default=1)
 @many("--extra extras", "NAME=SIZE", EXTRA)
+@many("--phase phases", "NAME:SETTINGS", PHASE)
 @option("--json as_json", None, "Print the plan as JSON, for programs.")
 def plan(
     model: str,
@@ -59,6 +62,7 @@ def plan(
     gpu_memory: float | None,
     cpu_memory: float | None,
     extras: tuple[str, ...],
+    phases: tuple[str, ...],
     *,
     as_json: bool,
     **use: Any,  # noqa: ANN401 - as `plan_memory` takes them, by their names
@@ -73,6 +77,7 @@ def plan(
         model,
         find_machine(gpus, gpu_memory, cpu_memory),
         extras=tuple(map(read_extra, extras)),
+        phases=tuple(map(read_phase, phases)),
         **use,
     )
     click.echo(encode_pretty(made) if as_json else render(made), nl=False)
@@ -95,6 +100,17 @@ def render(plan: Plan) -> str:
     for extra in use.extras:
         where = "in main memory" if extra.on_cpu else "with the model"
         needs.append([plain(extra.name), _gb(extra.size), where])
+    phases = [
+        [
+            plain(phase.name),
+            f"context {phase.use.context}, batch {phase.use.batch}",
+            f"cache {_gb(phase.cache)}",
+            f"activations {_gb(phase.activations)}",
+            f"extra {_gb(sum(phase.extras.values()))}" if phase.extras else "",
+            f"{phase.speed}: {_left(phase.least_left)}",
+        ]
+        for phase in plan.phases
+    ]
     places = [
         [
             f"GPU {share.device}" if share.device.isdigit() else share.device,
@@ -135,6 +151,7 @@ def render(plan: Plan) -> str:
     paragraphs = [
         [f"{plan.speed.upper()}  {plain(plan.model)} ({size}) {on}", f"{INDENT}{plan.reason}"],
         _rows("needs", needs),
+        _rows("phases", phases),
         _rows("places", places),
         listed("offload", [away], 24),
         listed("time", [time], 24),

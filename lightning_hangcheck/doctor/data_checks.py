@@ -216,8 +216,8 @@ class ModelFiles(Struct, frozen=True, kw_only=True):
                 shape, wanted = there, there if shape[at] in wanted else Shape((wanted[at],))
             if shape != wanted:
                 differing.append(f"{name} is {shape}, not {wanted}")
-        more = max(0, layers - fields.layers) if compared and fields is not None else 0
-        return compared, differing, more
+        countable = compared and fields is not None and not fields.two_stacks
+        return compared, differing, max(0, layers - fields.layers) if countable and fields else 0
 
 
 @check(

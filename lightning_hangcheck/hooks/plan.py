@@ -20,7 +20,7 @@ from lightning_hangcheck.planning.config import (
     read_config,
     read_fields,
 )
-from lightning_hangcheck.planning.plan import Extra, Machine, Plan, settle_use
+from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase, settle_use
 from lightning_hangcheck.planning.planner import ENCODERS, Model, make_plan
 from lightning_hangcheck.time_limit import NoAnswer, within
 
@@ -94,9 +94,11 @@ def _build(config: Path) -> Module:
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
     kind = transformers.AutoModel
-    generates = known.model_type not in ENCODERS
-    if generates and type(known) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
-        kind = transformers.AutoModelForCausalLM
+    if named is None and known.model_type not in ENCODERS:  # no architecture is named
+        if type(known) in transformers.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING:
+            kind = transformers.AutoModelForSeq2SeqLM
+        if type(known) in transformers.MODEL_FOR_CAUSAL_LM_MAPPING:
+            kind = transformers.AutoModelForCausalLM
     # buffers too: GPT-J keeps a mask of positions x positions
     with init_empty_weights(include_buffers=True):
         module = named(known) if named is not None else kind.from_config(known)
@@ -137,6 +139,7 @@ def plan_memory(
     context: int | None = None,
     batch: int = 1,
     extras: tuple[Extra, ...] = (),
+    phases: tuple[PlannedPhase, ...] = (),
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
@@ -151,6 +154,7 @@ def plan_memory(
         context: Tokens of prompt and answer; None for 4,096, or the model's maximum if less.
         batch: Sequences at a time.
         extras: Modules kept beside the model.
+        phases: Phases with another context, batch or extras.
     """
     path = find_config(model) or fetch_config(model)
     config = read_config(path)
@@ -166,7 +170,7 @@ def plan_memory(
                 why = f"{error.name or error} is not installed"
             weights = count_weights(fields)
             assumed = (*assumed, f"weights by formula: {why}")
-    return make_plan(Model(model, fields, weights), machine, use, assumed)
+    return make_plan(Model(model, fields, weights), machine, use, assumed, phases)
 
 
 @contextlib.contextmanager

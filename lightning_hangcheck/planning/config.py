@@ -67,13 +67,14 @@ class Weights(Struct, frozen=True, kw_only=True):
 # by field of `Fields`: names in configurations of transformers, newest first
 NAMES: dict[str, tuple[str, ...]] = {
     "hidden": ("hidden_size", "n_embd", "d_model", "dim"),
-    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
-    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers"),
+    "heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads"),
     "vocabulary": ("vocab_size",),
     "kv_heads": ("num_key_value_heads", "num_kv_heads"),
-    "head_dim": ("head_dim",),
-    "intermediate": ("intermediate_size", "n_inner", "d_ff", "ffn_dim"),
+    "head_dim": ("head_dim", "d_kv"),
+    "intermediate": ("intermediate_size", "n_inner", "d_ff", "ffn_dim", "encoder_ffn_dim"),
     "positions": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length", "max_seq_len"),
+    "decoder_layers": ("num_decoder_layers", "decoder_layers"),
     "of_expert": ("moe_intermediate_size",),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok", "top_k"),
@@ -85,7 +86,7 @@ NEEDED = ("hidden", "layers", "heads", "vocabulary")
 ACTIVATIONS = ("hidden_act", "activation_function", "hidden_activation", "dense_act_fn")
 WRITTEN_OUT = ("gelu_new", "gelu_fast", "gelu_accurate", "quick_gelu")
 """Activations that transformers computes term by term (transformers/activations.py)."""
-LARGEST_SIZES = {"layers": 1_000, "experts": 10_000, "hidden": 1_000_000}
+LARGEST_SIZES = {"layers": 1_000, "decoder_layers": 1_000, "experts": 10_000, "hidden": 1_000_000}
 """Larger values are mistakes; the largest known models have 128 layers and 512 experts."""
 LARGEST_SIZE = 10**9
 CONFIG_NAME = "config.json"
@@ -143,6 +144,8 @@ class Fields(Struct, frozen=True, kw_only=True):
         window: Tokens that a sliding-window layer keeps; None if all layers keep all.
         kinds: Kind of each layer (``full_attention``, ``sliding_attention``, ...), if given.
         latent: Width of the compressed keys and values of multi-head latent attention; 0 if none.
+        two_stacks: An encoder, and a decoder that also attends to it.
+        relative_positions: Layers have a table of relative positions, heads x context x context.
         written_out: The activation is computed term by term, which takes more memory.
     """
 
@@ -155,13 +158,17 @@ class Fields(Struct, frozen=True, kw_only=True):
     head_dim: int
     intermediate: int
     positions: int = 0
+    decoder_layers: int = 0
     experts: int = 0
     experts_per_token: int = 0
     window: int | None = None
     kinds: tuple[str, ...] = ()
     latent: int = 0
     latent_position: int = 0
+    two_stacks: bool = False
+    relative_positions: bool = False
     tied: bool | None = None
+    gated: bool | None = None
     written_out: bool = False
     attention_bias: bool = False
 
@@ -169,6 +176,11 @@ class Fields(Struct, frozen=True, kw_only=True):
     def family(self) -> Family:
         """The family; if unknown Llama's, which most models since 2023 resemble."""
         return FAMILIES.get(self.model_type, FAMILIES["llama"])
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether the feed-forward network has three matrices (gate, up, down), not two."""
+        return self.family.gated if self.gated is None else self.gated
 
 
 def _text_part(config: Mapping[str, object]) -> Mapping[str, object]:
@@ -180,13 +192,8 @@ def read_fields(config: Mapping[str, object]) -> Fields:
     """Read the sizes from a configuration; of a multi-part model, from its text part.
 
     Raises:
-        BadUsage: A size is missing, or is no positive whole number, or there are two stacks.
+        BadUsage: A size is missing, or is no positive whole number.
     """
-    if config.get("is_encoder_decoder") is True:
-        raise BadUsage(
-            "config.json is that of an encoder with a decoder, which is not planned",
-            "plan a model that generates by a decoder alone",
-        )
     text = _text_part(config)
     sizes: dict[str, int] = {}
     for field, names in NAMES.items():
@@ -217,7 +224,10 @@ def read_fields(config: Mapping[str, object]) -> Fields:
         model_type=model_type,
         window=(window or None) if text.get("use_sliding_window") is not False else None,
         kinds=tuple(map(str, kinds)) if isinstance(kinds, list) else (),
+        two_stacks=config.get("is_encoder_decoder") is True,
+        relative_positions="relative_attention_num_buckets" in text,
         tied=tied if isinstance(tied, bool) else None,
+        gated=True if str(text.get("feed_forward_proj", "")).startswith("gated") else None,
         written_out=next((text[key] for key in ACTIVATIONS if text.get(key)), "") in WRITTEN_OUT,
         attention_bias=text.get("attention_bias") is True,
         **sizes,
@@ -246,7 +256,6 @@ class Family(Struct, frozen=True, kw_only=True):
     """Layer structure of a model family. Sources: transformers/models/<family>/modeling_*.
 
     Attributes:
-        gated: The feed-forward network has three matrices (gate, up, down), not two.
         qkv_bias: Projections to queries, keys and values have a bias.
         as_gpt2: Every layer and norm has a bias, positions are learned, and the head is the
             embedding unless config.json says otherwise.
@@ -274,7 +283,7 @@ def count_weights(fields: Fields) -> Weights:
     norm = hidden * (2 if family.as_gpt2 else 1)
     queries, keys_and_values = fields.heads * fields.head_dim, 2 * fields.kv_heads * fields.head_dim
     attention = hidden * (2 * queries + keys_and_values)
-    feed = (3 if family.gated else 2) * hidden * wide  # of one expert, if any
+    feed = (3 if fields.is_gated else 2) * hidden * wide  # of one expert, if any
     everywhere = family.as_gpt2 or fields.attention_bias
     biases = queries + keys_and_values if family.qkv_bias or everywhere else 0
     biases += hidden if everywhere else 0
@@ -283,12 +292,16 @@ def count_weights(fields: Fields) -> Weights:
     others = biases + hidden * fields.experts + 2 * norm  # with the router
     linear = attention + (0 if family.fused_experts and fields.experts else feed * experts)
     layer = Piece(attention + with_biases * experts + others, linear)
+    layers = [layer] * fields.layers
+    if fields.two_stacks:  # each decoder layer has a second attention
+        second = Piece(layer.parameters + attention + norm, layer.linear + attention)
+        layers += [second] * (fields.decoder_layers or fields.layers)
     rows = fields.vocabulary + (fields.positions if family.as_gpt2 else 0)
     tied = family.as_gpt2 if fields.tied is None else fields.tied
     head = 0 if tied else fields.vocabulary * hidden
     known, name = fields.model_type in FAMILIES, fields.model_type or "unnamed"
     return Weights(
-        pieces=(Piece(rows * hidden), *[layer] * fields.layers, Piece(norm + head)),
+        pieces=(Piece(rows * hidden), *layers, Piece(norm + head)),
         sureness="computed" if known else "guessed",
         source=f"formulas for {name} models" if known else f"formulas for Llama, not for {name}",
     )

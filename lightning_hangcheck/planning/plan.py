@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, get_args
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import Dtype, Sureness, stored_dtype
@@ -89,18 +90,22 @@ class Plan(Struct, frozen=True, kw_only=True):
     """Whether a model fits, where its parts go, and how fast it will be.
 
     Attributes:
+        name: Name of the phase that the plan is for, if any.
         sureness: How the weights were found; `source` says it in words.
         weights: Bytes of all weights in the chosen format; the next three fields are bytes too.
         shares: What each device holds; empty devices are left out, except GPUs.
         max_memory: Argument of ``from_pretrained``; the keys of GPUs are their numbers.
         offloaded_layers: Layers that are not on a GPU, although there are GPUs.
         seconds_per_token: Estimated, not measured, time per token, wherever the weights are.
+        seconds_per_pass: Minimum time to copy offloaded weights once, for each token; 0 if none.
         unused: Large memory that is paid for but unused, in words.
         notes: Assumptions, and how certain they are.
+        phases: Plans for each phase alone; all other fields describe the most demanding phase.
         ways_out: Only if something is offloaded or does not fit.
     """
 
     model: str
+    name: str = ""
     parameters: int
     sureness: Sureness
     source: str
@@ -116,11 +121,18 @@ class Plan(Struct, frozen=True, kw_only=True):
     offloaded_layers: int
     offloaded: int
     seconds_per_token: float
+    seconds_per_pass: float
     speed: SpeedClass
     reason: str
     unused: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    phases: tuple[Plan, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
+
+    @property
+    def least_left(self) -> int:
+        """Bytes left on the fullest device; below 0 if the model does not fit."""
+        return min((share.headroom for share in self.shares if share.device != "disk"), default=0)
 
     @property
     def fits(self) -> bool:
@@ -166,6 +178,57 @@ def read_extra(text: str) -> Extra:
     return Extra(name.strip(), int(wanted), on_cpu=on_cpu)
 
 
+LARGEST_NUMBER = 100_000_000
+EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'"
+
+
+class PlannedPhase(Struct, frozen=True, kw_only=True):
+    """How a phase differs from the rest of the run; None for no difference.
+
+    Attributes:
+        extras: Modules kept next to the model only in this phase, or with another size.
+    """
+
+    name: str
+    context: int | None = None
+    batch: int | None = None
+    extras: tuple[Extra, ...] = ()
+
+    def use_in(self, rest: Use) -> Use:
+        """Return the use of the model in this phase."""
+        own = {extra.name for extra in self.extras}
+        return replace(
+            rest,
+            context=self.context or rest.context,
+            batch=self.batch or rest.batch,
+            extras=(*(extra for extra in rest.extras if extra.name not in own), *self.extras),
+        )
+
+
+def read_phase(text: str) -> PlannedPhase:
+    """Parse a value of ``--phase``.
+
+    Raises:
+        BadUsage: The name is missing, or a setting has no size.
+    """
+    name, colon, rest = text.partition(":")
+    settings = [word.strip() for word in rest.split(",") if word.strip()]
+    if not (name.strip() and colon and settings):
+        raise BadUsage(f"--phase {text} is not NAME:SETTING,SETTING", EXAMPLE)
+    numbers: dict[str, int] = {}
+    extras = []
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        if key not in ("context", "batch"):
+            extras.append(read_extra(setting))
+        elif value.isdecimal() and 0 < int(value) <= LARGEST_NUMBER:
+            numbers[key] = int(value)
+        else:
+            why = f"{value!r} is not a number from 1 to {LARGEST_NUMBER}"
+            raise BadUsage(f"--phase {text}: {why}", EXAMPLE)
+    return PlannedPhase(name=name.strip(), extras=tuple(extras), **numbers)
+
+
 CONTEXT = 4096
 """Default context in tokens, if the model was made for so many."""
 
@@ -205,8 +268,8 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
         micro_batch: Samples that one rank processes at once.
 
     Raises:
-        BadUsage: The result is no whole number (the message names the nearest buffers that fit), or
-            an argument is not a whole number above 0.
+        BadUsage: The result is no whole number (the message names the nearest buffers and micro
+            batches that fit), or an argument is not a whole number above 0.
     """
     numbers = {"buffer": buffer, "world_size": world_size, "micro_batch": micro_batch}
     for name, value in numbers.items():
@@ -216,9 +279,16 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     at_once = world_size * micro_batch
     if buffer % at_once == 0:
         return buffer // at_once
+
+    # nearest buffers above 0, and on both sides the nearest micro batches that fit this buffer
     below = buffer - buffer % at_once
     buffers = sorted(filter(None, (below, below + at_once)), key=lambda size: abs(size - buffer))
     ways = [f"buffer={size} ({several(size // at_once, 'step')})" for size in buffers]
+    share, left = divmod(buffer, world_size)
+    sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
+    firsts = (next((size for size in side if share % size == 0), 0) for side in sides)
+    fitting = sorted(filter(None, firsts), key=lambda first: abs(first - micro_batch))
+    ways += [f"micro_batch={size} ({several(share // size, 'step')})" for size in fitting]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
         f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",

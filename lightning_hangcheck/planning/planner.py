@@ -15,7 +15,7 @@ from lightning_hangcheck.text.shown import several
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lightning_hangcheck.planning.plan import Machine, SpeedClass, Use
+    from lightning_hangcheck.planning.plan import Machine, PlannedPhase, SpeedClass, Use
 
 # Activations and cache
 
@@ -30,6 +30,7 @@ ROUTED = 4
 (transformers/integrations/moe.py, grouped_mm_experts_forward)."""
 WRITTEN_OUT = 5
 """Copies of the wide vector in an activation computed term by term (NewGELUActivation)."""
+RELATIVE_POSITIONS = 4  # Copies of the table of relative positions (T5Attention.forward).
 WINDOWED = ("sliding_attention", "chunked_attention")
 WITHOUT = ("linear_attention", "conv", "mamba")
 """Layers whose state does not grow with the context; being small, it is not counted."""
@@ -98,12 +99,12 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
     float32. After the last layer come the logits of one token per sequence, as ``generate``
     requests.
 
-    Compared with each tensor of small models on CPU (six families, contexts of 64 to 1,500
+    Compared with each tensor of small models on CPU (seven families, contexts of 64 to 1,500
     tokens, two formats), the estimate is right within a factor of 1.5
     (tests/planning/test_sizes.py). ``attn_implementation="eager"`` needs far more, with the square
     of the context.
     """
-    wide = WRITTEN_OUT if fields.written_out else 3 if fields.family.gated else 2
+    wide = WRITTEN_OUT if fields.written_out else 3 if fields.is_gated else 2
     feed = wide * fields.intermediate  # numbers of one token alive at once
     if fields.experts:
         feed = max(1, fields.experts_per_token) * (feed + ROUTED * fields.hidden)
@@ -115,6 +116,8 @@ def activation_bytes(fields: Fields, context: int, batch: int, number_bytes: int
         FLOAT32 * 2 * fields.hidden,
     )
     tokens = batch * context * (number_bytes * KEPT * fields.hidden + max(stages))
+    if fields.relative_positions:
+        tokens += number_bytes * RELATIVE_POSITIONS * fields.heads * context**2
     return max(tokens, batch * fields.vocabulary * (number_bytes + FLOAT32))
 
 
@@ -127,11 +130,15 @@ def cache_bytes(fields: Fields, context: int, batch: int, number_bytes: int) -> 
     5, models/deepseek_v3); before version 5 it was expanded.
 
     Returns:
-        Bytes per layer; all 0 for a model that does not generate text token by token.
+        Bytes per layer (with two stacks, per decoder layer); all 0 for a model that does not
+        generate text token by token.
     """
     keys_and_values = 2 * fields.kv_heads * fields.head_dim
     latent = fields.latent + fields.latent_position
     token = batch * number_bytes * (latent if fields.latent else keys_and_values)
+    if fields.two_stacks:
+        # both the decoder's and the encoder's tokens: the context may be either's
+        return (2 * token * context,) * (fields.decoder_layers or fields.layers)
     if fields.model_type in ENCODERS:
         return (0,) * fields.layers
     everywhere = not fields.kinds and fields.model_type in WINDOW_IN_ALL_LAYERS
@@ -319,6 +326,7 @@ def outline(model: Model, machine: Machine, use: Use) -> Plan:
         offloaded_layers=sum(share.layers for share in offloaded),
         offloaded=sum(share.weights for share in offloaded),
         seconds_per_token=on_gpus / GPU_MEMORY + layers * LAYER_S + carrying_s,
+        seconds_per_pass=carrying_s,
         speed=speed,
         reason=reason,
     )
@@ -380,9 +388,22 @@ def smallest_gpu(model: Model, plan: Plan) -> int | None:
     return least if least <= LARGEST_GPU_GB else None
 
 
-def make_plan(model: Model, machine: Machine, use: Use, assumed: tuple[str, ...] = ()) -> Plan:
+def make_plan(
+    model: Model,
+    machine: Machine,
+    use: Use,
+    assumed: tuple[str, ...] = (),
+    phases: tuple[PlannedPhase, ...] = (),
+) -> Plan:
     """Plan one use of a model on one machine, with the ways out if it does not fit."""
-    plan = outline(model, machine, use)
+    plans = {phase.name: outline(model, machine, phase.use_in(use)) for phase in phases}
+    # slowest class first, then most copied, then least left
+    plan = max(
+        plans.values() or [outline(model, machine, use)],
+        key=lambda plan: (SPEEDS.index(plan.speed), plan.seconds_per_pass, -plan.least_left),
+    )
+    hardest = next((name for name, made in plans.items() if made is plan), "")
+    placed_for = (f"placed for {hardest}, the phase that needs the most",) if hardest else ()
     ways = [] if plan.speed in ("fast", "good") else list(ways_out(model, plan))
     if plan.fits:  # in main memory: only faster changes help
         ways = [way for way in ways if SPEEDS.index(way.speed) < SPEEDS.index(plan.speed)]
@@ -396,7 +417,8 @@ def make_plan(model: Model, machine: Machine, use: Use, assumed: tuple[str, ...]
     return replace(
         plan,
         unused=(unused,) if least is not None else (),
-        notes=(*assumed, *_notes(model, machine, use)),
+        notes=(*assumed, *placed_for, *_notes(model, machine, plan.use)),
+        phases=tuple(replace(made, name=name) for name, made in plans.items()),
         ways_out=tuple(sorted(ways, key=lambda way: not way.fits)),
     )
 

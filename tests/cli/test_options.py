@@ -73,7 +73,7 @@ OPTIONS = {
     "ledger": "--ledger --price --json --csv",
     "lint": "--notes --json --sarif --github --explain",
     "merge": "--run-dir",
-    "plan": "--gpus --gpu-memory --cpu-memory --dtype --context --batch --extra --json",
+    "plan": "--gpus --gpu-memory --cpu-memory --dtype --context --batch --extra --phase --json",
     "postmortem": "--run-dir --json",
     "rehearse": "--ranks --batches --scene --limit --json --run-dir",
     "report": "--json --html --issue --prompt --perfetto",

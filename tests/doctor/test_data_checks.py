@@ -284,7 +284,7 @@ OF_KNOWN_LAYERS = ("mixtral", "gpt2")
 
 # what transformers warns of while it is imported is its own
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["gpt2", "mixtral"])
+@pytest.mark.parametrize("family", ["gpt2", "mixtral", "t5"])
 def test_a_real_model_belongs_to_itself_and_to_no_other_size(family: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers", exc_type=ImportError)
     config = save_config(family, tmp_path / "config")

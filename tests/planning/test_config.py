@@ -39,11 +39,6 @@ def test_a_size_that_cannot_be_is_one_sentence(changes: dict[str, object], said:
     assert "\n" not in str(raised.value)
 
 
-def test_an_encoder_with_a_decoder_is_refused() -> None:
-    with pytest.raises(BadUsage, match="which is not planned"):
-        read_fields({**LLAMA_8B, "is_encoder_decoder": True})
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [

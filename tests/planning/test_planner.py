@@ -1,4 +1,4 @@
-"""Plans, and batches that add up."""
+"""Plans: steps by phase, batches, and configurations they are made of."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.plan import (
     GB,
     Extra,
+    PlannedPhase,
     Use,
     gradient_accumulation,
+    read_phase,
 )
 from lightning_hangcheck.planning.planner import make_plan
 
@@ -61,7 +63,7 @@ def test_everything_is_somewhere_and_nothing_is_counted_twice(
     assert all(share.weights <= share.limit for share in plan.shares if share.limit)
 
 
-TWO_BESIDE = replace(use(), extras=(Extra("a", 6 * GB), Extra("b", 6 * GB)))
+TWO_BESIDE = PlannedPhase(name="x", extras=(Extra("a", 6 * GB), Extra("b", 6 * GB)))
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ TWO_BESIDE = replace(use(), extras=(Extra("a", 6 * GB), Extra("b", 6 * GB)))
         (12, use(context=8192), {"4-bit", "2 GPUs", "one GPU"}),
         (24, use(context=131072), {"6 GPUs", "one GPU", "smaller context"}),
         (24, use(operators_gb=10), {"8-bit", "4-bit", "keep operators", "2 GPUs", "one GPU"}),
-        (20, TWO_BESIDE, {"keep a and b", "2 GPUs", "one GPU"}),
+        (20, TWO_BESIDE.use_in(use()), {"keep a and b", "2 GPUs", "one GPU"}),
     ],
 )
 def test_ways_out_are_plans_of_their_own(gpu_gb: int, asked: Use, fitting: set[str]) -> None:
@@ -107,6 +109,29 @@ def test_an_unknown_family_is_planned_and_said_to_be_a_guess() -> None:
     assert any("'llm_of_tomorrow' is not known here" in note for note in plan.notes)
 
 
+LONG = read_phase("rollout:context=32768,batch=4")
+
+BESIDE = read_phase("train:optimizer=40")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "r", "r:", ":context=1", "r:context=0", "r:batch=many", "r:batch=-1", "r:ops"]
+)
+def test_a_slip_in_a_phase_is_refused(text: str) -> None:
+    with pytest.raises(BadUsage):
+        read_phase(text)
+
+
+@pytest.mark.parametrize("phases", [(LONG, BESIDE), (BESIDE, LONG)])
+def test_the_phase_that_needs_the_most_is_planned_for(phases: tuple[PlannedPhase, ...]) -> None:
+    plan = make_plan(model(), machine(80), use(), phases=phases)
+    left = {phase.name: phase.least_left for phase in plan.phases}
+    assert left["rollout"] > left["train"]
+    assert plan.extras == {"optimizer": 40 * GB}
+    assert min(share.headroom for share in plan.shares) == left["train"]
+    assert any("placed for train" in note for note in plan.notes)
+
+
 NO_COUNT = "is not a whole number above 0"
 
 
@@ -115,6 +140,8 @@ NO_COUNT = "is not a whole number above 0"
     [
         ((500, 6, 4), "buffer 500 is not a multiple of world_size 6 x micro_batch 4 = 24", ""),
         ((500, 6, 4), "buffer=504 (21 steps) or buffer=480 (20 steps)", ""),
+        ((500, 2, 4), "or micro_batch=5 (50 steps) or micro_batch=2 (125 steps)", ""),
+        ((501, 2, 4), "buffer=504", "micro_batch="),  # none fits
         ((5, 8, 4), "write buffer=32 (1 step)", "buffer=0"),
         *((wrong, NO_COUNT, "") for wrong in ((0, 2, 4), (8, 0, 4), (8, 2, -1), (8, 2, True))),
         ((8.0, 2, 4), NO_COUNT, ""),

@@ -74,7 +74,7 @@ def _place(tensor: torch.Tensor) -> int:
 
 @pytest.mark.parametrize(
     ("family", "dtype", "number_bytes"),
-    [*((family, "bfloat16", 2) for family in (*KNOWN, "bert")), ("llama", "float32", 4)],
+    [*((family, "bfloat16", 2) for family in (*KNOWN, "bert", "t5")), ("llama", "float32", 4)],
 )
 def test_planned_activations_are_right_within_the_promised_factor(
     family: str, dtype: str, number_bytes: int, tmp_path: Path
@@ -85,7 +85,9 @@ def test_planned_activations_are_right_within_the_promised_factor(
     fields = read_fields(read_config(folder / "config.json"))
     model = real_model(folder, dtype)
     tokens = torch.randint(2, VOCABULARY, (BATCH, CONTEXT))
-    options: dict[str, Any] = {} if family == "bert" else {"logits_to_keep": 1}
+    options: dict[str, Any] = {} if family in ("bert", "t5") else {"logits_to_keep": 1}
+    if family == "t5":
+        options["decoder_input_ids"] = tokens
     measured = TensorPeak([*model.parameters(), *model.buffers(), tokens])
     with torch.no_grad(), measured:
         model(tokens, **options)

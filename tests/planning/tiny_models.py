@@ -29,6 +29,17 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     # families whose formulas are not known: counted on the model itself
     "bert": ("BertModel", _SIZES),
+    "t5": (
+        "T5ForConditionalGeneration",
+        {"d_model": 64, "num_layers": 3, "num_heads": 4, "d_kv": 16, "d_ff": 160}
+        | {"vocab_size": VOCABULARY},
+    ),
+    "bart": (
+        "BartForConditionalGeneration",
+        {"d_model": 64, "encoder_layers": 2, "decoder_layers": 3, "vocab_size": VOCABULARY}
+        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4}
+        | {"encoder_ffn_dim": 160, "decoder_ffn_dim": 160},
+    ),
     "gemma2": ("Gemma2ForCausalLM", {**_GROUPED, "head_dim": 16, "sliding_window": 32}),
     "deepseek_v3": (
         "DeepseekV3ForCausalLM",

@@ -30,6 +30,7 @@ from lightning_hangcheck.model.verdict import (
     RankState,
     Remedy,
 )
+from lightning_hangcheck.planning.plan import read_phase
 from lightning_hangcheck.planning.planner import make_plan
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import TABLE_WIDTH
@@ -174,9 +175,14 @@ def test_nothing_is_to_be_pasted_that_the_loader_warns_of() -> None:
     assert "plan one of the ways out" in text
 
 
-def test_a_foreign_name_is_only_shown() -> None:
+def test_a_plan_tells_its_phases_and_a_foreign_name_is_only_shown() -> None:
+    phases = (read_phase("rollout:context=8192,batch=2"), read_phase("train:optimizer=30"))
     hostile = model(model_type="evil\x1b[2J")
-    assert "\x1b" not in render_plan(make_plan(hostile, machine(80), use()))
+    text = render_plan(make_plan(hostile, machine(80), use(), phases=phases))
+    rollout, train = text.partition("phases   ")[2].splitlines()[:2]
+    assert rollout.split()[:5] == ["rollout", "context", "8192,", "batch", "2"]
+    assert "extra 30.0 GB" in train
+    assert "\x1b" not in text
 
 
 def measured(number: int, *marks: StepTimes) -> RankView:

@@ -51,10 +51,14 @@ def test_the_cache_is_that_of_a_real_forward(family: str, context: int, tmp_path
     import torch
 
     folder = save_config(family, tmp_path)
+    fields = read_fields(read_config(folder / "config.json"))
     plan = plan_memory(str(folder), BIG, dtype="bfloat16", context=context, batch=2)
     tokens = torch.randint(2, VOCABULARY, (2, context))
+    decoder = {"decoder_input_ids": tokens} if fields.two_stacks else {}
     with torch.no_grad():
-        layers = real_model(folder, "bfloat16")(tokens, use_cache=True).past_key_values.layers
+        cache = real_model(folder, "bfloat16")(tokens, use_cache=True, **decoder).past_key_values
+    parts = [cache.self_attention_cache, cache.cross_attention_cache] if decoder else [cache]
+    layers = [layer for part in parts for layer in part.layers]
     assert plan.cache == bytes_of(tensor for one in layers for tensor in (one.keys, one.values))
 
 
