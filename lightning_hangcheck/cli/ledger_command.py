@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
@@ -30,6 +31,8 @@ Examples:
   hangcheck ledger
   hangcheck ledger --price 0.89/h
   hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
+  hangcheck ledger --markdown >> EXPERIMENT_LOG.md
+  hangcheck ledger --chart costs.png
   hangcheck ledger compare 7b 70b
   hangcheck ledger check train
 """
@@ -66,13 +69,15 @@ class Asked(NamedTuple):
 )
 @option("--json", None, "Print all of it as JSON, for programs.")
 @option("--csv", None, "Print phases and runs as CSV.")
+@option("--markdown", None, "Print tables for a log.")
+@option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
 @click.pass_context
 def ledger(
     context: click.Context,
     /,
     ledger: str | None,
     prices: tuple[str, ...],
-    **forms: bool,
+    **forms: str | bool | None,
 ) -> int:
     """Print what ran, how long, what it cost, and what was thrown away.
 
@@ -83,13 +88,24 @@ def ledger(
     context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
-    form = only_form("ledger", forms)
+    form, chart = only_form("ledger", forms), str(forms["chart"])
     totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
     if form == "json":
         click.echo(encode_pretty(totals), nl=False)
+    elif form == "csv":
+        click.echo(ledger_text.render_csv(totals), nl=False)
+    elif form == "chart":
+        picture = ledger_text.draw(totals)
+        try:
+            apart(READ_LIMIT_S, lambda: Path(chart).write_bytes(picture))
+        except (OSError, NoAnswerFromStorage) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise BadUsage(
+                f"--chart {chart} cannot be written ({why})", "name a file that you may write"
+            ) from error
+        click.echo(f"drawn: {chart}")
     else:
-        write = ledger_text.render_csv if form == "csv" else ledger_text.render
-        click.echo(write(totals), nl=False)
+        click.echo(ledger_text.render(totals, markdown=form == "markdown"), nl=False)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Renders the ledger: totals as tables or CSV, and some rows side by side."""
+"""Renders the ledger: totals as tables, Markdown, CSV or a chart, and some rows side by side."""
 
 from __future__ import annotations
 
@@ -185,16 +185,21 @@ def _of_run(run: Run, prices: Prices) -> Row:
     )
 
 
-def render(totals: Totals) -> str:
-    """Write the newest rows of each table, ending in a newline."""
-    parts: list[str] = []
+def render(totals: Totals, *, markdown: bool = False) -> str:
+    """Write the newest rows of each table, or all rows in Markdown, ending in a newline."""
+    parts: list[str] = ["# Experiment log", ""] if markdown else []
 
     def add(title: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         if not rows:
             return
+        if markdown:
+            lines = [[one_line(cell).replace("|", "\\|") for cell in row] for row in rows]
+            table = [f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *lines)]
+            parts.extend([f"## {title}", "", *table, ""])
+            return
         parts.append(title)
         if (older := len(rows) - MOST_ROWS) > 0:
-            parts.append(f"  {older} older ones are left out: --csv, --json have all")
+            parts.append(f"  {older} older ones are left out: --csv, --json, --markdown have all")
         # names come first, cells that may be long last
         shown = [
             (*(fit(one_line(cell), 32) for cell in row), fit(one_line(last), 100))
@@ -251,6 +256,43 @@ def render_csv(totals: Totals) -> str:
     for row in (*totals.phases, *totals.runs):
         writer.writerow([cell(getattr(row, column)) for column in CSV_COLUMNS])
     return text.getvalue()
+
+
+def draw(totals: Totals) -> bytes:
+    """Draw the newest 40 phases and runs as a PNG, oldest on top.
+
+    Raises:
+        BadUsage: matplotlib is not installed, or nothing has a duration.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise BadUsage(
+            f"a chart needs matplotlib ({error})", "pip install 'lightning-hangcheck[plots]'"
+        ) from error
+    rows = [row for row in (*totals.phases, *totals.runs) if row.duration_s][-40:]
+    if not rows:
+        raise BadUsage("there is nothing to draw in the ledger yet", "leave out --chart")
+    figure = Figure(figsize=(11.0, 1.9 + 0.4 * len(rows)), layout="constrained")
+    axes = figure.add_subplot()
+    hours = [(row.duration_s or 0.0) / SECONDS_PER_HOUR for row in rows]
+    bars = axes.barh(range(len(rows)), hours, color="#8899aa")
+    labels = []
+    for row in rows:
+        cost = "" if row.cost is None else f", {row.cost:.2f}"
+        stalled = f", {seconds_in_words(row.stalled_s)} stalled" if row.stalled_s else ""
+        ranks = f" x {row.ranks}" if row.ranks > 1 else ""
+        labels.append(f"{row.took}{ranks}{cost}{stalled}, {row.status}".replace("$", r"\$"))
+    axes.bar_label(bars, labels, padding=4, fontsize=8)
+    names = [f"{row.what} {fit(one_line(row.name), 40)}".replace("$", r"\$") for row in rows]
+    axes.set_yticks(range(len(rows)), names)
+    axes.invert_yaxis()
+    axes.set_xlim(0.0, 1.5 * max(hours))  # room for the labels
+    axes.set_xlabel("hours")
+    axes.set_title("hangcheck ledger", loc="left")
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=120)
+    return picture.getvalue()
 
 
 def render_side_by_side(totals: Totals, names: Sequence[str]) -> str:

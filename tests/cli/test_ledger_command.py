@@ -1,10 +1,11 @@
-"""`hangcheck ledger`: the totals as text, JSON, CSV, and whether a phase must run."""
+"""`hangcheck ledger`: its totals in each form, and whether a phase must run."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,33 @@ def test_json_and_csv_hold_the_same_numbers(
     ]
     assert [row["name"] for row in rows] == ["train", "train", "7b", "70b"]
     assert (totals["phases_cost"], totals["runs_cost"]) == (4.0, 8.0)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_markdown_holds_the_same_tables(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = printed(capsys, "--price", "1/h", "--markdown").splitlines()
+    assert (lines[0], lines[2]) == ("# Experiment log", "## phases, 4.00 in all")
+    widths = {line.replace("\\|", "").count("|") for line in lines[4:8]}
+    assert len(widths) == 1
+    assert any(line.startswith("| 70b |") for line in lines)
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_chart_is_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("matplotlib")
+    assert printed(capsys, "--price", "1/h", "--chart", "costs.png") == "drawn: costs.png\n"
+    assert Path("costs.png").read_bytes().startswith(b"\x89PNG")
+    assert invoke(["ledger", "--chart", "no folder/costs.png"]) == 2
+    assert "cannot be written" in capsys.readouterr().err
+
+
+def test_a_chart_without_matplotlib_says_what_to_install(
+    ledger: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    assert invoke(["ledger", "--chart", "costs.png"]) == 2
+    assert "; pip install 'lightning-hangcheck[plots]'" in capsys.readouterr().err
+    assert not (ledger.parent.parent / "costs.png").exists()
 
 
 @pytest.mark.usefixtures("ledger")

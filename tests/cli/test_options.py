@@ -70,7 +70,7 @@ OPTIONS = {
     "doctor": "--only --run-dir --checkpoints --depth --expect --needs --loads --backbone --extra "
     "--fresh --json",
     "explain": "--agent",
-    "ledger": "--ledger --price --json --csv",
+    "ledger": "--ledger --price --json --csv --markdown --chart",
     "lint": "--notes --json --sarif --github --explain",
     "merge": "--run-dir",
     "plan": "--gpus --gpu-memory --cpu-memory --dtype --context --batch --extra --phase --json",
