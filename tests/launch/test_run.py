@@ -255,7 +255,8 @@ def test_a_rank_that_outlives_a_killed_run_is_told_and_leaves_nothing_in_shared_
         )
     try:
         until((tmp_path / "ready").exists, "the rank")
-        (rank,) = (one for one in psutil.Process(running.pid).children() if not is_sidecar(one))
+        children = psutil.Process(running.pid).children()
+        (rank,) = (child for child in children if OUTLIVING in child.cmdline())
         running.terminate()
         until((tmp_path / "asked").exists, "the signal to be passed on")
         running.kill()
