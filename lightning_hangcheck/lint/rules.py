@@ -940,6 +940,13 @@ SAME_KEYS = re.compile(
 WRAPPERS = ("sorted", "list", "tuple", "enumerate", "tqdm", "reversed")
 
 
+def _gone_over(over: ast.expr) -> ast.expr:
+    """Return what a loop goes over, without ``enumerate`` and the like."""
+    while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
+        over = over.args[0]
+    return over
+
+
 def _why_uneven(over: ast.expr, code: Code) -> str:
     """Return why a loop may make more passes on one rank than on another; else empty."""
     if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
@@ -947,9 +954,7 @@ def _why_uneven(over: ast.expr, code: Code) -> str:
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
         own = is_local(over, code.function) and not names & _shared_names(code.function)
         return "is found by each rank for itself" if own else ""
-    sorts = called_name(over) == "sorted"
-    while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
-        over = over.args[0]
+    sorts, over = called_name(over) == "sorted", _gone_over(over)
     known = code.function.values_of(tail(over))
     if any(_every_nth_by_rank(value, code) for value in (over, *known)):
         return "is shorter on some ranks if its parts are not equal"
@@ -1035,7 +1040,7 @@ def _shared_names(function: Function) -> set[str]:
 
 def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
     """Whether a loop makes a step of DDP for each part of a stream, as many as the rank has."""
-    if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", *WRAPPERS[:1]):
+    if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", "sorted"):
         return False
     if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
         return False
@@ -1059,9 +1064,7 @@ EVEN = re.compile(
 
 def _uneven_evaluation(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
     """Whether a loop over evaluation data, cut for the ranks by nothing in this file, is shared."""
-    over = None if isinstance(loop, ast.While) else loop.iter
-    while isinstance(over, ast.Call) and called_name(over) in WRAPPERS and over.args:
-        over = over.args[0]
+    over = None if isinstance(loop, ast.While) else _gone_over(loop.iter)
     if over is None or not LOADER.fullmatch(tail(over)):
         return False
     evaluates = EVALUATES.search(f"{code.function.name}.{tail(over)}".lower())

@@ -934,7 +934,7 @@ def _perhaps(target: Callee, function: Function) -> list[Function]:
         for method in (named if len(named) > 1 else ())
         if method.owner not in owners
         and method.owner
-        and owners.intersection(klass for klass in project.bases(method.owner))
+        and owners.intersection(project.bases(method.owner))
     ]
 
 

@@ -30,7 +30,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable
 
 GONE = (FileNotFoundError, ProcessLookupError)
 """ENOENT on open, ESRCH if the process ends between open and read."""
@@ -555,16 +555,6 @@ def _code_of_reaped(pidfd: int) -> int | None:
         if struct.unpack_from("=Q", info, 0)[0] & PIDFD_INFO_EXIT:
             return os.waitstatus_to_exitcode(*struct.unpack_from("=i", info, EXIT_CODE_AT))
     return None
-
-
-def still_running(pids: Sequence[int], time_limit_s: float) -> tuple[int, ...]:
-    """Return which processes still run after the time limit, or earlier if none does."""
-    deadline = time.monotonic() + time_limit_s
-    while left := tuple(pid for pid in pids if not has_ended(pid)):
-        if time.monotonic() >= deadline:
-            break
-        time.sleep(POLL_S)
-    return left
 
 
 # What a probe brings, and the same short work for many processes
