@@ -12,6 +12,7 @@ from hypothesis import settings
 from processes import MARK, end_by_pid, marked_processes, start_program, until
 from subjects import subject
 
+from lightning_hangcheck import log
 from lightning_hangcheck.doctor.environment_checks import stacks_readable
 from lightning_hangcheck.session.session import SESSION_VARIABLE
 
@@ -50,6 +51,12 @@ def no_session_of_the_test_before() -> Iterator[None]:
     """What records in a test's own process names its session for what that process starts."""
     yield
     os.environ.pop(SESSION_VARIABLE, None)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test see what a process reports only once."""
+    monkeypatch.setattr(log, "_said", set())
 
 
 @cache

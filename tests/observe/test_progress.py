@@ -8,7 +8,6 @@ import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, rank
 
-from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Case, RunFacts
@@ -255,10 +254,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunFolder:
 
 
 def test_a_page_that_fails_is_said_once_and_an_older_one_does_not_replace_a_newer(
-    folder: RunFolder, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    folder: RunFolder, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """One that took long is finished after the next verdict came."""
-    monkeypatch.setattr(log, "_said", set())
     folder.page_file.mkdir()
     for _ in range(2):
         save_page(folder, 1, CASE, VERDICT)

@@ -11,7 +11,6 @@ import pytest
 from processes import PATIENCE_S, end, until
 from watch.launched import start_run, verdict_of
 
-from lightning_hangcheck import log
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.observe.watched_rank import Faults
@@ -23,11 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SECOND = 1_000_000_000
-
-
-@pytest.fixture(autouse=True)
-def _said_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log, "_said", set())
 
 
 def test_a_starved_sidecar_says_so(capfd: pytest.CaptureFixture[str]) -> None:

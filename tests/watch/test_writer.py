@@ -10,7 +10,6 @@ import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 from processes import until
 
-from lightning_hangcheck import log
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.rundir import RunFolder
@@ -25,14 +24,6 @@ if TYPE_CHECKING:
 WORD, NEXT_WORD = HangProven(ranks=((17, 99),)), HangProven(ranks=((18, 99),))
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD))
 HANG = judge(CASE)
-
-
-@pytest.fixture(autouse=True)
-def said(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> list[str]:
-    """What is said once a process may be said again in each test."""
-    monkeypatch.setattr(log, "_said", set())
-    capfd.readouterr()
-    return []
 
 
 class Desk(NamedTuple):

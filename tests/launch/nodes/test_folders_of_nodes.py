@@ -30,12 +30,6 @@ NAMED = replace(RECORD, job="nodes--n0-29400")
 SLURM = {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_LOCALID": "0", "SLURM_STEP_ID": "0"}
 
 
-@pytest.fixture(autouse=True)
-def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each run has a process of its own, which says a trouble once."""
-    monkeypatch.setattr("lightning_hangcheck.log._said", set())
-
-
 def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> None:
     shared = tmp_path / "run"
     for number in (10, 2, 0):
