@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +22,7 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.files import reserve_file
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.zero_code.start import FAMILIES
 from lightning_hangcheck.hooks.zero_code.wrapping import (
@@ -53,8 +55,6 @@ BETWEEN_NS = 50_000_000
 FIRST_STEPS = 3
 """Not timed: they compile, connect, fill caches. Nor is a step after an interruption: it fetches
 more."""
-STATES = {"suspect": 1, "hang": 2, "dead": 3}
-"""The newest current verdict as a number; anything else is 0."""
 
 
 def lightning_packages() -> tuple[ModuleType, ...]:
@@ -241,13 +241,13 @@ class StepClock:
 class LoggedMetrics:
     """What `HangCheck(log_metrics=True)` sends through the Trainer's loggers: pace, state."""
 
-    # Rank 0 reads its node's pages in shared memory, so a stuck rank delays nobody.
+    # Rank 0 reads memory that its node's ranks and their sidecar write, and no file.
 
     def __init__(self, session: Session) -> None:
         # imported here because few use it
         from lightning_hangcheck.observe.discovery import Pages
 
-        self._watch_file = session.watch_file
+        self._state = reserve_file(session.state_file, 1)
         self._pages = Pages(session.pages)
         self._before: dict[int, StepTimes] = {}
         self._step = 0
@@ -269,24 +269,20 @@ class LoggedMetrics:
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare the ranks' timings since the last call; empty if there are none."""
-        from lightning_hangcheck.files import EVIDENCE_BYTES, read_fact
-        from lightning_hangcheck.observe.run_record import WatchNotes
         from lightning_hangcheck.report.stragglers import compared
 
-        self._pages.find_new()
+        if not self._before:
+            self._pages.find_new()  # all ranks have met by now
         # if two processes were one rank in turn, the newer page counts
         beats = sorted(self._pages.read().values(), key=lambda beat: beat.last_beat_ns)
-        sums = {beat.rank: beat.step_times for beat in beats if beat.rank is not None}
-        known = {rank: times for rank, times in sums.items() if times is not None}
-        before, self._before = self._before, known
-        since = {rank: times.since(before[rank]) for rank, times in known.items() if rank in before}
+        known = {beat.rank: beat.step_times for beat in beats if beat.rank is not None}
+        before, self._before = self._before, {rank: made for rank, made in known.items() if made}
+        since = {rank: t.since(before[rank]) for rank, t in self._before.items() if rank in before}
         found = compared({rank: made for rank, made in since.items() if made.steps > 0})
         if found is None:
             return {}
-        notes = read_fact(self._watch_file, WatchNotes, EVIDENCE_BYTES)
-        newest = notes.newest if notes is not None else None
         return {
-            "hangcheck/state": STATES.get(newest.verdict, 0) if newest is not None else 0,
+            "hangcheck/state": self._state[0],
             "hangcheck/step_time": found.typical.seconds,
             "hangcheck/slowest_rank": found.ranks[0].rank,
             "hangcheck/straggler_ratio": found.ranks[0].ratio,
@@ -308,6 +304,7 @@ class HuggingFaceHangCheck:
 
     def __init__(self) -> None:
         self._recorder = current()
+        self.resumes_from: str | None = None
         be_watched(self._recorder)
 
     def __reduce__(self) -> tuple[Callable[[], object], tuple[()]]:
@@ -333,6 +330,8 @@ class HuggingFaceHangCheck:
         self._recorder.learn_identity(rank, args.world_size, local_rank)
         be_watched(self._recorder)
         watch_saves(sys.modules["transformers.trainer"].Trainer)
+        if self.resumes_from is not None:
+            tell(self._recorder, of_huggingface(str(self.resumes_from), state))
         self.on_epoch_begin(args, state)
 
     on_epoch_begin = on_substep_end = on_step_end = on_epoch_end = _showing("dataloading")
@@ -352,8 +351,8 @@ class HuggingFaceHangCheck:
 
 
 # Checkpoints: which one training resumes from, and whether saved ones hold what resuming needs.
-# Both are decided by names: keys of saved dictionaries, files of a folder, arguments. The only file
-# opened is Hugging Face's trainer_state.json.
+# Both are decided by names: keys of saved dictionaries, files of a folder, arguments; no file is
+# opened.
 
 PARTS = {
     "optimizer state": frozenset({"optimizer", "optimizers", "optim", "opt", "groups"}),
@@ -376,8 +375,6 @@ STARTS_ANEW = {
 MOST_NAMES = 10_000
 LOOK_LIMIT_S = 2.0
 """The file was read a moment ago; only storage that has stalled since takes so long."""
-LARGEST_STATE = 64 * 1024 * 1024
-"""Bytes of trainer_state.json; 100,000 logged steps of five values each take 15 MB."""
 
 
 def parts_held(names: Iterable[object]) -> frozenset[str]:
@@ -431,36 +428,24 @@ def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
     return _written(path, step=number("global_step"), seen=seen)
 
 
-class _TrainerState(msgspec.Struct):
-    global_step: int | None = None
-    epoch: float | None = None
-
-
-def of_huggingface(folder: str) -> Resumption:
-    """Describe what Hugging Face's Trainer is about to load; it ignores missing parts."""
-
-    def look() -> tuple[_TrainerState, frozenset[str]]:
-        with Path(folder, "trainer_state.json").open("rb") as file:
-            state = msgspec.json.decode(file.read(LARGEST_STATE), type=_TrainerState)
-        return state, parts_held(path.name for path in Path(folder).iterdir())
-
-    try:
-        state, held = within(LOOK_LIMIT_S, look)
-    except (OSError, NoAnswer, msgspec.MsgspecError):
-        return Resumption(path=str(Path(folder).absolute()))
-    seen = f"epoch {state.epoch:g}" if state.epoch is not None else ""
-    lacks = tuple(part for part in PARTS if part not in held)
+def of_huggingface(folder: str, state: TrainerState) -> Resumption:
+    """Describe what Hugging Face's Trainer has loaded; it ignores missing parts."""
+    lacks: tuple[str, ...] = ()
+    with suppress(OSError, NoAnswer):
+        held = parts_held(
+            within(LOOK_LIMIT_S, lambda: [path.name for path in Path(folder).iterdir()])
+        )
+        lacks = tuple(part for part in PARTS if part not in held)
+    seen = f"epoch {state.epoch:g}" if state.epoch else ""
     return _written(folder, step=state.global_step, seen=seen, lacks=lacks)
 
 
 def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its fields
     if "://" in path:
         return Resumption(path=redact_text(path), **facts)
-    try:
+    with suppress(OSError, NoAnswer):
         written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
         facts["age_s"] = max(0.0, round(time.time() - written, 3))
-    except (OSError, NoAnswer):
-        pass
     return Resumption(path=redact_text(str(Path(path).absolute())), **facts)
 
 
@@ -468,12 +453,12 @@ def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its field
 def watch_resuming(trainer: type) -> None:
     """Watch the method with which transformers' Trainer class resumes; later calls do nothing."""
 
-    def tell_of(call: Call) -> None:
-        folder = call.given().get("checkpoint")
-        if folder is not None:
-            tell(current(), of_huggingface(str(folder)))
+    def tell_callback(call: Call) -> None:
+        for guest in call.instance.callback_handler.callbacks:
+            if isinstance(guest, HuggingFaceHangCheck):
+                guest.resumes_from = call.given().get("checkpoint")
 
-    wrap(trainer, "_load_optimizer_and_scheduler", after=tell_of)
+    wrap(trainer, "_load_optimizer_and_scheduler", after=tell_callback)
 
 
 class SavedParts:

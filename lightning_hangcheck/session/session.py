@@ -7,6 +7,7 @@
         place.json       which of the job's nodes this is
         run-folder       run folder that the processes agreed on; see `run_folders`
         watch.json       what the sidecar now knows of the ranks; see `observe.run_record`
+        state            one byte: the newest verdict as a number, see `alerts.STATES`
         sidecar.lock     locked by the sidecar, so that there is only one
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
@@ -123,6 +124,7 @@ class Session(Struct, frozen=True):
     sidecar_file = Part(SIDECAR_FILE)
     place_file = Part("place.json")
     watch_file = Part("watch.json")
+    state_file = Part("state")
     watch_lock = Part("sidecar.lock")
     journals = Part("journals")
     meetings = Part("meet")

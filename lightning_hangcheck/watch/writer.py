@@ -30,6 +30,7 @@ from lightning_hangcheck.files import (
     NoAnswerFromStorage,
     apart,
     read_fact,
+    reserve_file,
     write_atomically,
 )
 from lightning_hangcheck.isolation.command import environment_of_module, own_command
@@ -402,6 +403,7 @@ class Alerting:
 #
 #     run.json      its ranks and rounds: when a rank appears, and at the end
 #     watch.json    what is known of each rank now, for visitors; once a second, in shared memory
+#     state         one byte of shared memory: the verdict as a number, for `HangCheck` to log
 #     ledger.jsonl  one line on the run's outcome
 #     metrics file  of ``--prometheus``, for node-exporter's textfile collector
 
@@ -563,6 +565,9 @@ class RunFiles:
         )
         try:
             write_atomically(self._session.watch_file, encode(notes))
+            newest = self._writer.newest
+            state = alerts.STATES.get(newest.verdict, 0) if newest is not None else 0
+            reserve_file(self._session.state_file, 1)[0] = state
         except OSError as error:  # full memory costs no more than the notes
             log.once("notes", f"visitors of this job learn nothing from its sidecar ({error})")
 
