@@ -7,7 +7,7 @@ watched script. The tokens are the model's own; only a debug run's limits change
 from __future__ import annotations
 
 import time
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from torch import Tensor
+    from torch import Tensor, device
 
     from lightning_hangcheck.hooks.models import Model
 
@@ -47,11 +47,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         if self.max_new_tokens < 1 or self.max_length < 1:
             raise BadUsage(f"{self} leaves nothing to generate", "write numbers above 0")
-
-    @classmethod
-    def of(cls, debug: bool | Limits) -> Limits | None:
-        """Return the limits that a value of ``debug`` means, or None."""
-        return debug if isinstance(debug, Limits) else cls() if debug else None
 
     def say_cut(self, prompts: int, tokenizer: Tokenizer) -> dict[str, Any]:
         """Report that prompts are cut; return the tokenizer options that cut them."""
@@ -141,7 +136,7 @@ def generate(
         warn_after_s: Seconds after which a generation that still runs is reported.
         **generation: Options of ``model.generate``.
     """
-    recorder, limits = current(), Limits.of(debug)
+    recorder, limits = current(), Limits() if debug is True else debug or None
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
     began, batched = time.perf_counter(), len(asked) > 1
     if batched:
@@ -163,7 +158,7 @@ def generate(
     )
     watch = WatchedGeneration(model, {**inputs, **generation}, limits=limits)
     watch.figures |= {"prompt_characters": sum(map(len, asked)), "truncated_prompts": cut, **times}
-    with watch.around(warn_after_s):
+    with Section(recorder, _title(model)), watch.around(warn_after_s):
         output = model.generate(**watch.named)
         began = time.perf_counter()
     texts = tokenizer.batch_decode(watch.new_tokens(output), skip_special_tokens=True)
@@ -189,7 +184,7 @@ def pipeline(
 
     from lightning_hangcheck.hooks.loading import watched_load
 
-    recorder, limits = current(), Limits.of(debug)
+    recorder, limits = current(), Limits() if debug is True else debug or None
     if isinstance(model, str):
         arguments = {**named, **(named.get("model_kwargs") or {})}
         with watched_load(model, f"{task} pipeline", "model", arguments):
@@ -226,7 +221,7 @@ def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) 
         watch = WatchedGeneration(made.model, call.named, given, limits)
         watch.figures["truncated_prompts"], cut = cut, 0
         call.named = watch.named
-        with watch.around(warn_after_s):
+        with Section(current(), _title(made.model)), watch.around(warn_after_s):
             yield
         made.last_report = watch.report(call.result["generated_sequence"].flatten(0, 1))
 
@@ -309,24 +304,19 @@ class WatchedGeneration:
         self.figures["max_new_tokens"] = most
 
     @contextmanager
-    def around(
-        self, warn_after_s: float = WARN_AFTER, *, in_section: bool = False
-    ) -> Iterator[None]:
-        """Watch the body, which may already be in a section of its own."""
+    def around(self, warn_after_s: float = WARN_AFTER) -> Iterator[None]:
+        """Watch the body, in which ``generate`` is called."""
+        gpus, devices = "the memory of the GPUs", []
         if self._spoken:
-            self._look_at_memory("memory_before")
-            attempt("a look before generation", self._look_before)
-        with ExitStack() as watched:
-            if self._on and not in_section:
-                watched.enter_context(Section(self._recorder, _title(self._model)))
-            if self._on:
-                long = "the warning of a long run"
-                watched.enter_context(later(warn_after_s, long, self._warn_long))
-            self._began = time.perf_counter()
+            devices = models.devices_of(self._model)
+            self.figures["memory_before"] = attempt(gpus, models.gpu_memory, devices) or ()
+            attempt("a look before generation", self._look_before, devices[0])
+        self._began, long = time.perf_counter(), "the warning of a long run"
+        with later(warn_after_s, long, self._warn_long) if self._on else nullcontext():
             yield
             self.figures["generate_s"] = time.perf_counter() - self._began
-        if self._spoken:
-            self._look_at_memory("memory_after")
+        if devices:
+            self.figures["memory_after"] = attempt(gpus, models.gpu_memory, devices) or ()
 
     def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
         """Cut off the prompt, or an encoder-decoder model's start token."""
@@ -355,16 +345,12 @@ class WatchedGeneration:
         self._recorder.say(str(report))
         return report
 
-    def _look_at_memory(self, when: str) -> None:
-        devices = models.devices_of(self._model)
-        self.figures[when] = attempt("the memory of the GPUs", models.gpu_memory, devices) or ()
-
     def _warn(self, sentence: str) -> None:
         self._warnings.append(sentence)
         self._recorder.say(f"WARNING: {sentence}")
 
-    def _look_before(self) -> None:
-        known, device = self.figures, models.devices_of(self._model)[0]
+    def _look_before(self, device: device) -> None:
+        known = self.figures
         nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
         counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
         goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
@@ -440,7 +426,7 @@ def instrument_generation(module: ModuleType) -> None:
         # given positionally, it cannot be given by name too; custom generate code may not know it
         if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
             call.named = watch.named
-        with watch.around(in_section=True):
+        with watch.around():
             yield
         if call.spoken and watch.figures["prompts"]:  # reads the device, which is idle by now
             attempt("the report", watch.report, call.result)

@@ -5,7 +5,7 @@ Parts outside the GPU are noted in the journal, for the ledger, and passed to th
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -165,14 +165,10 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
 
 
 def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
-    """Name what is wrong with generation flags; ignored flags only if in ``given``."""
+    """Name what is wrong with generation flags and not refused; ignored ones only if ``given``."""
     set_flags = {name: value for name, value in flags.items() if value is not None}
-    known = defaultdict(lambda: None, {"num_beams": 1, "num_return_sequences": 1, **set_flags})
-    samples, beams, copies = (
-        known[name] for name in ("do_sample", "num_beams", "num_return_sequences")
-    )
-    least, most = known["min_new_tokens"], known["max_new_tokens"]
-    met = samples is True, beams != 1
+    least, most = set_flags.get("min_new_tokens"), set_flags.get("max_new_tokens")
+    met = set_flags.get("do_sample") is True, set_flags.get("num_beams", 1) != 1
     found = [
         f"{name}={set_flags[name]} is ignored without {needs}"
         for has_it, (needs, idle) in zip(met, IDLE.items(), strict=True)
@@ -181,17 +177,10 @@ def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None
         and set_flags.get(name) not in (None, value)
         and (given is None or name in given)
     ]
-    if samples is True and known["temperature"] == 0:
-        found.append("temperature=0 with do_sample=True is refused; write do_sample=False")
-    if None not in (most, known["max_length"]):
+    if most is not None and "max_length" in set_flags:
         found.append("max_length is ignored beside max_new_tokens; leave one of them out")
-    if None not in (least, most) and least > most:
+    if least is not None and most is not None and least > most:
         found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
-    if copies > beams and not (samples is True and beams == 1):
-        found.append(
-            f"num_return_sequences={copies} is refused with num_beams={beams}; raise num_beams, or "
-            "set do_sample=True and no beams"
-        )
     return found
 
 
@@ -213,15 +202,13 @@ def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 
 
 
 def _give_pad_id(model: Model, recorder: Recorder) -> None:
-    changed = {}
     for where in ("config", "generation_config"):
-        config = getattr(model, where, None)
+        config: Any = getattr(model, where, None)
         end = getattr(config, "eos_token_id", None)
         end = end[0] if isinstance(end, (list, tuple)) and end else end
         if getattr(config, "pad_token_id", 0) is None and isinstance(end, int):
-            config.pad_token_id = changed[where] = end  # type: ignore[union-attr]
-    for where, end in changed.items():
-        recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
+            config.pad_token_id = end
+            recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
 
 
 def sign_of_life(recorder: Recorder) -> None:

@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections import Counter
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
@@ -51,10 +50,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat
 
 LOOK_LIMIT = 4.0  # seconds for the stacks of missing ranks; py-spy needs about 10 ms for one
-GRACE = LOOK_LIMIT + 2.0
+GRACE = LOOK_LIMIT + 4.0
 """Seconds that the others wait longer: a rank that looks for stacks decides only afterwards."""
-STACK_READERS = ("judge.alike", "look.stacks", "observe.discovery")
-"""Modules that only a rank that looks for missing ranks needs; each is slow to load."""
 MOST_RANKS, MOST_FRAMES = 8, 16  # shown for missing ranks
 LONGEST_NAME = 100  # characters; Linux allows 255 bytes per file name, quoting and number included
 _times_met: Counter[str] = Counter()
@@ -335,9 +332,6 @@ class RendezvousPoint:
             now, noun, index = time.monotonic(), self.peers.noun, self.peers.index
             if value is None and self._notice_at is not None and now >= self._notice_at:
                 self._notice_at = None
-                # load stack readers while there is time: a rank that gives up must act at once
-                for module in STACK_READERS:
-                    import_module(f"lightning_hangcheck.{module}")
                 if index < 2:
                     for_whom = self._named(awaited or self._missing())
                     waits = f"{noun} {index} waits at {self.name!r} for {for_whom}"

@@ -27,10 +27,10 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
-    switched_off,
     unwrap,
     wrap,
 )
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.session import spawned_as
 
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
 
     from lightning_hangcheck.hooks.zero_code.start import Number
-    from lightning_hangcheck.hooks.zero_code.wrapping import Around, Before
-    from lightning_hangcheck.model.slugs import Phase
+    from lightning_hangcheck.hooks.zero_code.wrapping import Before
 
 
 _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
@@ -194,21 +193,16 @@ def instrument_trainer(module: ModuleType) -> None:
 def instrument_hooks(module: ModuleType) -> None:
     """Have Lightning call our callback's hooks before those of the Trainer's callbacks."""
     # The Trainer's list stays as the user made it: scripts read, count and compare it.
-    call_theirs, works = module._call_callback_hooks, True  # noqa: SLF001 - there is no other door
+    call_theirs = module._call_callback_hooks  # noqa: SLF001 - there is no other door
 
     # half a microsecond if we have no such hook; `wrap` would take two
     @wraps(call_theirs)
     def call_hooks(trainer: Any, hook_name: str, *given: Any, **named: Any) -> None:  # noqa: ANN401 - a guest's
-        nonlocal works
-        try:
-            ours = getattr(_ours_of(trainer, hook_name), hook_name, None) if works else None
-            # Lightning calls epoch-end hooks twice, the second time for callbacks that save
-            if ours is not None and not named.get("monitoring_callbacks"):
-                rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
-                ours(trainer, trainer.lightning_module, *given, **rest)
-        except Exception as error:  # noqa: BLE001 - the hooks' boundary: theirs must be called
-            works = False
-            switched_off("Lightning's hooks is no longer watched", error, "; the program goes on")
+        ours = getattr(_ours_of(trainer, hook_name), hook_name, None)
+        # Lightning calls epoch-end hooks twice, the second time for callbacks that save
+        if ours is not None and not named.get("monitoring_callbacks"):
+            rest = {name: named[name] for name in named if name != "monitoring_callbacks"}
+            ours(trainer, trainer.lightning_module, *given, **rest)
         call_theirs(trainer, hook_name, *given, **named)
 
     module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
@@ -230,34 +224,21 @@ def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a g
     ours: Any = _guests.get(trainer, False)
     if hook == "setup" or ours is False:
         theirs = any(isinstance(callback, HangCheck) for callback in trainer.callbacks)
-        ours = _guests[trainer] = None if theirs else ours or HangCheck()
+        ours = _guests[trainer] = (
+            None if theirs else ours or attempt("watching a Trainer's hooks", HangCheck)
+        )
     return ours  # type: ignore[no-any-return] # one of both
 
 
 def instrument_fabric(module: ModuleType) -> None:
-    """Watch Fabric, or the optimizer that it returns, whose module has no ``Fabric.launch``."""
-
-    def in_phase(phase: Phase) -> Around:
-        """Show a part of a step on the page; the rest of the loop is the script's own."""
-
-        @contextmanager
-        def visit(_: Call) -> Iterator[None]:
-            enter = current().page.enter_phase
-            enter(phase)
-            yield
-            enter("training_step")
-
-        return visit
+    """Watch how Fabric starts; the stack tells which part of a step the script is in."""
 
     def launched(call: Call) -> None:
         fabric = call.instance
         current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
 
-    if module.__name__.endswith("fabric.fabric"):
-        wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
-        wrap(module.Fabric, "backward", in_phase("backward"))
-    else:
-        wrap(module._FabricOptimizer, "step", in_phase("optimizer_step"))  # noqa: SLF001 - no other
+    fabric = getattr(module, "Fabric", None)
+    wrap(fabric, "launch", in_section("Fabric.launch", then=launched))
 
 
 def instrument_huggingface(module: ModuleType) -> None:
