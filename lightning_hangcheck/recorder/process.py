@@ -309,6 +309,15 @@ SENT_BY_PROGRAMS = (
     *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
 )
 MOST_HANDLERS = 64  # objects that are inspected: a handler may call the previous handler, and so on
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""Signals whose handlers mostly end the program, or note that it should end."""
+ENDED_BY = {
+    "wait": {"set", "notify", "notify_all", "abort"},
+    "wait_for": {"notify", "notify_all"},
+    "acquire": {"release"},
+    "get": {"put", "put_nowait"},
+}
+"""Calls of `threading` and `queue`, and what a handler calls to end them."""
 
 
 def handled_signals() -> tuple[int, ...]:
@@ -319,7 +328,47 @@ def handled_signals() -> tuple[int, ...]:
     found = {number: getsignal(number) for number in SENT_BY_PROGRAMS}
     if found[signal.SIGHUP] == getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
-    return tuple(int(number) for number, handler in found.items() if _is_of_others(handler))
+    ends = _ends_of_main_wait()
+    ending = (number for number in ENDING if ends and _calls_any(getsignal(number), ends))
+    others = (number for number, handler in found.items() if _is_of_others(handler))
+    return tuple(dict.fromkeys(map(int, (*others, *ending))))
+
+
+def _ends_of_main_wait() -> set[str]:
+    """Return which calls end the main thread's wait in the interpreter's library, if any do."""
+    frame, outermost = sys._current_frames().get(threading.main_thread().ident or 0), ""  # noqa: SLF001
+    for call in islice(_outwards(frame), DEEPEST):
+        file = call.f_code.co_filename
+        if file.endswith("/selectors.py"):
+            return {LOOPS_HANDLER}
+        if not file.endswith(("/threading.py", "/queue.py")):
+            break
+        outermost = call.f_code.co_name
+    return ENDED_BY.get(outermost, set())
+
+
+LOOPS_HANDLER = "_sighandler_noop"
+"""Of asyncio: a loop's ``add_signal_handler`` wakes the loop, which then calls what was given."""
+
+
+def _calls_any(handler: object, names: set[str]) -> bool:
+    """Whether a handler's code, or what it calls of its own class or file, calls any of these."""
+    pending = [handler]
+    for callback in islice(pending, MOST_HANDLERS):
+        if isinstance(callback, functools.partial):
+            pending.append(callback.func)
+        function = getattr(callback, "__func__", callback)
+        if not isinstance(function, FunctionType) or not is_users(function.__code__.co_filename):
+            if getattr(function, "__name__", "") in names & {LOOPS_HANDLER}:
+                return True
+            continue
+        called = function.__code__.co_names
+        if not names.isdisjoint(called):
+            return True
+        owner = getattr(callback, "__self__", None)
+        pending += [function.__globals__.get(name) for name in called]
+        pending += [getattr(type(owner), name, None) for name in called if owner is not None]
+    return False
 
 
 def _is_of_others(handler: object) -> bool:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import faulthandler
+import queue
 import signal
 import subprocess
 import sys
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -109,6 +111,49 @@ def test_a_hangup_that_ends_the_program_brings_no_news(unhandled: None) -> None:
     assert signal.SIGHUP in handled_signals()
     signal.signal(signal.SIGTERM, sets_an_event)
     assert signal.SIGHUP not in handled_signals()
+
+
+class Server:
+    """Serves until a signal says stop, as on preemption."""
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+
+    def on_signal(self, *_: object) -> None:
+        self.finish()
+
+    def finish(self) -> None:
+        self.stop.set()
+
+
+def while_main_is_in(wait: Callable[[], object], release: Callable[[], object]) -> bool:
+    """Whether SIGTERM counts while the main thread is in a wait, which is then ended."""
+    seen: list[bool] = []
+
+    def look() -> None:
+        for _ in range(100):
+            if signal.SIGTERM in handled_signals():
+                break
+            time.sleep(0.01)
+        seen.append(signal.SIGTERM in handled_signals())
+        release()
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    wait()
+    thread.join()
+    return seen[0]
+
+
+def test_a_request_to_end_counts_if_its_handler_ends_the_very_wait(unhandled: None) -> None:
+    server, batches = Server(), queue.Queue[int]()
+    signal.signal(signal.SIGTERM, server.on_signal)
+    assert signal.SIGTERM not in handled_signals(), "the main thread waits for nothing"
+    assert while_main_is_in(server.stop.wait, server.stop.set)
+    assert not while_main_is_in(batches.get, lambda: batches.put(1))
+    signal.signal(signal.SIGTERM, sets_an_event)
+    server.stop.clear()
+    assert not while_main_is_in(server.stop.wait, server.stop.set), "it only takes note"
 
 
 async def next_rollout(rollouts: asyncio.Queue[int]) -> int:
