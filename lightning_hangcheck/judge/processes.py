@@ -176,8 +176,9 @@ class ProcessReading:
     def gives_up(self) -> bool:
         """Whether its wait for something with a name has a time limit: a poll's, a timer, an alarm.
 
-        A sleep between two tries for a lock does not count, nor one between two looks for work. A
-        main thread that waits for its threads may leave them alone once its limit is over.
+        A sleep between two tries for a lock does not count, but a limit for all tries does. Nor
+        does a sleep between two looks for work count. A main thread that waits for its threads may
+        leave them alone once its limit is over.
         """
         if any(
             moment.kernel is not None and moment.kernel.catches_alarm for moment in self._seen[-1:]
@@ -185,8 +186,10 @@ class ProcessReading:
             return True
         mains = (moment.threads[0] for moment in self._telling[-1:] if moment.threads)
         waits = (*self._ends, *(main for main in mains if main.for_threads and not main.ticks))
+        polls = any(target.limited for target in self.targets)
         return not self.wants_work and any(
-            wait.limited and all(target.kind != "lock" for target in wait.named) for wait in waits
+            polls or (wait.limited and all(target.kind != "lock" for target in wait.named))
+            for wait in waits
         )
 
     @property
@@ -441,6 +444,7 @@ class ProcessReading:
         main = self.complete[-1].threads[0]
         gave_work = main is not found[1][0] and not joins(main.stack)
         sure = len(found[1]) > 1 and not gave_work
+        sure = sure or all(each.stack.holds_lock or each.stack.held_by for each in found[1])
         return tuple(thread.stack for thread in found[1]) if sure or self.waits_in_vain else ()
 
     @cached_property

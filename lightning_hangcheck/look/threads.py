@@ -386,7 +386,8 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
         with suppress(NoAnswer, OSError):
             maker = within(READ_LIMIT_S, lambda: maker_of(path, pid), of=pid)
     if any(frame.filename.endswith(GOES_ON) for frame in frames):
-        for_ever = variable(GOES_ON, "timeout") == "None"
+        limit = variable(GOES_ON, "timeout")
+        for_ever = limit == "None"
     else:
         limit = variable(library.polls, library.limit) if library.limit else "-"
         for_ever = NO_LIMIT.match(limit) is not None
@@ -396,6 +397,7 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
         name=path,
         holders=maker.holders,
         abandoned=maker.gone and for_ever,
+        limited=bool(limit) and not for_ever,
     )
 
 

@@ -152,6 +152,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
         holders: Processes that could end the wait, as far as known: the one that holds the lock,
             has the other end of the pipe or socket, maps the memory, or is the child.
         abandoned: Of a lock: its maker is known to be gone, and the waiter polls for ever.
+        limited: Of a lock that is polled for: the waiter has set itself a time limit.
         connection: Inode of a socket; distinguishes two sockets with the same remote end.
         own_end: Of a connection to ``name``: this end of it, ``ADDR:PORT``.
         carried_bytes: Bytes that a TCP connection received and had acknowledged so far; None if the
@@ -165,6 +166,7 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
     name: str = ""
     holders: tuple[Holder, ...] = ()
     abandoned: bool = False
+    limited: bool = False
     connection: int | None = None
     own_end: str = ""
     carried_bytes: int | None = None

@@ -400,7 +400,7 @@ def test_a_poller_for_a_lock_file_names_file_and_holder(
 
     target = polled_by(waiter)
     assert (target.call, target.kind, target.name) == ("filelock", "lock", path)
-    assert [one.pid for one in target.holders] == [holder.pid]
+    assert ([one.pid for one in target.holders], target.limited) == ([holder.pid], False)
 
 
 def test_a_lock_file_may_be_named_from_the_folder_where_its_process_is(
@@ -534,4 +534,4 @@ def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_pat
     path = tmp_path / "lock"
     path.touch()
     target = polled_by(program(PROGRAM, "filelock", "soft", str(path), "1000"))
-    assert (target.name, target.abandoned) == (str(path), False)
+    assert (target.name, target.abandoned, target.limited) == (str(path), False, True)
