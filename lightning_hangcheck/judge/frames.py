@@ -284,7 +284,7 @@ def left_loop(
     leads to the loop.
     """
     depth = _common_calls(frames, others)
-    here, there = frames[depth:], _above_model(others)[depth:]
+    here, there = frames[depth:], _above_model(_at(code), others)[depth:]
     users = users_frames(frames)
     if here and there and here[0] in users:
         return _below(_at(code), here, there, users_frames(others))
@@ -338,7 +338,9 @@ def ran_out(
     rank may have skipped only that.
     """
     notes = _at(code)
-    now, then, theirs = (_loops(notes, _above_model(way)) for way in (frames, before, others))
+    now, then, theirs = (
+        _loops(notes, _above_model(notes, way)) for way in (frames, before, others)
+    )
     left = (then & theirs) - now - {None} if None not in now else set()
     tested = {
         (frame.file, loop)
@@ -378,12 +380,18 @@ def _below(
     return bool(_framework_loops(there))
 
 
-def _above_model(frames: Sequence[Frame]) -> Sequence[Frame]:
-    """Drop what runs within a ``forward`` of torch's modules: nobody runs out of layers."""
+def _above_model(notes: Notes, frames: Sequence[Frame]) -> Sequence[Frame]:
+    """Drop what runs within a ``forward`` of torch's modules: nobody runs out of layers.
+
+    A ``forward`` that itself calls ``backward`` is no model's, but a training loop.
+    """
     calls = (at for at, frame in enumerate(frames) if frame.file.endswith(CALLS_FORWARD))
     users = users_frames(frames)
     inside = (at + 1 for at in calls if at + 1 < len(frames) and frames[at + 1] in users)
-    return frames[: next(inside, len(frames))]
+    end = next(inside, len(frames))
+    found = (notes.get((frame.file, frame.line)) for frame in frames[end:])
+    trains = any(note.after_backward for note in found if note is not None)
+    return frames if trains else frames[:end]
 
 
 def _inside(loop: Span, branches: Collection[Span]) -> bool:

@@ -335,9 +335,11 @@ class Parsed:
                 until = span(inner)[1]
             elif isinstance(inner, ast.Call):
                 awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
+                led = [inner.func] if self._asks_table(inner.func) else []
             for holds in filter(self.ranks.asks, led):
                 test, test_line = _shown(holds), holds.lineno
-                of_most = self.ranks.of_one(holds) is False
+                # every rank may find a call in a table, so that is a weaker sign
+                of_most = self.ranks.of_one(holds) is False or holds is getattr(inner, "func", None)
             if isinstance(inner, LOOPS):
                 retried = _caught_in(inner, line)
         body = getattr(function, "body", []) if start else []
@@ -360,6 +362,13 @@ class Parsed:
             after_backward=after,
             collectives_ahead=ahead if ahead or is_users(file) else None,
         )
+
+    def _asks_table(self, called: ast.expr) -> bool:
+        """Whether a table of functions tells by the rank what is called: ``duties[rank]()``."""
+        if isinstance(called, ast.Subscript):
+            return self.ranks.asks(called.slice)
+        asked = called.args[:1] if isinstance(called, ast.Call) else []
+        return any(called_name(called) == "get" and self.ranks.asks(index) for index in asked)
 
     def _after_backward(
         self, body: list[ast.stmt] | ast.expr, line: int, always: tuple[type[ast.stmt], ...]

@@ -20,8 +20,8 @@ class CodeNote(Struct, frozen=True, kw_only=True):
 
     Attributes:
         condition: Innermost test of the rank under which the line runs, as written; empty if none.
-        condition_of_most: It holds for all ranks but one, so it does not explain why a rank is
-            there.
+        condition_of_most: It holds for all ranks but one, or is a table in which every rank may
+            find a call, so it hardly explains why a rank is there.
         skipped_under: A test that holds for one rank, which then leaves the block before the line.
         loops: First and last lines of the loops of its function around the line, outermost first,
             without loops that only wait.

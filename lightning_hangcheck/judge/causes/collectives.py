@@ -196,7 +196,7 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     alone = all(threw) and bool(stayed) and not any(others_threw)
     if alone and all(pending.reading.handling.startswith(OUT_OF_WORK) for pending in left):
         return "uneven_work"
-    if alone or separated_by_test(code, parted):
+    if alone or separated_by_test(code, parted) or _did_more_steps(left, stayed):
         return "rank_diverged"
     if parted.same_way:
         return "collective_mismatch"
@@ -214,6 +214,17 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     if before and all(ran_out(code, *ways) for ways in before):
         return "uneven_work"
     return "rank_diverged"
+
+
+def _did_more_steps(left: Sequence[PendingCollective], stayed: Sequence[PendingCollective]) -> bool:
+    """Whether the first made more steps than the others: who runs out of work makes fewer.
+
+    One step more may be a matter of when a step is counted.
+    """
+    own, others = ([pending.reading.beat.step for pending in side] for side in (left, stayed))
+    fewest = min((-1 if step is None else step for step in own), default=-1)
+    most = max((inf if step is None else step for step in others), default=inf)
+    return fewest > most + 1
 
 
 def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways) -> bool:
