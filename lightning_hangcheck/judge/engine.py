@@ -124,8 +124,8 @@ def _of_processes(job: JobReading) -> Conclusion:
         if crash is None:
             return replace(known, kind="finished")
         return _for_whom_it_waited(replace(known, kind="crashed", finding=crash), crash)
-    patience = Patience(job)
-    graph = build_graph(job, divergence, awaited, patience)
+    graph = build_graph(job, divergence, awaited)
+    patience = Patience(job, graph.circles)
     stuck = () if graph.between_ranks else _stuck_by_themselves(job, graph)
     ends = tuple(job.ranks[rank] for rank in graph.ends)
     situation = Situation(

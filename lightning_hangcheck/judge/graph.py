@@ -1,8 +1,8 @@
 """The wait-for graph: who waits for whom. The culprits are where it ends.
 
 Ranks wait for each other in collectives, in the rendezvous, at the store and in calls. Waits for
-processes and things are the named ones among the enders that `patience` knows of each actor.
-`solve` finds the ends; `patience` says how long to wait before reporting.
+processes and things are those whose enders all have names. `solve` finds the ends; `patience` says
+how long to wait before reporting.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.divergence import Divergence
-    from lightning_hangcheck.judge.job import JobReading, Node, RankReading
+    from lightning_hangcheck.judge.job import JobProcesses, JobReading, Node, RankReading
     from lightning_hangcheck.judge.knowledge import WaitKind
-    from lightning_hangcheck.judge.patience import Patience
-    from lightning_hangcheck.model.evidence import WaitTarget
+    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
 
     Following = Mapping[Hashable, Sequence[Hashable]]
 
@@ -40,6 +39,11 @@ MOST_FULL = 4_096
 UNNAMED = ("", "undefined", "default_pg")
 """Groups for which the program has no name of its own."""
 AT_STORE = "for a key of the store"
+THROUGH_FILE: dict[TargetKind, str] = {
+    "lock": "for the lock",
+    "file": "in file input or output",
+    "fifo": "for its other end",
+}
 STORE = "host:store"
 """A rank that finds no store sleeps between attempts: then no socket shows the address."""
 
@@ -88,12 +92,14 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
         waiters: All other ranks in the graph.
         between_ranks: Whether any rank waits for another one, not only for a worker or a store.
             Waits at pipes and connections alone do not count.
+        circles: As in `Solution`.
     """
 
     waits: tuple[Wait, ...] = ()
     ends: tuple[int, ...] = ()
     waiters: tuple[int, ...] = ()
     between_ranks: bool = False
+    circles: dict[int, tuple[int, ...]] = {}
 
     @property
     def size(self) -> int:
@@ -133,31 +139,28 @@ class WaitGraph(Struct, frozen=True, kw_only=True):
 
 
 def build_graph(
-    job: JobReading,
-    divergence: Divergence | None,
-    awaited: Mapping[int, tuple[int, ...]],
-    patience: Patience,
+    job: JobReading, divergence: Divergence | None, awaited: Mapping[int, tuple[int, ...]]
 ) -> WaitGraph:
-    """Draw all waits, find where they end, and tell `patience` the closed circles."""
+    """Draw all waits, and find where they end and which circles are closed."""
     found = chain(
         _in_collectives(job, divergence, awaited),
         _in_rendezvous(job),
         _for_all_others(job, "guard"),
         _in_calls(job),
         _at_store(job),
-        _of_processes(job, patience),
+        _of_processes(job),
     )
     waits = tuple(dict.fromkeys(found))
     solved = solve((wait.waiters, wait.enders) for wait in waits)
     firm = [(wait.waiters, wait.enders) for wait in waits if wait.firm]
     surely = solved if len(firm) == len(waits) else solve(firm)
-    patience.circles = solved.circles
     everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
     return WaitGraph(
         waits=waits,
         ends=tuple(sorted(solved.ends)),
         waiters=tuple(sorted(everyone - solved.ends)),
         between_ranks=surely.joined,
+        circles=solved.circles,
     )
 
 
@@ -402,7 +405,7 @@ def _through(reading: RankReading) -> str:
     return join(reading.in_wait, of_group)
 
 
-def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
+def _of_processes(job: JobReading) -> Iterator[Wait]:
     """Draw what idle ranks, their workers, and the idle children they wait for, wait for.
 
     A rank in the DataLoader waits for its workers, whatever pipe it polls for them. A worker
@@ -432,10 +435,9 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
         ]
         children = {look.pid: look for look in reading.view.processes if look.role == "child"}
         for node, targets in blocked:
-            drawn = patience.named(host, targets)
-            for edge in drawn:
-                key = edge.enders, edge.through, edge.firm
-                together.setdefault(key, []).append(node if edge.file is None else edge.file)
+            drawn = [*_named(job.processes, host, node, targets)]
+            for waiter, enders, through, firm in drawn:
+                together.setdefault((enders, through, firm), []).append(waiter)
             for pid in [pid for target in targets if drawn for pid in pids_here(target)]:
                 if (child := children.pop(pid, None)) is not None:
                     idle = read_process_activity(child).activity == "idle"
@@ -463,3 +465,28 @@ def _of_processes(job: JobReading, patience: Patience) -> Iterator[Wait]:
     for (enders, through, firm), nodes in together.items():
         waiters = tuple(dict.fromkeys(nodes))
         yield Wait(waiters, enders, (through,) * len(waiters), firm)
+
+
+def _named(
+    processes: JobProcesses, host: str, waiter: Node, targets: Sequence[WaitTarget]
+) -> Iterator[tuple[Node, tuple[Node, ...], str, bool]]:
+    """Yield a wait's edges: waiter, enders, through what, and whether firm as in `Wait`.
+
+    None if any ender has no name: an unknown ender would be a way out.
+    """
+    if not all(target.name and target.kind != "other" for target in targets):
+        return
+    for target in targets:
+        ends = tuple(processes.node(*process_of(host, each)) for each in target.holders)
+        if target.kind in THROUGH_FILE:
+            file = processes.file_node(host, target)
+            yield waiter, (file,), THROUGH_FILE[target.kind], True
+            if ends:
+                yield file, ends, "held by", True
+        elif target.kind == "process":
+            yield waiter, (processes.node(host, int(target.name)),), "for its end", True
+        elif target.kind == "pipe" and ends:
+            yield waiter, ends, f"in {target.call} on {target.name}", False
+        elif target.kind == "socket" and not target.call.startswith("accept"):
+            # a process that accepts connections waits for anybody
+            yield waiter, ends or (f"host:{target.name}",), f"in {target.call}", False

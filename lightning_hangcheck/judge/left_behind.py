@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     )
     from lightning_hangcheck.model.slugs import Cause
 
+Absent = tuple["Head", set[int], set[int]]
+"""An operation, who waits in it, and who has not entered it and has nothing else open."""
 Stand = Literal["open", "ended", "before", "unknown", "missing"]
 """A rank's state at an operation: in it, through it, before it, not in its record, or without a
 record."""
@@ -89,14 +91,6 @@ class Head(NamedTuple):
     def short(self) -> str:
         """Return ``all_reduce #12``, or ``send``."""
         return self.op.partition(" ")[0] if self.message is not None else f"{self.op} #{self.seq}"
-
-
-class Absent(NamedTuple):
-    """Ranks that have not entered an operation and have nothing else open."""
-
-    head: Head
-    waiting: set[int]
-    ranks: set[int]
 
 
 class Board:
@@ -176,25 +170,13 @@ class Board:
                 found[self.stand(rank, group, seq)].append(rank)
         return found
 
-    def answers(self, rank: int, head: Head, message: Message, peer: int) -> Stand:
-        """Return the state of the other end of a rank's message."""
-        if peer not in self.flights:
-            return "missing"
+    def is_before(self, peer: int, head: Head) -> bool:
+        """Whether the other end of a message has posted fewer, by its count of messages."""
         record = self.columns.get((peer, head.group))
-        if record is None:
-            return "unknown"
-        wanted = rank - peer, not message.sends
-        if any(
-            (message.away, message.sends) == wanted and not message.retired
-            for message in record.messages
-        ):
-            return "open"
-        if record.entries or record.messages or len(self.members[head.group]) != 2:
-            return "unknown"
+        if record is None or record.entries or record.messages or len(self.members[head.group]) > 2:
+            return False
         counts_messages = record.last_enqueued > self.last_number[head.group] + 1
-        if not counts_messages or abs(head.seq - record.last_enqueued) > NEAR:
-            return "unknown"
-        return "before" if head.seq > record.last_enqueued else "ended"
+        return counts_messages and 0 < head.seq - record.last_enqueued <= NEAR
 
     def last_call(self, rank: int) -> Frame | None:
         """Return the user's line from which a rank called the last operation that it entered."""
@@ -219,7 +201,7 @@ class _Search:
 
     Attributes:
         enders: For each waiting rank, the ranks that it waits for.
-        absent: Ranks that have not entered, by group, number and operation.
+        absent: For each operation who waits in it, and who has not entered and has nothing open.
         ended: Ranks whose oldest open operation has ended on others; the operation, and the others.
         stuck_together: Operations that all members have entered.
         unknown: Ranks for which nothing shows whether they entered; and the operation.
@@ -230,7 +212,7 @@ class _Search:
         self.board = board
         self.world_size = world_size
         self.enders: dict[int, tuple[int, ...]] = {}
-        self.absent: dict[tuple[str, int, str], Absent] = {}
+        self.absent: dict[Head, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
         self.ended: list[tuple[int, Head, tuple[int, ...]]] = []
         self.stuck_together: list[tuple[Head, list[int]]] = []
         self.unknown: dict[int, Head] = {}
@@ -239,15 +221,12 @@ class _Search:
         for rank, head in sorted(board.heads.items()):
             together[head.group, head.seq, head.message is None].append(rank)
             if head.message is not None:
-                self._message(rank, head, head.message, rank + head.message.away)
+                self._message(rank, head, rank + head.message.away)
         pairs = [(board.heads[ranks[0]], ranks) for ranks in together.values()]
         for head, ranks in pairs:
             if head.message is None:
                 self._collective(head, ranks)
         self.by_head = sorted(pairs, key=lambda pair: -len(pair[1]))
-        for rank, enders in list(self.enders.items()):
-            if enders and not any(ender in board.flights for ender in enders):
-                self._younger(rank)
         for peer, waiting in self.doubtful.items():
             # had it ended there, it would have ended on one of several waiting ranks
             if len({rank for rank, _ in waiting}) > 1:
@@ -274,29 +253,15 @@ class _Search:
         self.enders.update(dict.fromkeys(waiting, tuple(due or untold)))
 
     def _count_absent(self, head: Head, waiting: Iterable[int], ranks: Iterable[int]) -> None:
-        new = Absent(head, set(), set())
-        absent = self.absent.setdefault((head.group, head.seq, head.op), new)
-        absent.waiting.update(waiting)
-        absent.ranks.update(ranks)
+        self.absent[head][0].update(waiting)
+        self.absent[head][1].update(ranks)
 
-    def _younger(self, rank: int) -> None:
-        """Find a younger open operation of the rank that is proven to have ended on other ranks."""
-        for record in self.board.flights[rank].groups:
-            for entry in record.entries:
-                if entry.seq > self.board.through[rank, record.group]:
-                    stands = self.board.stands(record.group, entry.seq, (rank,))
-                    if on := _proven(entry.op, stands):
-                        self.ended.append((rank, Head(record.group, entry.seq, entry.op), on))
-                        self.enders[rank] = ()
-                        return
-
-    def _message(self, rank: int, head: Head, message: Message, peer: int) -> None:
-        stand = self.board.answers(rank, head, message, peer)
+    def _message(self, rank: int, head: Head, peer: int) -> None:
         other = self.board.heads.get(peer)
         self.enders[rank] = (peer,)
-        if stand == "missing":
+        if peer not in self.board.flights:
             self.unknown[peer] = head
-        elif other is None and stand == "before":
+        elif other is None and self.board.is_before(peer, head):
             self._count_absent(head, [rank], [peer])
         elif other is None:
             self.doubtful[peer].append((rank, head))
@@ -310,17 +275,18 @@ class _Search:
     def finding(self) -> LeftFinding:
         """Name the culprits, or say what is proven without them."""
         # few absent ranks are late; if most are absent, the ranks that entered may be ahead
-        absent: dict[bool, list[Absent]] = {True: [], False: []}
-        for missing in self.absent.values():
-            few = 2 * len(missing.ranks) <= len(self.board.members[missing.head.group])
-            absent[few].append(missing)
+        every = [(head, *both) for head, both in self.absent.items()]
+        late = [
+            each for each in every if 2 * len(each[2]) <= len(self.board.members[each[0].group])
+        ]
+        ahead = [each for each in every if each not in late]
         found = self._mismatch()
-        if found is None and (absent[True] or self.ended):
-            found = self._of_culprits(absent[True])
+        if found is None and (late or self.ended):
+            found = self._of_culprits(late)
         if found is None and self.stuck_together:
             found = self._of_transport()
-        if found is None and (self.unknown or self.doubtful or absent[False]):
-            found = self._of_unknown(absent[False])
+        if found is None and (self.unknown or self.doubtful or ahead):
+            found = self._of_unknown(ahead)
         return self._with_all(found or self._of_circle())
 
     def _mismatch(self) -> LeftFinding | None:
@@ -368,15 +334,17 @@ class _Search:
     def _of_culprits(self, late: list[Absent]) -> LeftFinding:
         board, sentences, blamed = self.board, [], set[int]()
         # name each rank once, with the operation in which most ranks wait
-        for absent in sorted(late, key=lambda each: (bool(each.head.message), -len(each.waiting))):
-            if not (ranks := absent.ranks - blamed):
+        for head, _, absent in sorted(
+            late, key=lambda each: (bool(each[0].message), -len(each[1]))
+        ):
+            if not (ranks := absent - blamed):
                 continue
             blamed |= ranks
             have, place = verb(ranks, "has", "have"), board.last_call(min(ranks))
             after = f" after its last call at {short_place(place)}" if place is not None else ""
             own = verb(ranks, "it is in its own code", "they are in their own code")
             sentences.append(
-                f"{name_ranks(ranks)} {have} not entered {board.of(absent.head)}, and {have} "
+                f"{name_ranks(ranks)} {have} not entered {board.of(head)}, and {have} "
                 f"nothing else open: {own}, or inside that call{after}"
             )
         by_head: dict[tuple[str, int], list[tuple[int, Head, tuple[int, ...]]]] = defaultdict(list)
@@ -416,43 +384,32 @@ class _Search:
         )
 
     def _of_unknown(self, ahead: list[Absent]) -> LeftFinding:
-        missing = sorted(rank for rank in self.unknown if rank not in self.board.flights)
-        if missing:
-            head = self.unknown[missing[0]]
-            waits = [waiter for waiter, enders in self.enders.items() if set(enders) & set(missing)]
-            return self._nobody(
-                "unknown",
-                "no_dump",
-                0.3,
-                f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} in {self.board.of(head)}; no "
-                f"dump of {name_ranks(missing)} is here, so who is late is unknown",
-            )
-        if ahead:
-            absent = max(ahead, key=lambda each: len(each.ranks))
-            few, make = name_ranks(absent.waiting), verb(absent.waiting, "makes", "make")
-            guess = f"a guess: {few} {make} a call that others do not there"
+        doubtful = {rank: waiting[0][1] for rank, waiting in self.doubtful.items()}
+        unclear = {**self.unknown, **doubtful}
+        missing = [rank for rank in self.unknown if rank not in self.board.flights]
+        if ahead and not missing:
+            head, waiting, absent = max(ahead, key=lambda each: len(each[2]))
+            few, make = name_ranks(waiting), verb(waiting, "makes", "make")
+            guess = f"{few} {make} a call that others do not there"
             return self._nobody(
                 "rank_diverged",
                 "made",
                 0.4,
-                f"only {few} {verb(absent.waiting, 'has', 'have')} entered "
-                f"{self.board.of(absent.head)}; {name_ranks(absent.ranks)} have not, and have "
-                "nothing else open: who is at fault is not proven",
-                EvidenceItem("guess", None, guess),
+                f"only {few} {verb(waiting, 'has', 'have')} entered {self.board.of(head)}; "
+                f"{name_ranks(absent)} have not, and have nothing else open: who is at fault is "
+                "not proven",
+                guess,
             )
-        unclear = {
-            **self.unknown,
-            **{rank: waiting[0][1] for rank, waiting in self.doubtful.items()},
-        }
-        rank, head = min(unclear.items())
-        return self._nobody(
-            "unknown",
-            "no_dump",
-            0.3,
-            f"ranks wait for {name_ranks(unclear)} in {self.board.of(head)}; their records do not "
-            "tell whether it has ended there",
-            EvidenceItem("guess", rank, f"a guess: {name_ranks(unclear)} did not come"),
-        )
+        whom = missing or [*unclear]
+        who, guess = name_ranks(whom), ""
+        why = f"no dump of {who} is here, so who is late is unknown"
+        if not missing:
+            why = f"the records of {who} do not tell whether it has ended there"
+            guess = f"{who} did not come"
+        waits = [rank for rank, enders in self.enders.items() if set(enders).intersection(whom)]
+        where = f"in {self.board.of(unclear[min(whom)])}"
+        text = f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} {where}; {why}"
+        return self._nobody("unknown", "no_dump", 0.3, text, guess)
 
     def _of_circle(self) -> LeftFinding:
         circle = "; ".join(
@@ -468,10 +425,11 @@ class _Search:
         )
 
     def _nobody(
-        self, cause: Cause, aspect: str | None, sure: float, text: str, *guess: EvidenceItem
+        self, cause: Cause, aspect: str | None, sure: float, text: str, guess: str = ""
     ) -> LeftFinding:
+        evidence = (EvidenceItem("guess", None, f"a guess: {guess}"),) if guess else ()
         return LeftFinding(cause=cause, aspect=aspect, confidence=sure, sentence=text,
-                           certainty="guess" if guess else None, evidence=guess)  # fmt: skip
+                           certainty="guess" if guess else None, evidence=evidence)  # fmt: skip
 
     # Common to all findings.
 

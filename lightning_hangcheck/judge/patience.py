@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from itertools import chain
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
@@ -29,10 +30,10 @@ from lightning_hangcheck.judge.processes import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
-    from lightning_hangcheck.judge.job import JobReading, Node, Process, RankReading
+    from lightning_hangcheck.judge.job import JobReading, Process, RankReading
     from lightning_hangcheck.judge.rule import Finding
     from lightning_hangcheck.model.case import Limits
-    from lightning_hangcheck.model.evidence import TargetKind, WaitTarget
+    from lightning_hangcheck.model.evidence import WaitTarget
     from lightning_hangcheck.model.slugs import VerdictKind
 
     Actor: TypeAlias = "int | Process | Helper"
@@ -66,11 +67,6 @@ BY_ACTIVITY: dict[str, EndedBy] = {"gone": "nobody", "stopped": "person"}
 FED = frozenset({"pipe", "socket", "fifo", "shared"})
 """What any thread of a process may feed, whatever its main thread waits for. But a lock is released
 by its taker, and a process ends with its main thread."""
-THROUGH_FILE: dict[TargetKind, str] = {
-    "lock": "for the lock",
-    "file": "in file input or output",
-    "fifo": "for its other end",
-}
 
 
 class Helper(NamedTuple):
@@ -78,20 +74,6 @@ class Helper(NamedTuple):
 
     process: Process
     tid: int | None
-
-
-class Drawn(NamedTuple):
-    """What the wait-for graph shows of a wait: its named enders.
-
-    Attributes:
-        file: The file between a waiter and the file's holders, if this is the second half.
-        firm: As in `graph.Wait`.
-    """
-
-    enders: tuple[Node, ...]
-    through: str
-    firm: bool = True
-    file: Node | None = None
 
 
 class Enders(NamedTuple):
@@ -125,12 +107,15 @@ class Enders(NamedTuple):
 class Patience:
     """Knows the enders of each actor of a job, and solves what they lead to.
 
-    Attributes:
-        circles: For each rank of a closed circle, all its ranks; set once the graph is drawn.
+    Args:
+        job: All ranks.
+        circles: For each rank of a closed circle of the graph, all its ranks.
     """
 
-    def __init__(self, job: JobReading) -> None:
-        self.circles: Mapping[int, tuple[int, ...]] = {}
+    def __init__(
+        self, job: JobReading, circles: Mapping[int, tuple[int, ...]] = MappingProxyType({})
+    ) -> None:
+        self.circles = circles
         self._job = job
         self._processes = job.processes
 
@@ -240,28 +225,6 @@ class Patience:
     def _listened_by(self, process: Process, own: ProcessReading) -> list[Enders]:
         """What libraries' threads listen to may be what the main thread waits for."""
         return [self._of_target(process, target) for target in own.heard]
-
-    def named(self, host: str, targets: Sequence[WaitTarget]) -> list[Drawn]:
-        """Return a wait's edges for the graph; none if any ender has no name."""
-        if not all(target.name and target.kind != "other" for target in targets):
-            return []  # an unknown ender would be a way out
-        found = []
-        for target in targets:
-            ends = tuple(self._processes.node(*process_of(host, each)) for each in target.holders)
-            if target.kind in THROUGH_FILE:
-                file = self._processes.file_node(host, target)
-                found.append(Drawn((file,), THROUGH_FILE[target.kind]))
-                found += [Drawn(ends, "held by", file=file)] if ends else []
-            elif target.kind == "process":
-                found.append(Drawn((self._processes.node(host, int(target.name)),), "for its end"))
-            elif target.kind == "pipe" and ends:
-                found.append(Drawn(ends, f"in {target.call} on {target.name}", firm=False))
-            elif target.kind == "socket" and not target.call.startswith("accept"):
-                # a process that accepts connections waits for anybody
-                found.append(
-                    Drawn(ends or (f"host:{target.name}",), f"in {target.call}", firm=False)
-                )
-        return found
 
     def _of_target(self, waiter: Process, target: WaitTarget) -> Enders:
         host = waiter[0]

@@ -45,8 +45,7 @@ def ended_by(culprit: RankView) -> str:
     """Who could end what rank 1 waits for, where rank 0 waits for it."""
     reading = read_job(job(WAITS, culprit))
     awaited = awaited_ranks(reading, pending_collectives(reading))
-    patience = Patience(reading)
-    build_graph(reading, None, awaited, patience)
+    patience = Patience(reading, build_graph(reading, None, awaited).circles)
     return patience.who_ends([reading.ranks[1]])
 
 
