@@ -33,7 +33,6 @@ from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, Round, RunRecord
 from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
-from lightning_hangcheck.nodes.encoding import can_be_reckoned_with
 from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import journals
@@ -285,7 +284,6 @@ def decode_message(output: bytes) -> HostMessage:
         for moment in (case.taken_at, case.run.started_at):
             read_utc(moment)
         possible = all(0 <= number < MOST_RANKS for number in numbers)
-        possible = possible and can_be_reckoned_with(case)
     except (ValueError, OverflowError, RecursionError) as error:
         raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
     except UnreadableRun as error:

@@ -30,7 +30,6 @@ from msgspec.structs import replace
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.judge.alike import members
-from lightning_hangcheck.model.codec import encode_packed
 from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -70,8 +69,6 @@ LAST_WORD_S = 1.0
 IDLE_TIMES, LONGEST_IDLE_S = 3, 5.0
 """A place rests for this multiple of its last turn, and at most for this time: a turn in which this
 process was stopped took long, too, and other nodes must not find it silent."""
-LARGE = 256 * 1024
-"""Bytes from which a message may be too large for other nodes."""
 STRANGERS, STRANGE_S, STRANGERS_WITHIN_S = 4, 10.0, 15.0
 """Foreign messages under our key that show a double, the seconds that they span, longest pause."""
 
@@ -197,8 +194,6 @@ class _Exchange:
         key = key_of(message.node)
         self._note_double(self._meeting.look(key))
         data = encoding.pack(message)
-        if len(data) >= LARGE and not encoding.can_be_sent(data):
-            data = encoding.pack(messages.shortened(message))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
 
@@ -217,7 +212,7 @@ class _Exchange:
         strangers.append((now_ns, seen))
         if len(strangers) >= STRANGERS and now_ns - strangers[0][0] >= STRANGE_S * NANOSECONDS:
             try:
-                self.double = encoding.read_message(data)[0].addresses
+                self.double = encoding.read_message(data).addresses
             except messages.BadMessage:
                 self.double = ()
 
@@ -240,14 +235,12 @@ ALONE = Role()
 class PeerState(Struct, frozen=True):
     """A node that was heard: its newest message, and when that came, by our clock.
 
-    ``back_ns``: since when it is heard again after a silence; 0 if it never was silent. ``memory``:
-    bytes that the message takes at most.
+    ``back_ns``: since when it is heard again after a silence; 0 if it never was silent.
     """
 
     message: messages.Message
     received_ns: int
     back_ns: int = 0
-    memory: int = 0
 
     @property
     def ranks(self) -> Iterator[int]:
@@ -275,7 +268,6 @@ class Peers:
         self.listened_ns = self._busy_ns = now_ns()
         self.followed: int | None = None
         self._others: dict[int, PeerState] = {}
-        self._kept = 0
         self._asked: dict[int, int] = {}
         self._outgoing: messages.Message | None = None
         self._hurried = False
@@ -355,34 +347,23 @@ class Peers:
         """Take a message found under a node's key; return whether the node is heard by it."""
         now_ns = self.now_ns()
         try:
-            message, memory = encoding.read_message(data)
-            with self._lock:
-                return message.node == node and self._keep(message, memory, now_ns)
-        except (messages.BadMessage, MemoryError) as error:
+            message = encoding.read_message(data)
+        except messages.BadMessage as error:
             log.once(f"message {node}", f"what node {node} tells is not used: {error}")
             self.unused[node] = str(error)
             return False
-
-    def _keep(self, message: messages.Message, memory: int, now_ns: int) -> bool:
-        node, kept, back_ns = message.node, self._kept, 0
-        before = self._others.get(node)
-        if before is not None:
-            kept, back_ns = kept - before.memory, before.back_ns
-            silent = self.quiet_s(node) >= SILENT_AFTER_S
-            older = message.stamp <= before.message.stamp
-            if older and message.machine == before.message.machine and not silent:
+        with self._lock:
+            before, back_ns = self._others.get(node), 0
+            if message.node != node:
                 return False
-            back_ns = now_ns if silent else back_ns
-        if kept + memory > encoding.MOST_TOGETHER:
-            message = messages.shortened(message)
-            memory = encoding.most_memory(encode_packed(message))
-        if kept + memory > encoding.MOST_TOGETHER + encoding.MOST_MEMORY:
-            raise messages.BadMessage(
-                "with what others tell it could take more memory than there is for all"
-            )
-        self._kept = kept + memory
-        self._others[node] = PeerState(message, now_ns, back_ns, memory)
-        self.unused.pop(node, None)
+            if before is not None:
+                silent = self.quiet_s(node) >= SILENT_AFTER_S
+                older = message.stamp <= before.message.stamp
+                if older and message.machine == before.message.machine and not silent:
+                    return False
+                back_ns = now_ns if silent else before.back_ns
+            self._others[node] = PeerState(message, now_ns, back_ns)
+            self.unused.pop(node, None)
         return True
 
     # Who judges, and the judgement

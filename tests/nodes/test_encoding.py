@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -19,7 +18,6 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.evidence import WaitTarget
 from lightning_hangcheck.model.flight import (
     CallSite,
     CollectiveEntry,
@@ -28,34 +26,27 @@ from lightning_hangcheck.model.flight import (
     GroupFamily,
     GroupRun,
 )
-from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import encoding
 from lightning_hangcheck.nodes.encoding import (
     MARK,
-    MOST_MEMORY,
-    can_be_sent,
     pack,
     read_message,
 )
-from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import (
     TAKEN_NS,
     TOO_LARGE,
-    VERSION,
     BadMessage,
     Judgement,
     Message,
     RoundMark,
     class_of,
     message_of,
-    shortened,
 )
-from lightning_hangcheck.nodes.peers import Peers, PeerState
+from lightning_hangcheck.nodes.peers import PeerState
 from lightning_hangcheck.watch.joined_nodes import join_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 LARGE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_LOAD), world_size=8)
 
@@ -120,7 +111,7 @@ def test_lines_of_odd_ranks_are_refused_or_joined(ranks: list[int]) -> None:
     first, *others = FOLDED.lines
     odd = replace(FOLDED, lines=(replace(first, ranks=tuple(ranks)), *others))
     with suppress(BadMessage):
-        message, _ = read_message(pack(odd))
+        message = read_message(pack(odd))
         assert (
             len(join_peers(job(rank(0, IN_BARRIER), world_size=4), [PeerState(message, 1)]).alike)
             <= 4
@@ -132,29 +123,9 @@ def test_what_is_too_large_to_travel_is_not_even_unpacked(monkeypatch: pytest.Mo
     assert "at most" in refusal(PACKED)
 
 
-def with_thread(**fields: Any) -> bytes:
-    """The first rank, its main thread otherwise."""
-    (look,) = WORD.lines[0].view.processes
-    kernel = look.samples[-1].kernel
-    assert kernel is not None
-    thread = replace(kernel.threads[0], **fields)
-    sample = replace(look.samples[-1], kernel=replace(kernel, threads=(thread,)))
-    return with_first_rank(processes=(replace(look, samples=(*look.samples[:-1], sample)),))
-
-
-def test_registers_have_no_sign() -> None:
-    """A call leaves -1 in what it does not use; so told, a node is heard all the same."""
-    largest = (1 << 64) - 1
-    message, _ = read_message(with_thread(arguments=(3, largest)))
-    kernel = message.lines[0].view.processes[0].samples[-1].kernel
-    assert kernel is not None
-    assert kernel.threads[0].arguments == (3, largest)
-
-
 @pytest.mark.parametrize(
     "data",
     [
-        with_thread(arguments=(-1,)),
         with_state(node=-1),
         with_state(world_size=1 << 40),
         with_state(software="9" * 100),
@@ -204,7 +175,7 @@ def in_groups(family: GroupFamily, root: str = "root 0") -> tuple[bytes, bytes]:
 
 def made_use_of(data: bytes) -> None:
     """Do all that is done with what was read."""
-    message, _ = read_message(data)
+    message = read_message(data)
     judge(join_peers(job(rank(3, IN_BARRIER), world_size=4), [PeerState(message, 1)]))
 
 
@@ -229,12 +200,6 @@ def test_odd_groups_are_refused_or_harm_nobody(
             made_use_of(data)
 
 
-@pytest.mark.parametrize("name", [DIGITS, "abc", "4 4", "\u00b2"])
-def test_a_process_that_is_waited_for_has_a_number(name: str) -> None:
-    target = WaitTarget(call="waitid", kind="process", name=name)
-    assert "that cannot be" in refusal(with_thread(waits_for=(target,)))
-
-
 @pytest.mark.parametrize("error", [MemoryError(), RecursionError(), ValueError("x"), OSError()])
 def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
     error: Exception, monkeypatch: pytest.MonkeyPatch
@@ -242,7 +207,7 @@ def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(encoding, "can_be_reckoned_with", fails)
+    monkeypatch.setattr(encoding, "_decoded", fails)
     assert type(error).__name__ in refusal(PACKED)
 
 
@@ -257,11 +222,7 @@ VERDICT = judge(CASE)
         {"stalled_for_s": 1e300},
         {"stalled_for_s": -1.0},
         {"world_size": 1 << 40},
-        {"stalled_since": "three o'clock"},
-        {"detected_at": "2" * 10_000},
         {"culprits": (-1,)},
-        {"summary": "x " * 50_000},
-        {"command": "x" * 100_000},
     ],
 )
 def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
@@ -270,51 +231,6 @@ def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
 
 
 MB = 1_000_000
-
-NOBODY: dict[str, Any] = {"version": VERSION, "node": 1, "stamp": 1}
-
-TOLD_VERDICT: dict[str, Any] = msgspec.to_builtins(judge(CASE))
-
-
-def of_state(**fields: Any) -> dict[str, Any]:
-    return {**NOBODY, **fields}
-
-
-def of_rank(groups: Any = (), **fields: Any) -> dict[str, Any]:
-    return of_state(lines=[[0, {"rank": 0, **fields}, [0, 0], [], groups]])
-
-
-def of_sample(**fields: Any) -> dict[str, Any]:
-    look = {"pid": 1, "role": "rank", "samples": [{"taken_ns": 1, **fields}]}
-    return of_rank(processes=[look])
-
-
-def of_stack(**fields: Any) -> dict[str, Any]:
-    return of_sample(stack={"pid": 1, "source": "py-spy", **fields})
-
-
-def of_flight(**fields: Any) -> dict[str, Any]:
-    return of_rank(flight={"taken_ns": 1, **fields})
-
-
-FRAME = {"function": "", "file": "", "line": 1}
-
-THREAD = {"tid": 1, "state": "", "cpu_s": 0}
-
-KERNEL = {"pid": 1, "parent_pid": 1, "state": "", "started_ticks": 1, "cpu_s": 0}
-
-OF_ALL: dict[str, Callable[[int], dict[str, Any]]] = {
-    "addresses": lambda n: of_state(addresses=["ab"] * n),
-    "lines": lambda n: of_state(lines=[[0, {"rank": 0}, [0, 0]]] * n),
-    "groups": lambda n: of_rank(groups=[[]] * n),
-    "steps": lambda n: of_rank(steps=[[1, 1]] * n),
-    "threads": lambda n: of_sample(kernel={**KERNEL, "threads": [THREAD] * n}),
-    "gpus": lambda n: of_sample(gpus=[{"index": 1}] * n),
-    "sites": lambda n: of_flight(sites={one: {} for one in range(n)}),
-    "deep stacks": lambda n: of_stack(threads=[{"tid": 1, "frames": [FRAME] * n}]),
-    "many stacks": lambda n: of_stack(threads=[{"tid": 1, "frames": [FRAME]}] * n),
-}
-"""Parts of each level of a message."""
 
 
 def traced(read: Callable[[], object]) -> tuple[object, int]:
@@ -328,42 +244,6 @@ def traced(read: Callable[[], object]) -> tuple[object, int]:
         _, most = tracemalloc.get_traced_memory()
         tracemalloc.stop()
     return result, most
-
-
-@pytest.mark.parametrize(
-    ("kind", "many"),
-    [
-        (kind, many)
-        for kind in OF_ALL
-        for many in (150_000, 4_000_000)
-        if many == 150_000 or kind != "sites"  # which does not repeat: more cannot travel
-    ],
-)
-def test_millions_of_valid_parts_take_neither_memory_nor_time(kind: str, many: int) -> None:
-    """Some are within the bounds, and are read; no more than those may take, and in seconds."""
-    data = MARK + zlib.compress(msgspec.msgpack.encode(OF_ALL[kind](many)), 1)
-    began = time.process_time()
-    with suppress(BadMessage):
-        read_message(data)
-    assert time.process_time() - began < 10.0
-    assert traced(lambda: read_message(data))[1] < 0.6 * MOST_MEMORY
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {"evidence": [["", 0, ""]] * 1_500_000},
-        {"wait_for": [{"from": "", "to": "", "through": ""}] * 900_000},
-        {"ranks": [{"rank": 0}] * 1_500_000},
-    ],
-)
-def test_a_judgement_of_a_few_kb_takes_no_memory_either(verdict: dict[str, Any]) -> None:
-    judgement = [{**TOLD_VERDICT, **verdict}]
-    data = MARK + zlib.compress(msgspec.msgpack.encode(of_state(judgement=judgement)), 6)
-    assert len(data) < 60_000
-    refused, most = traced(lambda: read_message(data))
-    assert isinstance(refused, BadMessage)
-    assert most < 64 * MB
 
 
 def with_families(families: list[GroupFamily], ranks: int = 1) -> Message:
@@ -389,27 +269,10 @@ def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """What one node leaves, any other may read; else it would look silent."""
-    monkeypatch.setattr(encoding, "MOST_MEMORY", read_message(pack(WORD))[1] - 1)
-    assert not can_be_sent(pack(WORD))
-    told, _ = read_message(pack(shortened(WORD)))
+    monkeypatch.setattr(encoding, "MOST_PACKED", len(PACKED) - 1)
+    told = read_message(pack(WORD))
     assert told.gaps == (TOO_LARGE,)
     assert [line.view.rank for line in told.lines] == [0, 1]
-
-
-def test_where_all_words_together_take_too_much_one_is_kept_without_its_evidence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    first, second, third = (pack(replace(WORD, node=node)) for node in (1, 2, 3))
-    hears = Peers(NodePlace(number=0, nnodes=4), [FolderPlace(tmp_path)])
-    assert hears.take(1, first)
-    assert hears.others[1].message.lines[0].view.processes
-    monkeypatch.setattr(encoding, "MOST_TOGETHER", hears.others[1].memory)
-    assert hears.take(2, second)
-    assert hears.others[2].message.gaps == (TOO_LARGE,)
-    assert not hears.others[2].message.lines[0].view.processes
-    monkeypatch.setattr(encoding, "MOST_TOGETHER", -MOST_MEMORY)
-    assert not hears.take(3, third)
-    assert "more memory" in hears.unused[3]
 
 
 def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None:
@@ -417,11 +280,8 @@ def test_the_evidence_of_real_training_is_told_by_a_node_of_many_ranks() -> None
     workers = [look(IN_LOAD, pid=9_000 + number, role="worker") for number in range(45)]
     waits = rank(0, IN_BARRIER, children=workers)
     told = message_of(job(*(replace(waits, rank=one) for one in range(64))), 1, 1)
-    unpacked = len(msgspec.msgpack.encode(told))
-    assert unpacked > 40_000 * 64
-    message, memory = read_message(pack(told))
-    assert len(message.lines[0].view.processes) == 46
-    assert memory < MOST_MEMORY
+    assert len(msgspec.msgpack.encode(told)) > 40_000 * 64
+    assert len(read_message(pack(told)).lines[0].view.processes) == 46
 
 
 def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -430,6 +290,6 @@ def test_a_bomb_is_never_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
-    message, _ = read_message(pack(message_of(CASE, 0, 1)))
+    message = read_message(pack(message_of(CASE, 0, 1)))
     views = tuple(line.view for line in message.lines)
     assert views == rebased(CASE, TAKEN_NS - NOW_NS).ranks

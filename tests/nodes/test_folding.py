@@ -74,7 +74,7 @@ def told_to_first(views: Sequence[RankView], *, folded: bool, silent: int = 0) -
 
 def told(case: Case, node: int, above: int, wanted: Sequence[int] = ()) -> PeerState:
     message = message_of(case, node, 1, wanted=wanted, folded_above=above)
-    return PeerState(read_message(pack(message))[0], HELD_NS)
+    return PeerState(read_message(pack(message)), HELD_NS)
 
 
 def both(views: Sequence[RankView], silent: int = 0) -> tuple[Verdict, Verdict, Case]:

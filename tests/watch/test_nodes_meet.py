@@ -103,7 +103,7 @@ ADDRESS = "10.0.0.2"
 
 def heard(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
     case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
-    message, _ = read_message(pack(message_of(case, node, 1, addresses=addresses)))
+    message = read_message(pack(message_of(case, node, 1, addresses=addresses)))
     return PeerState(message, NOW_NS - int(ago_s * SECOND))
 
 

@@ -207,7 +207,7 @@ GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **OF_TWO)
 
 def heard(present: Case, left: Case | None = None, ago_s: float = 0.5) -> dict[int, PeerState]:
     told = left_round(left) if left is not None else None
-    message, _ = read_message(pack(message_of(present, 1, 1, left=told)))
+    message = read_message(pack(message_of(present, 1, 1, left=told)))
     return {1: PeerState(message, NOW_NS - int(ago_s * SECOND))}
 
 
@@ -273,7 +273,7 @@ OF_THREE: dict[str, Any] = {"world_size": 3, "local_world_size": 1, "nnodes": 3}
 
 
 def of_node(node: int, view: RankView, ago_s: float) -> PeerState:
-    message, _ = read_message(pack(message_of(job(view, **OF_THREE), node, 1)))
+    message = read_message(pack(message_of(job(view, **OF_THREE), node, 1)))
     return PeerState(message, NOW_NS - int(ago_s * SECOND))
 
 
