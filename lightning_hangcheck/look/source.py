@@ -234,6 +234,8 @@ ENDS = frozenset({"is_completed", "is_success", "query", "done", "is_done", "com
 """Calls that ask whether something has ended: torch's Work, futures, events, MPI's requests."""
 AWAITS = ENDS | {"wait", "wait_all", "synchronize", "result", "value"}
 """Calls that wait for the end of something that was started before."""
+LIMIT = "timeout"
+"""The keyword by which a call that waits is given a time limit."""
 PAUSES = frozenset({"pause", "sigwait"})
 """Calls in which a main thread waits for the end of the program."""
 BACKWARD = frozenset({"backward"})
@@ -284,7 +286,7 @@ class Parsed:
         ahead = self.calls.collectives(line)
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
-        awaits, retried, until = False, list[str](), 0
+        awaits, limited, retried, until = False, False, list[str](), 0
         for decorator in getattr(function, "decorator_list", ()):
             text = _shown(decorator)
             if ONE_RANK_ONLY.search(text) and not spans(decorator, line):
@@ -335,6 +337,8 @@ class Parsed:
                 until = span(inner)[1]
             elif isinstance(inner, ast.Call):
                 awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
+                given = (word.value for word in inner.keywords if word.arg == LIMIT)
+                limited = limited or any(ast.unparse(value) != "None" for value in given)
                 led = [inner.func] if self._asks_table(inner.func) else []
             for holds in filter(self.ranks.asks, led):
                 test, test_line = _shown(holds), holds.lineno
@@ -358,6 +362,7 @@ class Parsed:
             branch_tests=tuple(text for _, text in branches),
             with_until=until,
             caught=tuple(dict.fromkeys(retried)),
+            limited=limited,
             awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
             after_backward=after,
             collectives_ahead=ahead if ahead or is_users(file) else None,

@@ -32,6 +32,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         caught: Exceptions that the innermost loop around the line catches elsewhere, to continue.
         awaits: It waits for the end of something started before, or is in a loop that asks for
             that.
+        limited: A call there is given a time limit.
         after_backward: Its function, or each pass of its loop, called ``backward`` before the line.
         collectives_ahead: Whether its function calls collectives from the line on, itself or
             through functions of the same file; None if unknown.
@@ -49,6 +50,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     with_until: int = 0
     caught: tuple[str, ...] = ()
     awaits: bool = False
+    limited: bool = False
     after_backward: bool = False
     collectives_ahead: bool | None = None
 
