@@ -10,6 +10,7 @@ Each rank's own record is rebuilt from these, with groups, peers and roots shift
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -32,8 +33,8 @@ RankSet = tuple[int, ...]
 """First and last number of each range, ascending: ``(0, 6, 8, 8)`` is 0 to 6, and 8."""
 Offsets = tuple[int, ...]
 """The shape of a group: its members minus the first one, as start, step and count of each run."""
-Members = dict[tuple[Offsets, int], tuple[int, ...]]
-"""Members of groups met before, by shape and first member: equal groups share one object."""
+GROUPS_KEPT = 131_072
+"""Groups whose members are remembered: equal groups share one object."""
 AROUND_OURS = re.compile(r"/(wrapt/\w+|contextlib)\.py$")
 """Files of our wrappers and context managers: their frames lead to our frames."""
 LONGEST_NUMBER = 18
@@ -192,10 +193,11 @@ def groups_in(family: GroupFamily) -> Iterator[tuple[int, str]]:
             yield run.first + at * run.step, name
 
 
-def numbers_in(offsets: Offsets) -> tuple[int, ...]:
-    """Return the numbers that runs stand for, in their order."""
+@lru_cache(maxsize=GROUPS_KEPT)
+def group_members(offsets: Offsets, first: int) -> tuple[int, ...]:
+    """Return the members of a group by its shape and first member."""
     runs = (range(start, start + step * n, step) for start, step, n in _triples(offsets))
-    return tuple(chain.from_iterable(runs))
+    return tuple(first + offset for offset in chain.from_iterable(runs))
 
 
 def members_in(family: GroupFamily) -> int:
@@ -243,11 +245,7 @@ def _triples(offsets: Offsets) -> Iterator[tuple[int, int, int]]:
 
 
 def alike_records(
-    flight: FlightRecord,
-    rank: int,
-    families: Sequence[GroupFamily],
-    ranks: Collection[int],
-    known: Members,
+    flight: FlightRecord, rank: int, families: Sequence[GroupFamily], ranks: Collection[int]
 ) -> dict[int, FlightRecord]:
     """Rebuild the record of each of ``ranks``, which are in the same situation as ``rank``.
 
@@ -258,12 +256,11 @@ def alike_records(
         rank: The rank that was described.
         families: As in `Alike`.
         ranks: The ranks whose records are wanted.
-        known: Cache of groups met before.
     """
     everyone = {rank, *ranks}
     padded = [*families, *[None] * (len(flight.groups) - len(families))]
     of_ranks = [
-        _of_group(record, family, everyone, known)
+        _of_group(record, family, everyone)
         for record, family in zip(flight.groups, padded, strict=True)
     ]
     rooted = {
@@ -294,20 +291,15 @@ def alike_records(
 
 
 def _of_group(
-    record: CollectiveRecord, family: GroupFamily | None, ranks: set[int], known: Members
+    record: CollectiveRecord, family: GroupFamily | None, ranks: set[int]
 ) -> Mapping[int, CollectiveRecord]:
     if family is None or not family.offsets:
         return dict.fromkeys(ranks, record)
     found: dict[int, CollectiveRecord] = {}
-    offsets = None
     for first, name in groups_in(family):
-        key = family.offsets, first
-        if key not in known:
-            offsets = offsets or numbers_in(family.offsets)
-            known[key] = tuple(first + offset for offset in offsets)
-        here = ranks.intersection(known[key])
-        if here:
-            found.update(dict.fromkeys(here, replace(record, group=name, ranks=known[key])))
+        members = group_members(family.offsets, first)
+        if here := ranks.intersection(members):
+            found.update(dict.fromkeys(here, replace(record, group=name, ranks=members)))
     return found
 
 
@@ -336,7 +328,7 @@ def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankV
     """Return the view of a described rank as the view of ``rank``; group members stay left out."""
     flight = view.flight
     if flight is not None and view.rank != rank:
-        flight = alike_records(flight, view.rank, families, (rank,), {})[rank]
+        flight = alike_records(flight, view.rank, families, (rank,))[rank]
         bare = tuple(
             replace(record, ranks=()) if family.offsets else record
             for record, family in zip(flight.groups, families, strict=False)
@@ -345,11 +337,11 @@ def as_rank(view: RankView, families: Sequence[GroupFamily], rank: int) -> RankV
     return replace(view, rank=rank, flight=flight)
 
 
-def with_members(view: RankView, families: Sequence[GroupFamily], known: Members) -> RankView:
+def with_members(view: RankView, families: Sequence[GroupFamily]) -> RankView:
     """Return the view of a rank with the members of its groups."""
     if view.flight is None or not families:
         return view
-    own = alike_records(view.flight, view.rank, families, (view.rank,), known)
+    own = alike_records(view.flight, view.rank, families, (view.rank,))
     return replace(view, flight=own[view.rank])
 
 

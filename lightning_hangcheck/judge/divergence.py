@@ -435,11 +435,7 @@ def _by_messages(
     everybody, departed = tuple(pending.rank for pending in chosen), departed_in_messages(job)
     together = _in_their_own(chosen, everybody, "nothing", proven=bool(ring))
     counts = messages_of(job)
-    counts_of_all = (counts.get(rank) for rank in everybody)
-    posted = {
-        count and (sum(count.sent.values()), sum(count.received.values()))
-        for count in counts_of_all
-    }
+    posted = {own and own.posted for own in map(counts.get, everybody)}
     # a rank that leaves out a message has posted fewer: at one line, after equal steps, none did
     alike = together.same_way and len(posted) == 1
     if alike or not departed or not set(departed) < set(everybody):
@@ -827,14 +823,7 @@ def _breaks_pattern(posted: Sequence[int]) -> bool | None:
 
 def without_message(job: JobReading) -> tuple[int, ...]:
     """Return the ranks that left out a message which most posted and others wait for."""
-    totals: dict[int, tuple[int, int]] = {}
-    for rank, counts in messages_of(job).items():
-        representative = job.ranks[rank].representative
-        known = totals.get(representative) or (
-            sum(counts.sent.values()),
-            sum(counts.received.values()),
-        )
-        totals[rank] = known
+    totals = {rank: counts.posted for rank, counts in messages_of(job).items()}
     usual, often = Counter(totals.values()).most_common(1)[0] if totals else ((0, 0), 0)
     if 2 * often <= len(totals):
         return ()

@@ -17,7 +17,6 @@ from lightning_hangcheck.judge.activity import (
     read_rank_activity,
 )
 from lightning_hangcheck.judge.alike import (
-    Members,
     alike_records,
     in_order,
     latest_frames,
@@ -404,15 +403,15 @@ def read_job(case: Case) -> JobReading:
 
 def _represented(case: Case, views: dict[int, RankView]) -> dict[int, tuple[int, RankView]]:
     """For each rank without its own view, return who stands for it, and a view with its groups."""
-    own_views, known = dict(views), Members()
+    own_views = dict(views)
     others: dict[int, tuple[int, RankView]] = {}
     for alike in case.alike:
         if alike.rank not in own_views:
             continue
-        views[alike.rank] = with_members(own_views[alike.rank], alike.groups, known)
+        views[alike.rank] = with_members(own_views[alike.rank], alike.groups)
         ranks = [rank for rank in parse_ranks(alike.ranks) if rank not in own_views]
         names, flight = {name.rank: name for name in alike.names}, own_views[alike.rank].flight
-        records = alike_records(flight, alike.rank, alike.groups, ranks, known) if flight else {}
+        records = alike_records(flight, alike.rank, alike.groups, ranks) if flight else {}
         for rank in ranks:
             name = asdict(names.get(rank, RankName(rank)))
             others[rank] = (

@@ -163,6 +163,11 @@ class MessageCounts(Struct, frozen=True, kw_only=True):
     newest: tuple[tuple[int, ...], ...] = ()
     moved: int = 0
 
+    @property
+    def posted(self) -> tuple[int, int]:
+        """How many sends and receives these are, all together."""
+        return sum(self.sent.values()), sum(self.received.values())
+
     def sends(self) -> list[tuple[int, int]]:
         """Return each peer with the number of sends to it."""
         return [(peer + self.moved, number) for peer, number in self.sent.items()]

@@ -47,13 +47,12 @@ def join_peers(
     """
     started = own.run.local_world_size is not None
     theirs = [peer for peer in peers if started and _belongs(peer, own)]
-    known: dict[tuple[tuple[int, ...], int], tuple[int, ...]] = {}
     cases = []
     for peer in theirs:
         alone = [line for line in peer.message.lines if line.alone]
         if alone or not peer.message.lines:
             cases.append(
-                _case_of(peer, own, (with_members(line.view, line.groups, known) for line in alone))
+                _case_of(peer, own, (with_members(line.view, line.groups) for line in alone))
             )
     # ranks in the same situation form one case for all of these nodes
     lines = (line for peer in theirs for line in peer.message.lines if not line.alone)
