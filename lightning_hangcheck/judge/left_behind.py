@@ -24,13 +24,12 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.judge.log_book import LeftFinding, LogBook
+from lightning_hangcheck.judge.log_book import LeftFinding, LogBook, collective
 from lightning_hangcheck.judge.operations import still_open
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES, Message
-from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
-from lightning_hangcheck.text.shown import format_ranks
+from lightning_hangcheck.model.verdict import EvidenceItem, State
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -63,7 +62,6 @@ DEFAULT_GROUP = "default_pg"
 NEAR = 1_000
 """Two counts of one thing in one incident differ by no more than this."""
 MOST_FACTS = 12
-MOST_SHOWN = 8
 KEEP_RECORDS = (
     "next time keep them: TORCH_FR_BUFFER_SIZE=20000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 "
     "TORCH_FR_DUMP_TEMP_FILE=/shared/INCIDENT/rank_ (before torch 2.9 "
@@ -217,16 +215,16 @@ class _Search:
         self.stuck_together: list[tuple[Head, list[int]]] = []
         self.unknown: dict[int, Head] = {}
         self.doubtful: dict[int, list[tuple[int, Head]]] = defaultdict(list)
-        together: dict[tuple[str, int, bool], list[int]] = defaultdict(list)
+        together: dict[tuple[str, int, str], list[int]] = defaultdict(list)
         for rank, head in sorted(board.heads.items()):
-            together[head.group, head.seq, head.message is None].append(rank)
+            together[head.group, head.seq, head.op if head.message else ""].append(rank)
             if head.message is not None:
                 self._message(rank, head, rank + head.message.away)
         pairs = [(board.heads[ranks[0]], ranks) for ranks in together.values()]
         for head, ranks in pairs:
             if head.message is None:
                 self._collective(head, ranks)
-        self.by_head = sorted(pairs, key=lambda pair: -len(pair[1]))
+        self.by_head = sorted(pairs, key=lambda pair: (bool(pair[0].message), -len(pair[1])))
         for peer, waiting in self.doubtful.items():
             # had it ended there, it would have ended on one of several waiting ranks
             if len({rank for rank, _ in waiting}) > 1:
@@ -328,7 +326,7 @@ class _Search:
             certainty="majority" if majority else None,
             confidence=0.9 if majority else 0.8,
             sentence=f"ranks meet with different operations under {where}: {each}{who}",
-            collectives=(self._row(head, ways),),
+            collectives=(collective(head.group, head.seq, ways, board.members[head.group]),),
         )
 
     def _of_culprits(self, late: list[Absent]) -> LeftFinding:
@@ -444,9 +442,11 @@ class _Search:
         states: dict[int, State] = dict.fromkeys(board.flights, "running")
         states.update(dict.fromkeys(board.heads, "waiting"))
         states.update(dict.fromkeys(blamed, "stalled"))
-        rows = [
-            self._row(head, {head.op: ranks}) for head, ranks in self.by_head if not head.message
-        ]
+        rows = (
+            collective(head.group, head.seq, {head.op: ranks}, board.members[head.group])
+            for head, ranks in self.by_head
+            if not head.message
+        )
         return replace(
             found,
             graph=WaitGraph(waits=waits, waiters=waiters),
@@ -456,30 +456,15 @@ class _Search:
             gaps=tuple(self._gaps(found)),
         )
 
-    def _row(self, head: Head, ways: Mapping[str, list[int]]) -> CollectiveState:
-        members = format_ranks(self.board.members[head.group])
-        ops = {way: format_ranks(ranks) for way, ranks in ways.items()}
-        return CollectiveState(group=head.group, ranks=members, seq=head.seq, ops=ops)
-
     def _facts(self) -> Iterator[EvidenceItem]:
         """Yield for each operation with ranks in it: who is in it, through it, and not there."""
-        messages: dict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
         for head, ranks in self.by_head:
-            if head.message is not None:
-                pairs = [(rank, rank + head.message.away) for rank in ranks]
-                messages[head.short, self.board.names.get(head.group) or head.group] += pairs
-                continue
             who = f"{name_ranks(ranks)}: oldest open is {self.board.of(head)}"
-            stands = self.board.stands(head.group, head.seq, ranks)
+            stands = self.board.stands(head.group, head.seq, ranks) if not head.message else {}
             for stand, text in STANDS_IN_WORDS.items():
-                if stands[stand]:
+                if stands.get(stand):
                     who += f"; {text} {name_ranks(stands[stand])}"
             yield EvidenceItem("flight_record", None, who)
-        for (kind, group), ends in messages.items():
-            each = ", ".join(f"{rank} with {peer}" for rank, peer in sorted(ends)[:MOST_SHOWN])
-            more = ", ..." if len(ends) > MOST_SHOWN else ""
-            who = f"{name_ranks(rank for rank, _ in ends)}: oldest open is a {kind} in {group}"
-            yield EvidenceItem("flight_record", None, f"{who} ({each}{more})")
 
     def _gaps(self, found: LeftFinding) -> Iterator[Gap]:
         missing = set(range(self.world_size)) - self.board.flights.keys()

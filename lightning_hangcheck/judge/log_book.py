@@ -380,9 +380,11 @@ def name_members(states: Iterable[GroupState]) -> str:
     return f"members {format_ranks(state.number for state in states)}"
 
 
-def collective(group: str, seq: int, ops: Mapping[str, Sequence[int]]) -> CollectiveState:
-    """Make a row of the verdict: which members are in which operation."""
-    ranks = format_ranks(rank for ranks in ops.values() for rank in ranks)
+def collective(
+    group: str, seq: int, ops: Mapping[str, Sequence[int]], members: Iterable[int] = ()
+) -> CollectiveState:
+    """Make a row of the verdict: which members (by default only these) are in which operation."""
+    ranks = format_ranks(members or (rank for ranks in ops.values() for rank in ranks))
     shown = {op: format_ranks(ranks) for op, ranks in ops.items()}
     return CollectiveState(group=group, ranks=ranks, seq=seq, ops=shown)
 

@@ -171,11 +171,6 @@ class Thread:
         )
         return self.limited and (of_python or self.pythons_loop)
 
-    @property
-    def runs_out(self) -> bool:
-        """Whether it surely acts at a time, whatever else comes before."""
-        return (self.timer and not self.looping) or self.scheduled
-
     @cached_property
     def packages(self) -> frozenset[str]:
         """Installed packages whose code it runs; none if user code is among it.
@@ -355,7 +350,8 @@ class Moment:
             followed += new
         # a loop without work may be called by anybody or nobody: a timer surely ends
         unasked = bool(ends) and all(end.looping for end in ends) and not given_away(first.stack)
-        late = [thread for thread in followed if thread is not first and thread.runs_out]
+        surely = (each for each in followed if (each.timer and not each.looping) or each.scheduled)
+        late = [thread for thread in surely if thread is not first]
         ends = late or ends if unasked else ends + late
         ends = ends or [thread for thread in followed if thread.limited]
         return WaitChain(tuple(followed), tuple(ends))

@@ -319,7 +319,9 @@ def _at_target(
             which = "" if reading.waiter == "main thread" else f"its {reading.waiter} "
             started = {look.pid for look in looks if look.role == "worker"}
             aspect = "worker" if writers[0].pid in started else "child"
-            aspect = "pool" if aspect == "worker" and _keeps_pool(reading) else aspect
+            stacks = (thread for each in reading.own.complete[-1:] for thread in each.threads)
+            in_pool = (frame.file.endswith(POOLS) for each in stacks for frame in each.frames)
+            aspect = "pool" if aspect == "worker" and any(in_pool) else aspect
             silent = stopped or ", which writes nothing"
             return aspect, f", {which}reading from {process_name(writers[0])}{silent}"
         if target.holders and reading.own.free_threads:
@@ -340,12 +342,6 @@ def _at_target(
         answer = "an answer of " if kind == "socket" else ""
         return "peer", f", waiting at {target.name} for {answer}{name_ranks(asked)}"
     return None
-
-
-def _keeps_pool(reading: RankReading) -> bool:
-    newest = reading.own.complete[-1:]
-    threads_of = (thread for moment in newest for thread in moment.threads)
-    return any(frame.file.endswith(POOLS) for thread in threads_of for frame in thread.frames)
 
 
 @rule("spinning", of=("busy",), order=220, sure=(0.7, 0.4), needs=("stacks",))
