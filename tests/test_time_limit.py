@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from lightning_hangcheck.look.proc import each_within, guarded
+from lightning_hangcheck.look.proc import guarded
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.time_limit import MOST_LEFT_BEHIND, MOST_OF_ONE, NoAnswer, within
 
@@ -64,33 +64,3 @@ def test_a_process_whose_reads_block_costs_its_own_places_and_no_other_reads() -
     while any(thread.name == "hangcheck-bounded" for thread in threading.enumerate()):
         pass
     assert within(10.0, lambda: "again", of=7) == "again"
-
-
-def test_the_same_work_for_many_processes_takes_one_thread() -> None:
-    threads: set[int] = set()
-
-    def work(pid: int) -> int:
-        threads.add(threading.get_ident())
-        if pid == 3:
-            raise PermissionError(13, "Permission denied")
-        return 2 * pid
-
-    found = each_within(10.0, work, [5, 3, 5, 7])
-    assert list(found) == [5, 3, 7]
-    assert (found[5], found[7]) == (10, 14)
-    assert isinstance(found[3], PermissionError)
-    assert len(threads) == 1
-
-
-def test_one_process_that_blocks_costs_its_own_answer_only() -> None:
-    release = threading.Event()
-
-    def work(pid: int) -> int:
-        if pid == 2:
-            release.wait()
-        return pid
-
-    found = each_within(0.2, work, [1, 2, 3, 4])
-    release.set()
-    assert (found[1], found[3], found[4]) == (1, 3, 4)
-    assert isinstance(found[2], NoAnswer)

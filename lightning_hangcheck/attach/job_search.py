@@ -276,7 +276,7 @@ def command_of(pid: int) -> str:
 
 def _paged(pids: Collection[int], machine: Machine) -> tuple[discovery.FoundRank, ...]:
     """Find the ranks of processes that no variable numbers by their pages, if they have some."""
-    session = find_session(pids).session
+    session, _ = find_session(pids)
     beats = {} if session is None else beats_of(session, {pid: proc.born_ns(pid) for pid in pids})
     return discovery.find_ranks([machine.processes[pid] for pid in pids], beats) if beats else ()
 

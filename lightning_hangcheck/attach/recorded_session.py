@@ -16,6 +16,7 @@ from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
 from lightning_hangcheck.look.proc import (
     UNREADABLE,
+    Looked,
     Unseen,
     born_ns,
     environments,
@@ -56,13 +57,6 @@ STANDS = ("hang", "dead", "crashed")
 """Verdicts that set the exit code, until the sidecar reports that the job recovered."""
 
 
-class RecordedSession(Struct, frozen=True, kw_only=True):
-    """Where a job records. Without a session its ranks do not record, or ``gaps`` say why not."""
-
-    session: Session | None = None
-    gaps: tuple[Gap, ...] = ()
-
-
 class Watch(Struct, frozen=True, kw_only=True):
     """A sidecar that watches the job, or did; if it has no notes, ``gaps`` say why."""
 
@@ -72,8 +66,8 @@ class Watch(Struct, frozen=True, kw_only=True):
     gaps: tuple[Gap, ...] = ()
 
 
-def find_session(pids: Iterable[int]) -> RecordedSession:
-    """Find the session in which a job's ranks record, by their process ids.
+def find_session(pids: Iterable[int]) -> Looked[Session]:
+    """Find the session in which a job's ranks record, if they do, by their process ids.
 
     `hangcheck run` names the session in the ranks' environment. A callback under another launcher
     leaves its page in a session of the ranks' user.
@@ -107,9 +101,7 @@ def find_session(pids: Iterable[int]) -> RecordedSession:
             raise Unseen(why, "attach where the job runs") from error
         raise Unseen("the job records in another pid namespace", "attach inside its container")
 
-    look = partial(within, READ_LIMIT_S, find)
-    session, gaps = guarded("recording", RECORDED, None, look)
-    return RecordedSession(session=session, gaps=gaps)
+    return guarded("recording", RECORDED, None, partial(within, READ_LIMIT_S, find))
 
 
 def beats_of(session: Session, born_ns: Mapping[int, int]) -> dict[int, Beat]:

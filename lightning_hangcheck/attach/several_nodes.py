@@ -32,28 +32,44 @@ from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RankRecord, Round, RunRecord
-from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
-from lightning_hangcheck.nodes.message import MOST_RANKS
 from lightning_hangcheck.observe.run_record import save_run
 from lightning_hangcheck.report import journals
-from lightning_hangcheck.text.shown import one_line, read_utc, visible, visible_json
+from lightning_hangcheck.text.shown import one_line, visible, visible_json
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+
+    from lightning_hangcheck.model.verdict import EvidenceItem, Verdict
 
 
 MOST_JOURNALS = 1_024
 
 
 class Merged(NamedTuple):
-    """The result of several nodes' run folders; ``left_out`` are also gaps of the case."""
+    """The result of several nodes; those that were ``left_out`` are also gaps of the case."""
 
     case: Case
     verdict: Verdict
     kept: rundir.RunFolder | None
     left_out: tuple[Gap, ...]
+
+
+def _judged(
+    case: Case,
+    left_out: Sequence[Gap],
+    ranks: Iterable[RankRecord],
+    folder: rundir.RunFolder,
+    rounds: tuple[Round, ...] = (),
+    also: Sequence[EvidenceItem] = (),
+) -> Merged:
+    """Judge the case of several nodes, and save it; ``also`` comes before other evidence."""
+    case = replace(case, gaps=(*case.gaps, *left_out))
+    verdict = judge(case)
+    verdict = replace(verdict, evidence=(*also, *verdict.evidence))
+    kept = save_run(case, verdict, tuple(ranks), folder, rounds)
+    return Merged(case, verdict, kept, tuple(left_out))
 
 
 def merge_runs(
@@ -138,11 +154,10 @@ def merge_runs(
         )
         for folder in before
     ]
-    case = replace(joined, gaps=(*joined.gaps, *history, *left_out), seen_in="files")
-    verdict = judge(case)
-    verdict = replace(verdict, evidence=(*also, *verdict.evidence))
-    ranks = tuple(rank for record in records for rank in record.ranks)
-    kept = save_run(case, verdict, ranks, merged, rounds)
+    case = replace(joined, gaps=(*joined.gaps, *history), seen_in="files")
+    ranks = (rank for record in records for rank in record.ranks)
+    found = _judged(case, left_out, ranks, merged, rounds, also)
+    kept = found.kept
 
     def keep_journals(into: Path) -> None:
         """Join each rank's journals, which may lie in several nodes' folders."""
@@ -156,7 +171,7 @@ def merge_runs(
             within(READING_LIMIT_S, partial(keep_journals, kept.journals))
         except (OSError, NoAnswer) as error:
             log.once("journals", f"not all journals were joined in {kept.path} ({error})")
-    return Merged(case, verdict, kept, tuple(left_out))
+    return found
 
 
 def joined_rounds(records: Sequence[RunRecord]) -> tuple[Round, ...]:
@@ -277,20 +292,9 @@ def encode_message(message: HostMessage) -> bytes:
 def decode_message(output: bytes) -> HostMessage:
     """Decode the last line of a host's output; a login shell may print some before it."""
     try:
-        message = decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
-        case = message.case
-        sizes = (case.run.world_size, case.run.nnodes, case.run.local_world_size or 0)
-        numbers = (*sizes, *(view.rank for view in case.ranks))
-        for moment in (case.taken_at, case.run.started_at):
-            read_utc(moment)
-        possible = all(0 <= number < MOST_RANKS for number in numbers)
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise UnreadableRun(f"what it sent cannot be read: {error}", SAME_VERSION) from error
+        return decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
     except UnreadableRun as error:
         raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
-    if not possible:
-        raise UnreadableRun("what it sent has a number that cannot be", SAME_VERSION)
-    return message
 
 
 class Way(Struct, frozen=True, kw_only=True):
@@ -375,21 +379,10 @@ def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
     return Gap(f"host {host}", None, one_line(why)[:LONGEST_SENTENCE], "other_nodes", remedy)
 
 
-class Joined(Struct, frozen=True, kw_only=True):
-    """The result of all hosts; the ``silent`` ones are also gaps of the case."""
-
-    case: Case
-    verdict: Verdict
-    kept: rundir.RunFolder | None
-    silent: tuple[Gap, ...]
-    said: tuple[tuple[str, str], ...]
-    hang_stands: bool
-
-
 def attach_everywhere(
     hosts: Sequence[str], way: Way, folder: rundir.RunFolder, at_once: int
-) -> Joined:
-    """Look at a job on all of its hosts, each named once, and give one verdict.
+) -> tuple[Merged, dict[str, HostMessage]]:
+    """Look at a job on all of its hosts, each named once; return one verdict, and all messages.
 
     NoJobFound if no host reported a job, UsedRunFolder if the folder holds another run.
     """
@@ -415,16 +408,5 @@ def attach_everywhere(
     merged = merge_cases(
         [NodeCase(host, message.case) for host, message in messages.items()], folder.run_id
     )
-    case = replace(merged, gaps=(*merged.gaps, *silent))
-    verdict = judge(case)
-    ranks = tuple(rank for message in messages.values() for rank in message.ranks)
-    return Joined(
-        case=case,
-        verdict=verdict,
-        kept=save_run(case, verdict, ranks, folder),
-        silent=silent,
-        said=tuple(
-            (host, sentence) for host, message in messages.items() for sentence in message.said
-        ),
-        hang_stands=any(message.hang_stands for message in messages.values()),
-    )
+    ranks = (rank for message in messages.values() for rank in message.ranks)
+    return _judged(merged, silent, ranks, folder), messages

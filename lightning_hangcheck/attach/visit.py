@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.model.run import RankRecord
     from lightning_hangcheck.model.verdict import Verdict
+    from lightning_hangcheck.session.session import Session
 
-NOTHING = recorded_session.RecordedSession()
 NUMBERS = Gap(
     "the numbers of the ranks",
     None,
@@ -64,7 +64,7 @@ def look(
     job: FoundJob,
     limits: Limits,
     run_id: str,
-    recorded: recorded_session.RecordedSession = NOTHING,
+    recorded: proc.Looked[Session] = (None, ()),
     *,
     local_values: bool = False,
     time_limit_s: float = TIME_LIMIT_S,
@@ -86,12 +86,13 @@ class _Visit:
         self,
         job: FoundJob,
         limits: Limits,
-        recorded: recorded_session.RecordedSession,
+        recorded: proc.Looked[Session],
         exits: proc.ExitWatcher,
         time_limit_s: float,
     ) -> None:
         self._limits = of_a_visit(limits)
-        self._exits, self._job, self._recorded = exits, job, recorded
+        self._exits, self._job = exits, job
+        self._session, unrecorded = recorded
         self._began_ns = time.monotonic_ns()
         self._deadline = time.monotonic() + time_limit_s
         self.round, self._kept = WatchedRound(0), KeptStacks()
@@ -109,7 +110,7 @@ class _Visit:
             exits.watch(found.pid)
         ranks = [(found.rank, found.pid) for found in job.ranks]
         self._targets, left_out = with_room(tree.targets(ranks))
-        self._note((*recorded.gaps, *left_out, *((NUMBERS,) if job.counted else ())))
+        self._note((*unrecorded, *left_out, *((NUMBERS,) if job.counted else ())))
 
     def take_evidence(self, run_id: str, *, local_values: bool) -> Case:
         """Look at the job for two seconds, or for a quarter if the kernel knows the rest."""
@@ -148,7 +149,7 @@ class _Visit:
         """Look as the watcher does; each of three steps gets a part of the time left."""
         alive = [rank.found.rank for rank in self.round.alive]
         present = [target for target in self._targets if target.rank in alive]
-        session, began_s = self._recorded.session, time.monotonic()
+        session, began_s = self._session, time.monotonic()
         rounds = max(1, -(-len(alive) // AT_ONCE))
         left_s = max(LEAST_S, (self._deadline - began_s) / STEPS)
         limit_s = max(LEAST_S, min(PROBE_LIMIT_S, left_s / rounds))
@@ -226,7 +227,7 @@ class _Visit:
         return with_absent(complete_case(case), min(ages_s, default=0.0))
 
     def _read_recorded(self) -> tuple[dict[int, RankNote], tuple[Gap, ...]]:
-        session = self._recorded.session
+        session = self._session
         if session is None:
             return {}, ()
         beats = recorded_session.beats_of(session, self._born_ns)

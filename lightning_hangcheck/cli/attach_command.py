@@ -126,24 +126,26 @@ def attach(
             folder = name_run_folder(wanted)
         refuse_used(folder)
     if hostfile is not None and folder is not None:
-        joined = several_nodes.attach_everywhere(names, way, folder, at_once)
+        joined, messages = several_nodes.attach_everywhere(names, way, folder, at_once)
         show(verdict_text.render(joined.case, joined.verdict, kept_in(joined.kept)))
-        for silent in joined.silent:
+        for silent in joined.left_out:
             say(f"{silent.what}: {silent.reason}")
-        for host, sentence in joined.said:
-            say(f"host {host}: {sentence}")
-        return HANG if joined.hang_stands else exit_code_of(joined.verdict)
+        for host, message in messages.items():
+            for sentence in message.said:
+                say(f"host {host}: {sentence}")
+        stands = any(message.hang_stands for message in messages.values())
+        return HANG if stands else exit_code_of(joined.verdict)
 
     job = _the_job(pids)
-    recorded = find_session(job.pids)
+    session, unrecorded = find_session(job.pids)
     limits = patience_of(settings)
     run_id = "" if folder is None else folder.run_id
-    case, ranks = visit.look(job, limits, run_id, recorded, local_values=asked)
+    case, ranks = visit.look(job, limits, run_id, (session, unrecorded), local_values=asked)
     verdict = judge(case)
     if folder is not None:  # else another host asked, which judges the cases of all hosts
         kept = save_run(case, verdict, ranks, folder)
         show(verdict_text.render(case, verdict, kept_in(kept)))
-    watch = watch_over(recorded.session) if recorded.session is not None else None
+    watch = watch_over(session) if session is not None else None
     said = tuple(_asides(case, verdict, watch))
     stands = watch is not None and watch.notes is not None and hang_stands(watch.notes, case)
     if folder is None:

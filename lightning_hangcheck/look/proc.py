@@ -15,7 +15,6 @@ import os
 import re
 import select
 import struct
-import threading
 import time
 from contextlib import suppress
 from functools import partial
@@ -274,7 +273,7 @@ def command_line(pid: int) -> list[str] | Gap:
 
 
 def command_lines(pids: Iterable[int]) -> dict[int, list[str] | Gap]:
-    """Read the command lines of many processes, much faster than one by one."""
+    """Read the command lines of many processes."""
     return _texts_of(pids, "cmdline", "command line")
 
 
@@ -284,7 +283,7 @@ def read_environment(pid: int) -> dict[str, str] | Gap:
 
 
 def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
-    """Read the environments of many processes, much faster than one by one."""
+    """Read the environments of many processes."""
     found = _texts_of(pids, "environ", "environment")
     return {
         pid: content if isinstance(content, Gap) else _by_name(content)
@@ -294,21 +293,23 @@ def environments(pids: Iterable[int]) -> dict[int, dict[str, str] | Gap]:
 
 def _texts_of(pids: Iterable[int], name: str, what: str) -> dict[int, list[str] | Gap]:
     """Read lists of NUL-terminated texts; zombies and kernel threads have none."""
-    read = each_within(PRESENT_LIMIT_S, lambda pid: machine.read_proc(f"/proc/{pid}/{name}"), pids)
     found: dict[int, list[str] | Gap] = {}
-    for pid, data in read.items():
-        why, remedy = "it shows none: the process is ending, or was started without any", ""
-        if isinstance(data, bytes) and data:
-            found[pid] = data.removesuffix(b"\0").decode(errors="replace").split("\0")
-            continue
-        if isinstance(data, GONE):
+    for pid in dict.fromkeys(pids):
+        why, remedy, path = "", "", f"/proc/{pid}/{name}"
+        try:
+            data = within(PRESENT_LIMIT_S, partial(machine.read_proc, path), of=pid)
+            if data:
+                found[pid] = data.removesuffix(b"\0").decode(errors="replace").split("\0")
+                continue
+            why = "it shows none: the process is ending, or was started without any"
+        except GONE:
             why = ENDED
-        elif isinstance(data, PermissionError):
+        except PermissionError:
             why, remedy = "it belongs to another user", "run as that user, or as root"
-        elif isinstance(data, NoAnswer):
-            why = f"{data}: the process is stuck in the kernel with its memory locked"
-        elif isinstance(data, Exception):
-            why = f"/proc/{pid}/{name} cannot be read ({data})"
+        except NoAnswer as error:
+            why = f"{error}: the process is stuck in the kernel with its memory locked"
+        except OSError as error:
+            why = f"{path} cannot be read ({error})"
         found[pid] = Gap(f"{what} of pid {pid}", None, why, "process_memory", remedy)
     return found
 
@@ -557,11 +558,10 @@ def _code_of_reaped(pidfd: int) -> int | None:
     return None
 
 
-# What a probe brings, and the same short work for many processes
+# What a probe brings
 
 Fact = TypeVar("Fact")
 Looked = tuple[Fact | None, tuple[Gap, ...]]
-OF_MANY = -1  # No process: the places of readers of many processes
 
 
 class Unseen(Exception):
@@ -581,32 +581,3 @@ def guarded(kind: GapKind, what: str, rank: int | None, probe: Callable[[], Fact
     except Exception as error:  # noqa: BLE001 - a failing probe must not stop the watcher
         why, remedy = f"the probe failed ({type(error).__name__}: {error})", ""
     return None, (Gap(what, rank, why, kind, remedy),)
-
-
-def each_within(
-    time_limit_s: float, work: Callable[[int], Fact], pids: Iterable[int]
-) -> dict[int, Fact | Exception]:
-    """Do short work for many processes, in one thread; return results and errors in their order."""
-    # if that thread is late, the rest is done in a thread for each process, with its own limit
-    wanted = list(dict.fromkeys(pids))
-    found: dict[int, Fact | Exception] = {}
-    late = threading.Event()
-
-    def note(pid: int, do: Callable[[], Fact]) -> None:
-        try:
-            found[pid] = do()
-        except Exception as error:  # noqa: BLE001 - the caller distinguishes errors
-            found[pid] = error
-
-    def go_through_all() -> None:
-        for pid in takewhile(lambda _: not late.is_set(), wanted):
-            note(pid, partial(work, pid))
-
-    if len(wanted) > 1:
-        with suppress(NoAnswer):
-            within(time_limit_s, go_through_all, of=OF_MANY)
-    late.set()
-    for pid in wanted:
-        if pid not in found:
-            note(pid, partial(within, time_limit_s, partial(work, pid), pid))
-    return {pid: found[pid] for pid in wanted}

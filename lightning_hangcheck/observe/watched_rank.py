@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
-    from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.flight import FlightRecord
@@ -63,8 +62,7 @@ class WatchedRank:
         self._samples: dict[Target, deque[Sample]] = {}
         self._memory_kills = kill_counter(found.pid)
         self._functions = FunctionsMet()
-        self._numbers: Numbers = {}
-        self._numbers_ns = 0
+        self._numbers: dict[str, tuple[tuple[int, ...], int]] = {}  # and when they were read
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Take a reading of the rank's page."""
@@ -85,30 +83,32 @@ class WatchedRank:
             self._stopped_ns = now_ns
 
     def read_flight(self, flight: FlightRecord | None) -> None:
-        """Take a flight record; a collective since the last one is progress, however short.
-
-        Otherwise a rank that only sleeps between collectives would look as if it always slept.
-        """
-
-        def numbers(record: FlightRecord) -> dict[str, tuple[int, int, int]]:
-            found = {}
-            for group in record.groups:
+        """Take a flight record, or that there is none now."""
+        self.flight = flight
+        if flight is not None:
+            counts = {}
+            for group in flight.groups:
                 newest = max((message.seq for message in group.messages), default=0)
-                found[group.group] = group.last_enqueued, group.last_completed, newest
-            return found
+                counts[group.group] = group.last_enqueued, group.last_completed, newest
+            self.read_numbers(counts, flight.taken_ns, self.progress.last_progress_ns)
 
-        before, self.flight = self.flight, flight
-        if flight is None or before is None or before.taken_ns < self.progress.last_progress_ns:
-            return
-        if numbers(flight) != numbers(before):
-            self.progress.read_collectives(flight.taken_ns)
+    def read_numbers(
+        self, numbers: Mapping[str, tuple[int, ...]], moment_ns: int, since_ns: int | None = None
+    ) -> None:
+        """Take the numbers of its collectives; a change since then is progress, however short.
 
-    def read_numbers(self, numbers: Numbers, moment_ns: int) -> None:
-        """Take the numbers of its collectives; a change within this silence is progress."""
-        known, since_ns = self._numbers, self._numbers_ns
-        self._numbers, self._numbers_ns = known | numbers, moment_ns
-        moved = any(known.get(group, count) != count for group, count in numbers.items())
-        if moved and since_ns >= self.progress.last_reported_ns:
+        By default since it last reported anything. Otherwise a rank that only sleeps between
+        collectives would look as if it always slept.
+        """
+        since_ns = self.progress.last_reported_ns if since_ns is None else since_ns
+        known = self._numbers
+        moved = any(
+            known[group][0] != count and known[group][1] >= since_ns
+            for group, count in numbers.items()
+            if group in known
+        )
+        self._numbers |= {group: (count, moment_ns) for group, count in numbers.items()}
+        if moved:
             self.progress.read_collectives(moment_ns)
 
     @property

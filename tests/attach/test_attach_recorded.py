@@ -13,7 +13,6 @@ from recorded_run import AT
 from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.attach.recorded_session import (
-    RecordedSession,
     beats_of,
     find_session,
     hang_stands,
@@ -38,7 +37,7 @@ def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
 ) -> None:
     """A page that fell silent before the process started is of an earlier one with that id."""
     running = program("recording_alone.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
-    session = find_session([running.pid]).session
+    session, _ = find_session([running.pid])
     assert session is not None
     try:
         assert str(session.path) == running.first_words
@@ -55,11 +54,10 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     program: StartProgram, tmp_path: Path
 ) -> None:
     running = program("sleeping.py", HANGCHECK_SESSION=str(tmp_path / "gone"))
-    recorded = find_session([running.pid])
-    assert recorded.session is None
-    (gap,) = recorded.gaps
+    session, (gap,) = find_session([running.pid])
+    assert session is None
     assert f"session {tmp_path / 'gone'} cannot be read" in gap.reason
-    assert find_session([program("sleeping.py").pid]) == RecordedSession()
+    assert find_session([program("sleeping.py").pid]) == (None, ())
 
 
 PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}

@@ -41,7 +41,7 @@ def silence(rank: WatchedRank, now_s: int) -> float:
     [
         ([flight(2, entered=5), flight(4, entered=6)], 5.0),
         ([flight(2, entered=5), flight(4, entered=5)], 9.0),
-        ([flight(2, entered=5), None, flight(6, entered=9)], 9.0),
+        ([flight(2, entered=5), None, flight(6, entered=9)], 3.0),
     ],
     ids=["a collective between two looks", "one that stays", "a look without a record"],
 )
