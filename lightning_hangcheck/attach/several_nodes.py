@@ -293,6 +293,8 @@ def decode_message(output: bytes) -> HostMessage:
     """Decode the last line of a host's output; a login shell may print some before it."""
     try:
         return decode(output.rstrip().rsplit(b"\n", 1)[-1], HostMessage, "what it sent")
+    except UnicodeDecodeError as error:
+        raise UnreadableRun(f"what it sent is no text ({error})", SAME_VERSION) from error
     except UnreadableRun as error:
         raise UnreadableRun(str(error.args[0]), SAME_VERSION) from error
 
