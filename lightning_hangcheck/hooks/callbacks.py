@@ -18,8 +18,6 @@ from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files import reserve_file
@@ -40,7 +38,7 @@ from lightning_hangcheck.text.shown import seconds_in_words
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from types import ModuleType
 
     from lightning.pytorch import Trainer
@@ -180,7 +178,7 @@ class HangCheck:
     def on_load_checkpoint(self, trainer: Trainer, _: object, checkpoint: dict[str, Any]) -> None:
         """Report the checkpoint; an evaluation calls this too, but does not resume training."""
         if trainer.state.fn == "fit":
-            tell(self._recorder, of_lightning(str(trainer.ckpt_path), checkpoint))
+            tell_of_lightning(self._recorder, str(trainer.ckpt_path), checkpoint)
 
     def on_exception(self, _: Trainer, _m: object, exception: BaseException) -> None:
         """The exception leaves ``fit`` after this; a script that catches it may continue."""
@@ -251,21 +249,16 @@ class LoggedMetrics:
         self._pages = Pages(session.pages)
         self._before: dict[int, StepTimes] = {}
         self._step = 0
-        self._works = True
 
     def log_if_due(self, trainer: Trainer) -> None:
-        """Log at the Trainer's interval; a logger that fails is reported once, then not called."""
-
-        def send() -> bool:
-            metrics = self._since_last_time()
-            for logger in trainer.loggers if metrics else ():
-                logger.log_metrics(metrics, step)
-            return True
-
+        """Log at the Trainer's interval; a logger that fails is reported once."""
         step = trainer.global_step
-        if self._works and step != self._step and not step % max(1, trainer.log_every_n_steps):
-            self._step = step
-            self._works = bool(attempt("log_metrics of HangCheck", send))
+        if step == self._step or step % max(1, trainer.log_every_n_steps):
+            return
+        self._step = step
+        metrics = attempt("the metrics of HangCheck", self._since_last_time)
+        for logger in trainer.loggers if metrics else ():
+            attempt("log_metrics of HangCheck", logger.log_metrics, metrics, step)
 
     def _since_last_time(self) -> dict[str, float]:
         """Compare the ranks' timings since the last call; empty if there are none."""
@@ -331,7 +324,7 @@ class HuggingFaceHangCheck:
         be_watched(self._recorder)
         watch_saves(sys.modules["transformers.trainer"].Trainer)
         if self.resumes_from is not None:
-            tell(self._recorder, of_huggingface(str(self.resumes_from), state))
+            tell_of_huggingface(self._recorder, str(self.resumes_from), state)
         self.on_epoch_begin(args, state)
 
     on_epoch_begin = on_substep_end = on_step_end = on_epoch_end = _showing("dataloading")
@@ -385,32 +378,28 @@ def parts_held(names: Iterable[object]) -> frozenset[str]:
     return frozenset(part for part, known in PARTS.items() if known & words)
 
 
-class Resumption(msgspec.Struct, frozen=True, kw_only=True):
-    """A checkpoint that training resumes from: what is known of it, and what it lacks."""
-
-    path: str
-    step: int | None = None
-    seen: str = ""
-    age_s: float | None = None
-    lacks: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        step = f"step {self.step}" if self.step is not None else ""
-        age = f"written {seconds_in_words(self.age_s)} ago" if self.age_s is not None else ""
-        facts = ", ".join(filter(None, (step, self.seen, age))) or "nothing is known of it"
-        without = f"; it holds no {' and no '.join(self.lacks)}: what it lacks starts anew"
-        return f"training goes on from {self.path}: {facts}" + (without if self.lacks else "")
-
-
-def tell(recorder: Recorder, found: Resumption) -> None:
-    """Report the checkpoint, and count it as the last checkpoint until the next save."""
-    recorder.page.mark_loaded(time.time_ns(), found.step)
-    recorder.say(str(found))
-    recorder.note("resumed", **msgspec.structs.asdict(found))
+def tell_resumed(
+    recorder: Recorder, path: str, step: int | None, seen: str, lacks: Sequence[str] = ()
+) -> None:
+    """Report what training resumes from; until the next save it counts as the last checkpoint."""
+    age_s = None
+    if "://" not in path:
+        with suppress(OSError, NoAnswer):
+            written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
+            age_s = max(0.0, round(time.time() - written, 3))
+        path = str(Path(path).absolute())
+    path = redact_text(path)
+    at = f"step {step}" if step is not None else ""
+    age = f"written {seconds_in_words(age_s)} ago" if age_s is not None else ""
+    facts = ", ".join(filter(None, (at, seen, age))) or "nothing is known of it"
+    without = f"; it holds no {' and no '.join(lacks)}: what it lacks starts anew"
+    recorder.page.mark_loaded(time.time_ns(), step)
+    recorder.say(f"training goes on from {path}: {facts}" + (without if lacks else ""))
+    recorder.note("resumed", path=path, step=step, seen=seen, age_s=age_s, lacks=lacks)
 
 
-def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
-    """Describe the checkpoint that Lightning has loaded."""
+def tell_of_lightning(recorder: Recorder, path: str, checkpoint: Mapping[str, Any]) -> None:
+    """Report the checkpoint that Lightning has loaded."""
 
     def number(*keys: str) -> int | None:
         """Read an integer from nested dictionaries, whose keys differ between versions."""
@@ -421,32 +410,20 @@ def of_lightning(path: str, checkpoint: Mapping[str, Any]) -> Resumption:
 
     batches = number("loops", "fit_loop", "epoch_loop.batch_progress", "total", "completed")
     epoch = number("epoch")
-    seen = f"epoch {epoch}" if epoch is not None else ""
+    seen = [f"epoch {epoch}"] if epoch is not None else []
     if batches:
-        counted = f"{batches} {'batch' if batches == 1 else 'batches'} seen"
-        seen = f"{seen}, {counted}" if seen else counted
-    return _written(path, step=number("global_step"), seen=seen)
+        seen.append(f"{batches} {'batch' if batches == 1 else 'batches'} seen")
+    tell_resumed(recorder, path, number("global_step"), ", ".join(seen))
 
 
-def of_huggingface(folder: str, state: TrainerState) -> Resumption:
-    """Describe what Hugging Face's Trainer has loaded; it ignores missing parts."""
-    lacks: tuple[str, ...] = ()
+def tell_of_huggingface(recorder: Recorder, folder: str, state: TrainerState) -> None:
+    """Report what Hugging Face's Trainer has loaded; it ignores missing parts."""
+    lacks: list[str] = []
     with suppress(OSError, NoAnswer):
-        held = parts_held(
-            within(LOOK_LIMIT_S, lambda: [path.name for path in Path(folder).iterdir()])
-        )
-        lacks = tuple(part for part in PARTS if part not in held)
+        found = within(LOOK_LIMIT_S, lambda: [path.name for path in Path(folder).iterdir()])
+        lacks = [part for part in PARTS if part not in parts_held(found)]
     seen = f"epoch {state.epoch:g}" if state.epoch else ""
-    return _written(folder, step=state.global_step, seen=seen, lacks=lacks)
-
-
-def _written(path: str, **facts: Any) -> Resumption:  # noqa: ANN401 - its fields
-    if "://" in path:
-        return Resumption(path=redact_text(path), **facts)
-    with suppress(OSError, NoAnswer):
-        written = within(LOOK_LIMIT_S, lambda: Path(path).stat().st_mtime)
-        facts["age_s"] = max(0.0, round(time.time() - written, 3))
-    return Resumption(path=redact_text(str(Path(path).absolute())), **facts)
+    tell_resumed(recorder, folder, state.global_step, seen, lacks)
 
 
 @cache
@@ -515,8 +492,8 @@ def instrument_saves(module: ModuleType) -> None:
     """Watch torch.serialization; a save counts if it ends well, so its name must be true."""
 
     def saved(call: Call) -> Any | None:  # noqa: ANN401 - any state
-        arguments = call.given()
-        return arguments["obj"] if is_checkpoint(arguments.get("obj"), arguments.get("f")) else None
+        what, where = map(call.given().get, ("obj", "f"))
+        return what if is_checkpoint(what, where) else None
 
     def title(call: Call) -> str:
         return "torch.save" if saved(call) is None else "torch.save of a checkpoint"

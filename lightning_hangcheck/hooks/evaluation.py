@@ -248,8 +248,8 @@ def _check_steps(step: Step, every: int, first: int | None) -> None:
         is_number = isinstance(number, int) and not isinstance(number, bool) and number >= 0
         if not is_number and number != "final":
             raise BadUsage(f"step={number!r} is no step", 'write step=0, 1, 2... and step="final"')
-    later = isinstance(step, int) and step % every == 0 and first is not None and first > step
-    if first is not None and (first % every or later):
+    late = isinstance(step, int) and step % every == 0 and first is not None and first > step
+    if first is not None and (first % every or late):
         raise BadUsage(
             f"first={first} can be no first step: evaluations are every {every}, now at {step}",
             f"write first={every}, or leave it out",
@@ -339,17 +339,14 @@ def move(places: Iterable[tuple[Tensor, device]]) -> int:
     """
     import torch
 
-    groups: dict[tuple[device, int, device], list[Tensor]] = {}
+    copies: dict[tuple[device, int, device], tuple[Tensor, Tensor]] = {}  # of whole storages
     for tensor, to in places:
-        storage = tensor.device, tensor.untyped_storage().data_ptr(), to
-        groups.setdefault(storage, []).append(tensor)
-    size = 0
-    for (home, _, to), group in groups.items():
-        octets = torch.empty(0, dtype=torch.uint8, device=home).set_(group[0].untyped_storage())
-        moved = octets.to(to, copy=True).untyped_storage()
-        for tensor in group:
-            empty = torch.empty(0, dtype=tensor.dtype, device=to)
-            view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
-            tensor.data = empty.set_(moved, *view)
-        size += moved.nbytes()
-    return size
+        old = tensor.untyped_storage()
+        key = tensor.device, old.data_ptr(), to
+        if key not in copies:
+            octets = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(old)
+            copies[key] = octets, octets.to(to, copy=True)
+        view = tensor.storage_offset(), tuple(tensor.shape), tuple(tensor.stride())
+        empty = torch.empty(0, dtype=tensor.dtype, device=to)
+        tensor.data = empty.set_(copies[key][1].untyped_storage(), *view)
+    return sum(new.nbytes for _, new in copies.values())

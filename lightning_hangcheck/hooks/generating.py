@@ -230,18 +230,12 @@ def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) 
 
 
 class WatchedGeneration:
-    """Watches one generation: a section, a beat per token, warnings before and during the run.
+    """Watches one generation: a beat per token, warnings before and during the run.
 
-    With ``HANGCHECK_DISABLE=1`` it only measures, and applies the limits.
-
-    Args:
-        model: The model that generates.
-        named: Arguments of ``generate``. `named` holds them with the limits and the beat added.
-        given: All options that decide how it generates, including ``named``; by default ``named``.
-            A mask is read from the device; without a mask, padding is counted as tokens.
-        limits: Limits of a debug run.
-        beat: Called once a token; by default the process's own beat.
-        spoken: Print reports and warnings; a long run is always reported.
+    `named` holds the arguments of ``generate`` with the limits and the beat added; ``given`` all
+    options that decide how it generates, by default the same. A mask is read from the device;
+    without one, padding is counted as tokens. With ``HANGCHECK_DISABLE=1`` it only measures, and
+    applies the limits.
     """
 
     def __init__(

@@ -143,20 +143,13 @@ def try_generation(model: Model, recorder: Recorder) -> None:
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where ``from_pretrained`` will read from.
-
-    Attributes:
-        kind: ``hub`` also if the hub is the only place left to ask.
-        folder: Where its files are; None if they are not here.
-        weight_files: Bytes of each; 0 if it is no regular file, such as a pipe.
-        file_of_weight: File name of each weight, if there is an index.
-    """
+    """Where ``from_pretrained`` will read from."""
 
     kind: Literal["folder", "cache", "hub"] = "folder"
     offline: bool = True
     folder: Path | None = None
-    weight_files: dict[Path, int] = {}
-    file_of_weight: dict[str, str] = {}
+    weight_files: dict[Path, int] = {}  # bytes of each; 0 of a pipe
+    file_of_weight: dict[str, str] = {}  # if there is an index
     has_generation_config: bool = False
 
 
@@ -242,6 +235,16 @@ def traps(
         )
 
 
+def announced(
+    name: object, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool = False
+) -> Source:
+    """Report what will be loaded and its traps; a new object is made without a name."""
+    if not isinstance(name, (str, os.PathLike)) or current().settings.disable:
+        return Source()
+    look = partial(look_ahead, str(name), loader, what, named, estimate=estimate)
+    return attempt("looking at the files", look) or Source()
+
+
 def look_ahead(
     name: str, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool
 ) -> Source:
@@ -306,13 +309,8 @@ def watched_load(
     name: str | os.PathLike[str], loader: str, what: str, named: Mapping[str, Any]
 ) -> Iterator[None]:
     """Announce a load of ours, make it a section, and report its progress."""
-    recorder = current()
-    if recorder.settings.disable:
-        yield
-        return
-    look = partial(look_ahead, str(name), loader, what, named, estimate=True)
-    source = attempt("looking at the files", look) or Source()
-    with Section(recorder, f"{what} from_pretrained ({loader})"), followed(source):
+    source = announced(name, loader, what, named, estimate=True)
+    with Section(current(), f"{what} from_pretrained ({loader})"), followed(source):
         yield
 
 
@@ -321,7 +319,7 @@ def followed(source: Source) -> Iterator[None]:
     """Report what transformers loads in this thread; a nested load belongs to the outer one."""
     # transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or
     # weight (5.x). A version that does not still loads, without progress.
-    if getattr(_following, "load", None) is not None:
+    if getattr(_following, "load", None) is not None or current().settings.disable:
         yield
         return
     attempt("the progress of loading", _watch_bars)
@@ -400,7 +398,7 @@ def instrument_loading(module: ModuleType) -> None:
 
     @contextmanager
     def loading(call: Call) -> Iterator[None]:
-        with followed(_announced(call, "model")):
+        with followed(announced(_name(call), call.instance.__name__, "model", call.named)):
             yield
         # a model, or a tuple with loading info (output_loading_info=True)
         model = call.result[0] if isinstance(call.result, tuple) else call.result
@@ -424,7 +422,7 @@ def instrument_config(module: ModuleType) -> None:
 
     @contextmanager
     def reading(call: Call) -> Iterator[None]:
-        _announced(call, "model config")
+        announced(_name(call), call.instance.__name__, "model config", call.named)
         yield
 
     section = in_section("model", _titled("model config"), around=reading)
@@ -435,11 +433,6 @@ def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
     return lambda call: f"{what} from_{source} ({call.instance.__name__})"
 
 
-def _announced(call: Call, what: str) -> Source:
-    """Report what will be loaded and its traps; a new object is made without a name."""
+def _name(call: Call) -> object:
     name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
-    name = call.named.get("pretrained_model_name") if name is None else name
-    if not isinstance(name, (str, os.PathLike)):
-        return Source()
-    look = partial(look_ahead, str(name), call.instance.__name__, what, call.named, estimate=False)
-    return attempt("looking at the files", look) or Source()
+    return call.named.get("pretrained_model_name") if name is None else name

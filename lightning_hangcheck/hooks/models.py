@@ -144,7 +144,13 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
     held = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in sizes.items())
     recorder.say(f"parameters: {held}")
     recorder.say(in_one_line(gpu_memory(devices_of(model))))
-    _give_pad_id(model, recorder)
+    for where in ("config", "generation_config"):
+        settings: Any = getattr(model, where, None)
+        end = getattr(settings, "eos_token_id", None)
+        end = end[0] if isinstance(end, (list, tuple)) and end else end
+        if getattr(settings, "pad_token_id", 0) is None and isinstance(end, int):
+            settings.pad_token_id = end
+            recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
     names, config = without_data(model), getattr(model, "generation_config", None)
     for doubt in [] if config is None else doubtful_flags(config.to_diff_dict()):
         recorder.say(f"WARNING: generation_config.json: {doubt}")
@@ -199,16 +205,6 @@ def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 
     tokenizer.pad_token = tokenizer.eos_token
     is_now = f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
     recorder.say(f"the tokenizer had no pad token; it is now its end-of-sequence token {is_now}")
-
-
-def _give_pad_id(model: Model, recorder: Recorder) -> None:
-    for where in ("config", "generation_config"):
-        config: Any = getattr(model, where, None)
-        end = getattr(config, "eos_token_id", None)
-        end = end[0] if isinstance(end, (list, tuple)) and end else end
-        if getattr(config, "pad_token_id", 0) is None and isinstance(end, int):
-            config.pad_token_id = end
-            recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
 
 
 def sign_of_life(recorder: Recorder) -> None:

@@ -310,9 +310,8 @@ class RendezvousPoint:
     def await_outcome(self, did: str = "") -> Outcome:
         """As any rank but the first, wait for the outcome; if it is late, say why.
 
-        Args:
-            did: What the first rank failed to do. By default not all ranks came; the first rank
-                waits the time limit for that, so the others wait longer.
+        That is what the first rank ``did`` not do, or that not all ranks came: for these the first
+        rank waits the time limit, so the others wait longer.
         """
         awaited = [0] if did else None
         value = self._wait(self._decision, self.time_limit + (0.0 if did else GRACE), awaited)

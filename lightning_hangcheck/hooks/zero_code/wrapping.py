@@ -76,17 +76,10 @@ def wrap(
     before: Before | None = None,
     after: Callable[[Call], object] | None = None,
 ) -> None:
-    """Watch a function of a module, or a method; the caller never sees an exception of a watcher.
+    """Watch a function, if there is one; the caller never sees an exception of a watcher.
 
-    Does nothing if the framework's version lacks the function.
-
-    Args:
-        owner: The module, class or object.
-        name: Name of its attribute.
-        around: Makes the context manager in which a call runs; it cannot suppress exceptions.
-        before: Called before each call, at a tenth of the cost, with the calling frame and the
-            arguments.
-        after: Called when a call has returned, at the same low cost.
+    A call runs in the context manager of ``around``, which cannot suppress exceptions. At a tenth
+    of that cost, ``before`` gets each call and its frame, or ``after`` a call that has returned.
     """
     plain = getattr(owner, name, None)
     if not callable(plain):
