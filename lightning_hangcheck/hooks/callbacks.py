@@ -116,9 +116,9 @@ class HangCheck:
         self._recorder = current()
         be_watched(self._recorder)
 
-    def __reduce__(self) -> tuple[Callable[[type, bool], object], tuple[type, bool]]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickling (``ddp_spawn``) and copying make a blank instance, which `setup` initialises."""
-        return _revive, (self.asked, self._log_metrics)
+        return self.asked.__new__, (self.asked,), {"_log_metrics": self._log_metrics}
 
     def setup(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Learn this rank's number, which is unknown before under ``ddp_spawn``."""
@@ -188,12 +188,6 @@ class HangCheck:
         self._clock.interrupt()
         page = self._recorder.page
         page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
-
-
-def _revive(asked: type[HangCheck], log_metrics: bool = False) -> HangCheck:
-    revived = asked.__new__(asked)
-    revived._log_metrics = log_metrics  # noqa: SLF001 - `__init__` would record in the wrong process
-    return revived
 
 
 class StepClock:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 Tokenizer: TypeAlias = Any
 Pipeline: TypeAlias = Any
 CRITERIA = "stopping_criteria"
+MODES = ("do_sample", "num_beams", "return_dict_in_generate", "use_cache")
+"""Flags that decide whether others have an effect."""
 WARN_AFTER = 300.0  # seconds
 FULL = 0.9  # share of a GPU's memory; the KV cache has to fit into the rest
 
@@ -265,8 +267,9 @@ class WatchedGeneration:
             "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
         }
         self._limit(flags, config, limits)
-        defaults = config.to_diff_dict() if config is not None else {}
-        self._doubts = models.doubtful_flags({**defaults, **flags}, given=frozenset(self.named))
+        whole = {**(config.to_diff_dict() if config is not None else {}), **flags}
+        # flags that are not given in this call were looked at when the model was loaded
+        self._flags = {**{name: whole.get(name) for name in MODES}, **self.named}
         beat = beat or self._recorder.beat
 
         def step() -> None:
@@ -370,7 +373,7 @@ class WatchedGeneration:
                 "the model is on the CPU, where a large one takes seconds a token; "
                 "where there are GPUs, load it with device_map='auto'"
             )
-        for doubt in self._doubts:
+        for doubt in models.doubtful_flags(self._flags):
             self._warn(doubt)
 
     def _warn_long(self) -> None:

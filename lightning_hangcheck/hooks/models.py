@@ -10,24 +10,17 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor, device
 
     from lightning_hangcheck.recorder.lifecycle import Recorder
 
 Model: TypeAlias = Any  # of transformers, which is not imported here
-IDLE: dict[str, dict[str, Any]] = {
-    "do_sample=True; add that, or leave it out": {
-        "temperature": 1.0, "top_p": 1.0, "top_k": 50, "typical_p": 1.0, "min_p": None,
-        "top_h": None, "epsilon_cutoff": 0.0, "eta_cutoff": 0.0,
-    },
-    "num_beams > 1; leave it out": {"early_stopping": False, "length_penalty": 1.0},
-}  # fmt: skip
-"""Flags with values at which they do nothing (GenerationConfig.validate), by their condition."""
 # of DeepSpeed's ZeRO-3, of torch's DTensor (FSDP2, tensor parallel), and of FSDP1
 SHARED_OUT = ("ds_id", "device_mesh", "_is_flat_param", "_fsdp_flattened")
 offloaded_so_far: dict[str, None] = {}  # what `tell_offloaded` has noted in this process, in order
@@ -152,7 +145,8 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
             settings.pad_token_id = end
             recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
     names, config = without_data(model), getattr(model, "generation_config", None)
-    for doubt in [] if config is None else doubtful_flags(config.to_diff_dict()):
+    flags = {} if config is None else config.to_diff_dict()
+    for doubt in attempt("a look at generation flags", doubtful_flags, flags) or ():
         recorder.say(f"WARNING: generation_config.json: {doubt}")
     if names:
         recorder.say(
@@ -170,24 +164,19 @@ def look_at_model(model: Model, recorder: Recorder) -> None:
         )
 
 
-def doubtful_flags(flags: Mapping[str, Any], given: Container[str] | None = None) -> list[str]:
-    """Name what is wrong with generation flags and not refused; ignored ones only if ``given``."""
-    set_flags = {name: value for name, value in flags.items() if value is not None}
-    least, most = set_flags.get("min_new_tokens"), set_flags.get("max_new_tokens")
-    met = set_flags.get("do_sample") is True, set_flags.get("num_beams", 1) != 1
-    found = [
-        f"{name}={set_flags[name]} is ignored without {needs}"
-        for has_it, (needs, idle) in zip(met, IDLE.items(), strict=True)
-        for name, value in idle.items()
-        if not has_it
-        and set_flags.get(name) not in (None, value)
-        and (given is None or name in given)
-    ]
-    if most is not None and "max_length" in set_flags:
-        found.append("max_length is ignored beside max_new_tokens; leave one of them out")
-    if least is not None and most is not None and least > most:
-        found.append(f"min_new_tokens={least} is above max_new_tokens={most}; raise the latter")
-    return found
+def doubtful_flags(flags: Mapping[str, Any]) -> list[str]:
+    """Return what transformers finds wrong with generation flags, a sentence each."""
+    # Its older versions, whose ``validate`` has no ``strict``, only log it.
+    from transformers import GenerationConfig
+
+    config = GenerationConfig()
+    vars(config).update({name: flags[name] for name in flags if name in vars(config)})
+    try:
+        config.validate(strict=True)
+    except ValueError as error:
+        lines = str(error).splitlines()
+        return [line.removeprefix("- ") for line in lines if line.startswith("- ")] or lines[:1]
+    return []
 
 
 def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's

@@ -45,7 +45,7 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
     cause: Exception
     try:
         # huggingface_hub logs each attempt; one sentence at the end is enough
-        with _quiet("huggingface_hub"):
+        with _quiet():
             return within(time_limit_s, download)
     except ImportError as error:
         reason, cause = "huggingface_hub is not installed", error
@@ -160,7 +160,7 @@ def plan_memory(
     config = read_config(path)
     fields = read_fields(config)
     use, assumed = settle_use(config, fields, dtype, context, batch, extras)
-    with _quiet("transformers", "accelerate"), warnings.catch_warnings():
+    with _quiet(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             weights = counted_weights(path)
@@ -174,14 +174,10 @@ def plan_memory(
 
 
 @contextlib.contextmanager
-def _quiet(*names: str) -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Suppress log messages, such as that the GPUs planned for are not in this machine."""
-    loud = [logging.getLogger(name) for name in names]
-    levels = [logger.level for logger in loud]
+    logging.disable(logging.CRITICAL)
     try:
-        for logger in loud:
-            logger.setLevel(logging.CRITICAL)
         yield
     finally:
-        for logger, level in zip(loud, levels, strict=True):
-            logger.setLevel(level)
+        logging.disable(logging.NOTSET)

@@ -103,7 +103,7 @@ def test_a_debug_run_is_kept_finite_and_traps_are_named(job: Ended) -> None:
     limited = fact(job, "limited")
     assert (limited["truncated"], limited["prompt_tokens"]) == (1, 6)
     assert (limited["asked"], limited["columns"]) == (50, 5 + 6)
-    assert "temperature=0.3 is ignored without do_sample=True" in str(limited)
+    assert "`temperature` is set to `0.3`" in str(limited["warnings"])
     traps = fact(job, "traps")
     assert "offloaded (disk)" in str(traps["warnings"])
     assert traps["offloaded"] == ["LlamaForCausalLM, parts on disk (device map)"]
