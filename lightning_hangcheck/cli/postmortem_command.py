@@ -9,7 +9,7 @@ import click
 from lightning_hangcheck.cli.options import option, run_dir_option
 from lightning_hangcheck.cli.showing import HANG, kept_in, show
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.judge.postmortem_facts import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
 from lightning_hangcheck.report import verdict_text

@@ -6,7 +6,10 @@
           -> what each rank has entered, where they part and who left (`operations`, `divergence`)
           -> who could end each wait, and so how long to wait (`patience`); who waits for whom, and
              where that ends (`graph`)
-          -> what is wrong, by whom (`causes`), in words (`words`), as a `Verdict` (`verdict`)
+          -> what is wrong, by whom (`causes`), in words (`summary`, `wording`), what to do
+             (`remedies`), as a `Verdict` (`verdict`)
+
+Of a job that is gone, `postmortem_records` reads flight records and `postmortem_logs` logs.
 
 What is known of other people's code and of causes (frames, remedies) is data: ``knowledge``.
 """

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge.frames import FOR_RANKS, Wait, find_wait, functions_in, users_frames
 from lightning_hangcheck.judge.operations import device_wait
 from lightning_hangcheck.judge.processes import (
-    BUSY_SHARE,
     IDLE_SHARE,
     NEWEST,
     awaited_processes,
@@ -23,6 +22,7 @@ from lightning_hangcheck.judge.processes import (
     read_process,
     remembered,
 )
+from lightning_hangcheck.judge.threads import BUSY_SHARE, interpreter_lock_keeper
 from lightning_hangcheck.model.code_owner import is_ours, is_standard
 from lightning_hangcheck.model.evidence import Frame, ThreadStack
 
@@ -133,7 +133,7 @@ def read_rank_activity(view: RankView) -> RankActivity:
         unseen = ProcessActivity(activity="unseen")
         return RankActivity(activity=away or "unseen", process_activity=unseen)
     read, process = read_process(own), read_process_activity(own)
-    keeper = read.lock_keeper(view.beat)
+    keeper = interpreter_lock_keeper(read.complete, view.beat)
     keeper = None if keeper is not None and keeper.tid == own.pid else keeper
     stuck = keeper or read.stuck
     found = RankActivity(

@@ -15,13 +15,13 @@ from lightning_hangcheck.judge.divergence import Divergence, find_divergence, mi
 from lightning_hangcheck.judge.exits import gave_up_waiting, how_it_ended
 from lightning_hangcheck.judge.graph import WaitGraph, build_graph
 from lightning_hangcheck.judge.job import JobReading, read_job
-from lightning_hangcheck.judge.left_behind import judge_left
 from lightning_hangcheck.judge.operations import (
     PendingCollective,
     awaited_ranks,
     pending_collectives,
 )
 from lightning_hangcheck.judge.patience import Patience, asks_again, decide
+from lightning_hangcheck.judge.postmortem_records import judge_left
 from lightning_hangcheck.judge.rule import Finding, Situation, blame, names, say
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.model.evidence import Gap

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 from lightning_hangcheck.judge.alike import latest_frames
 from lightning_hangcheck.judge.frames import Wait, find_wait, of_own_process
 from lightning_hangcheck.judge.threads import (
+    BUSY_SHARE,
     EVENTS,
     FUTEXES,
     HOUSEKEEPERS,
@@ -27,12 +28,10 @@ from lightning_hangcheck.judge.threads import (
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import ThreadStack
-from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.case import RankView
     from lightning_hangcheck.model.evidence import (
         Frame,
@@ -45,14 +44,11 @@ if TYPE_CHECKING:
 
     Standing = tuple[int | None, tuple[Frame, ...], tuple[str, ...]]
 
-BUSY_SHARE = 0.20
 IDLE_SHARE = 0.02
-"""Shares of one core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread
-and a look with py-spy stay below 0.01 together."""
+"""Share of a core. The kernel counts in ticks of 10 ms, 0.01 of a second; a page's pulse thread and
+a look with py-spy stay below 0.01 together."""
 NEWEST = 3
 """Samples that show what a process does now."""
-STALE_S = 2.0
-"""The pulse thread runs every 0.5 s; after four times that it cannot run."""
 TRICKLE = 1024
 """Bytes a second that a process which others wait for must move to count as working."""
 OUTSIDE: frozenset[TargetKind] = frozenset(
@@ -398,27 +394,6 @@ class ProcessReading:
         if main.looping:
             last = next((thread.stack for thread in users if not thread.ticks), None)
         return next((end.stack for sign in signs for end in others if sign(end)), last)
-
-    def lock_keeper(self, beat: Beat | None) -> ThreadStack | None:
-        """Return the thread that keeps the interpreter lock, maybe the main one.
-
-        A thread in a C call may not release it, and then the page's pulse stands still. Without a
-        page, a thread that has the lock in two samples while it sleeps keeps it. A thread that only
-        gets no processor would go on.
-        """
-        seen = self.complete[-2:]
-        owners = [
-            [thread.stack for thread in each.threads if thread.stack.owns_gil][:1] for each in seen
-        ]
-        if len(seen) < 2 or not owners[1] or seen[1].starved_since(seen[0]):
-            return None
-        (keeper,), before = owners[1], owners[0]
-        if beat is not None and beat.pulse_ns > 0:
-            stale = seen[1].sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
-            return keeper if stale else None
-        same = [(thread.tid, thread.frames) for thread in before] == [(keeper.tid, keeper.frames)]
-        computes = seen[1].shares_since(seen[0]).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
-        return keeper if same and not computes else None
 
     def in_one_call(self, tid: int | None = None) -> ThreadStack | None:
         """Return a thread that is in one C call, without the interpreter lock, at each look.

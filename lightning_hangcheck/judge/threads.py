@@ -1,10 +1,10 @@
-"""The threads of a process: what each waits for, who could end that, and where the wait ends. Pure.
+"""The threads of a process: what each waits for, who could end that, where the wait ends. Pure.
 
 A thread in a lock, event, queue, future, join or event loop waits for other threads of its process,
 because the memory that it waits on is nobody else's. So the wait leads on to the threads that could
 end it, and from there to their file, socket, child or collective. No table of functions says which
 waits these are: the kernel shows a futex, and the innermost frame is the standard library, or its
-line takes a lock.
+line takes a lock. Also told here: which thread keeps the interpreter lock.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.code_owner import Owner
     from lightning_hangcheck.model.evidence import Sample, TargetKind, ThreadState, WaitTarget
 
@@ -61,6 +62,10 @@ EVENTS = ("eventfd:[", "anon_inode:[eventfd]", "anon_inode:[timerfd]")
 TAKE_LOCKS = ("acquire", "__enter__", "_acquire_restore")
 """Functions of the interpreter's library in which a thread waits for a lock. All others that take a
 lock there (``Condition.wait``, ``join``) wait for a notification, or for a thread's end."""
+BUSY_SHARE = 0.20
+"""Share of a core from which a thread counts as busy."""
+STALE_S = 2.0
+"""The pulse thread runs every 0.5 s; after four times that it cannot run."""
 STARVED_SHARE = 0.5
 """Share of its time that a computing thread on a crowded machine waits for a processor; a thread
 that storage wakes waits only for moments."""
@@ -459,6 +464,28 @@ class Moment:
     def seconds_since(self, before: Moment) -> float:
         """Return the seconds since an earlier moment."""
         return (self.sample.taken_ns - before.sample.taken_ns) / NANOSECONDS
+
+
+def interpreter_lock_keeper(moments: Sequence[Moment], beat: Beat | None) -> ThreadStack | None:
+    """Return the thread that keeps the interpreter lock, maybe the main one.
+
+    A thread in a C call may not release it, and then the page's pulse stands still. Without a page,
+    a thread that has the lock in two samples while it sleeps keeps it. A thread that only gets no
+    processor would go on.
+    """
+    seen = moments[-2:]
+    owners = [
+        [thread.stack for thread in each.threads if thread.stack.owns_gil][:1] for each in seen
+    ]
+    if len(seen) < 2 or not owners[1] or seen[1].starved_since(seen[0]):
+        return None
+    (keeper,), before = owners[1], owners[0]
+    if beat is not None and beat.pulse_ns > 0:
+        stale = seen[1].sample.taken_ns - beat.pulse_ns > STALE_S * NANOSECONDS
+        return keeper if stale else None
+    same = [(thread.tid, thread.frames) for thread in before] == [(keeper.tid, keeper.frames)]
+    computes = seen[1].shares_since(seen[0]).get(keeper.tid or 0, 0.0) >= BUSY_SHARE
+    return keeper if same and not computes else None
 
 
 def joins(thread: ThreadStack) -> bool:

@@ -2,7 +2,7 @@
 
 A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[Rank 3]`` and
 ``[PG ... Rank 3]`` are its number within one process group. A fact keeps both apart;
-`judge.log_book` decides if one may stand for the other.
+`judge.postmortem_facts` decides if one may stand for the other.
 """
 
 from __future__ import annotations

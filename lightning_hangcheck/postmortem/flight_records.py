@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.judge.left_behind import NEAR
+from lightning_hangcheck.judge.postmortem_records import NEAR
 from lightning_hangcheck.look.flight_record import MESSAGE, record_of_dump
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.left_behind import LeftOut

@@ -16,8 +16,8 @@ from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.judge.log_book import LogBook
+from lightning_hangcheck.judge.postmortem_facts import LogBook
+from lightning_hangcheck.judge.postmortem_logs import find_in_logs
 from lightning_hangcheck.judge.verdict import COSTS_THE_JOB
 from lightning_hangcheck.judge.wording import UNKNOWN_S
 from lightning_hangcheck.model.case import Case, RankView, RunFacts

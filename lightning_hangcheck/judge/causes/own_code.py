@@ -161,7 +161,8 @@ def gil_held(reading: RankReading) -> Seen | None:
     A call that waits for a file has a cause of its own: safetensors opens files with the lock held.
     """
     in_file = any(target.kind in ("file", "fifo") for target in reading.targets)
-    if in_file or reading.own.lock_keeper(reading.view.beat) is None:
+    keeper = threads.interpreter_lock_keeper(reading.own.complete, reading.view.beat)
+    if in_file or keeper is None:
         return None
     return Seen(
         text="{who} [keeps|keep] the interpreter lock {at} : a C call has not returned for "

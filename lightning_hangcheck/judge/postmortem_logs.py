@@ -24,7 +24,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.exits import LOSSES, OUT_OF_TIME, TOLD_TO_END
 from lightning_hangcheck.judge.knowledge import causes_file
-from lightning_hangcheck.judge.log_book import (
+from lightning_hangcheck.judge.postmortem_facts import (
     SAME_SIZES,
     GroupState,
     LeftFinding,

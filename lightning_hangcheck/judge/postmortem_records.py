@@ -23,9 +23,9 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
-from lightning_hangcheck.judge.left_logs import find_in_logs
-from lightning_hangcheck.judge.log_book import LeftFinding, LogBook, collective
 from lightning_hangcheck.judge.operations import still_open
+from lightning_hangcheck.judge.postmortem_facts import LeftFinding, LogBook, collective
+from lightning_hangcheck.judge.postmortem_logs import find_in_logs
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES, Message
