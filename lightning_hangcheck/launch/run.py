@@ -487,9 +487,8 @@ def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUs
 class Taken(Struct, frozen=True):
     """A signal that was sent to this process.
 
-    Attributes:
-        from_kernel: The terminal sent it, to the whole foreground group, so the command already has
-            it; not so if it `hangs_up`.
+    ``from_kernel``: the terminal sent it, to the whole foreground group, so the command already has
+    it; not so if it `hangs_up`.
     """
 
     number: signal.Signals

@@ -339,21 +339,21 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
         return None
     if clock != MONOTONIC or flags != ABSOLUTE or not address:
         return None
-    data = proc.read_memory(pid, address, TIMESPEC.size)
-    if len(data) < TIMESPEC.size:
-        return None
-    seconds, nanoseconds = TIMESPEC.unpack(data)
-    wakes_ns = int(seconds) * NANOSECONDS + int(nanoseconds)
-    return wakes_ns if seconds >= 0 and wakes_ns <= LATEST_NS else None
+    wakes_ns = _timespec_ns(pid, address)
+    return wakes_ns if 0 <= wakes_ns <= LATEST_NS else None
 
 
 def sleeps_for(pid: int, name: str, arguments: tuple[int, ...]) -> float:
     """Return the seconds for which a thread in ``nanosleep`` or its like asked; 0 if unreadable."""
-    data = proc.read_memory(pid, arguments[0 if name == "nanosleep" else 2], TIMESPEC.size)
-    if len(data) < TIMESPEC.size:
-        return 0.0
-    seconds, nanoseconds = TIMESPEC.unpack(data)
-    return float(seconds + nanoseconds / NANOSECONDS)
+    asked_ns = _timespec_ns(pid, arguments[0 if name == "nanosleep" else 2])
+    return max(0, asked_ns) / NANOSECONDS
+
+
+def _timespec_ns(pid: int, address: int) -> int:
+    """Read a time from memory, in ns; -1 if it cannot be read."""
+    data = proc.read_memory(pid, address, TIMESPEC.size)
+    seconds, nanoseconds = TIMESPEC.unpack(data) if len(data) == TIMESPEC.size else (0, -1)
+    return int(seconds) * NANOSECONDS + int(nanoseconds)
 
 
 def describe(pid: int, descriptor: int) -> tuple[TargetKind, str]:

@@ -365,12 +365,12 @@ class Holders:
     def _completed(self, target: WaitTarget, pid: int) -> WaitTarget | None:
         if target.kind in ("file", "lock") and target.name:
             if pid not in self._mounts:
-                data = b""
+                self._mounts[pid] = {}
                 with suppress(NoAnswer, OSError):
-                    data = within(
-                        STAT_LIMIT_S, lambda: machine.read_proc(f"/proc/{pid}/mountinfo"), of=pid
+                    table = within(
+                        STAT_LIMIT_S, lambda: proc.read_table(f"/proc/{pid}/mounts"), of=pid
                     )
-                self._mounts[pid] = mounted_types(data.decode(errors="replace"))
+                    self._mounts[pid] = mounted_types(table)
             shared = type_at(target.name, self._mounts[pid]).startswith(OF_NETWORK)
             target = replace(target, shared_storage=shared)
         if target.kind == "lock":
@@ -644,20 +644,16 @@ def _holders(pids: Iterable[int]) -> tuple[Holder, ...]:
 OF_NETWORK = ("nfs", "cifs", "smb", "lustre", "gpfs", "beegfs", "ceph", "glusterfs", "afs", "fuse.")
 """Beginnings of file system types whose answers come over a network (mount(8))."""
 _ESCAPED = re.compile(r"\\(\d{3})")
-MOUNT_POINT = 4
 
 
-def mounted_types(mountinfo: str) -> dict[str, str]:
-    """Return the file system type of each mount point, from /proc/PID/mountinfo."""
-    found = {}
-    for line in mountinfo.splitlines():
-        before, dash, behind = line.partition(" - ")
-        words = before.split()
-        if dash and len(words) > MOUNT_POINT:
-            # proc(5): blanks are written in octal
-            folder = _ESCAPED.sub(lambda word: chr(int(word[1], 8)), words[MOUNT_POINT])
-            found[folder] = behind.partition(" ")[0]
-    return found
+def mounted_types(table: Iterable[Sequence[str]]) -> dict[str, str]:
+    """Return the file system type of each mount point, from /proc/PID/mounts."""
+    return {
+        # proc(5): blanks are written in octal
+        _ESCAPED.sub(lambda word: chr(int(word[1], 8)), row[1]): row[2]
+        for row in table
+        if len(row) > 2
+    }
 
 
 def type_at(path: str, mounts: Mapping[str, str]) -> str:

@@ -66,9 +66,7 @@ def names_of(node: ast.AST | None) -> list[str]:
 def walk(*nodes: ast.AST, into: bool = True) -> Iterator[ast.AST]:
     """Yield nodes and all below them in source order, in a third of `ast.walk`'s time.
 
-    Args:
-        nodes: Where to begin.
-        into: Whether to go into functions and classes; these themselves are yielded in any case.
+    Without ``into``, functions and classes are yielded, but nothing inside them.
     """
     pending = list(nodes[::-1])
     while pending:
@@ -137,16 +135,11 @@ CONVERSIONS = frozenset({"int", "bool", "str", "getenv", "get", "item", "strip"}
 
 
 class RankTests:
-    """Answers for one file.
+    """Answers for one file, and its ``nodes`` if they were gathered before.
 
-    Attributes:
-        grown: Lists that get more items under a test, and that test.
-
-    Args:
-        tree: The file.
-        nodes: Its nodes, if they were gathered before.
-        read: Returns the answers of the user's file of a module, by its name and the leading dots.
-        under: Whether a name leads to the test under which alone it gets a value.
+    ``read`` returns the answers of the user's file of a module, by its name and the leading dots.
+    With ``under``, a name leads to the test under which alone it gets a value. ``grown``: lists
+    that get more items under a test, and that test.
     """
 
     def __init__(

@@ -56,10 +56,6 @@ def training_first(
     A process that serves others does so in its main thread and trains in another: an actor of Ray
     Train (ray 2.60, thread_runner.py), or a notebook. Such a main thread `only_serves`, and another
     thread runs the user's code. Of several, the oldest trains: it started the others.
-
-    Args:
-        stack: Of a rank.
-        sleeps_beside: As `sleeping_beside` returns it.
     """
     main, *others = stack.threads
     users = [
@@ -437,7 +433,7 @@ def maker_of(path: str, pid: int) -> Maker:
     if seen.is_file():
         with seen.open("rb") as file:
             text = file.read(LONGEST_RECORD).decode(errors="replace")
-    mounts = mounted_types(machine.read_proc("/proc/self/mountinfo").decode(errors="replace"))
+    mounts = mounted_types(proc.read_table("/proc/self/mounts"))
     sees_all = machine.pid_namespace() == machine.FIRST_PID_NAMESPACE
     local = type_at(os.path.realpath(path), mounts) in (LOCAL if sees_all else OWN)
     of_here = socket.gethostname() in NAMES.findall(text)

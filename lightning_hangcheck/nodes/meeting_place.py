@@ -176,11 +176,8 @@ MODULE = "lightning_hangcheck.hooks.places"
 SERVE, CONNECT = "serve", "connect"
 CONNECTED_WITHIN_S = 20.0
 """The first node may start later; until then there is nobody to connect to."""
-STARTED_WITHIN_S = CONNECTED_WITHIN_S + 60.0
+STARTED_WITHIN_S = CONNECTED_WITHIN_S + 160.0
 """Importing torch takes 2 s, and many times that if a whole job imports it at once."""
-LONGEST_START_S = 640.0
-"""The start limit doubles up to this: a courier that is always ended just too early never
-connects."""
 ANSWERED_WITHIN_S = 10.0
 """Limit for an answer that takes milliseconds."""
 AGAIN_AFTER_S = 10.0
@@ -222,7 +219,6 @@ class CourierPlace(NodesPlace):
         self._line: Connection | None = None
         self._again_at = 0.0
         self._why = ""
-        self._start_limit_s = STARTED_WITHIN_S
 
     @property
     def where(self) -> str:
@@ -277,11 +273,7 @@ class CourierPlace(NodesPlace):
                 stderr=subprocess.DEVNULL,
                 env={**environment_of_module(), "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"},
             )
-        try:
-            connected = self._exchange(None, self._start_limit_s)
-        except TimeoutError:
-            self._start_limit_s = min(2 * self._start_limit_s, LONGEST_START_S)
-            raise
+        connected = self._exchange(None, STARTED_WITHIN_S)
         if connected.trouble:
             raise self._given_up(connected.trouble)
 

@@ -188,12 +188,12 @@ class _Exchange:
                 self.met_others = self.opened = True
 
     def _post(self) -> None:
-        message = self._peers.to_send()
+        message = self._peers.outgoing
         if message is None:
             return
         key = key_of(message.node)
         self._note_double(self._meeting.look(key))
-        data = encoding.pack(message)
+        data = encoding.pack(replace(message, stamp=self._peers.now_ns()))
         self._meeting.post(key, data)
         self._ours.append(hash(data))
 
@@ -252,6 +252,7 @@ class Peers:
     """This node and its peers; ``meetings`` are their place, and the place that replaces it.
 
     ``role`` is as of the last message, ``followed`` the node that judged for this node last.
+    ``outgoing``: the message to send next, but for its stamp.
     ``unused``: nodes with messages that cannot be read, and why.
     """
 
@@ -269,7 +270,7 @@ class Peers:
         self.followed: int | None = None
         self._others: dict[int, PeerState] = {}
         self._asked: dict[int, int] = {}
-        self._outgoing: messages.Message | None = None
+        self.outgoing: messages.Message | None = None
         self._hurried = False
         self._lock = threading.Lock()
         self._ways = [_Exchange(meeting, self, opened=n == 0) for n, meeting in enumerate(meetings)]
@@ -442,15 +443,10 @@ class Peers:
             self._busy_ns = self.now_ns()
         if self.role.judges:
             judgement = messages.Judgement(verdict, end)
-        self._outgoing = replace(message, judgement=judgement)
+        self.outgoing = replace(message, judgement=judgement)
         for way in self._ways:
             if way.opened:
                 way.wake.set()
-
-    def to_send(self) -> messages.Message | None:
-        """Return the message to send now, with its stamp."""
-        message = self._outgoing
-        return None if message is None else replace(message, stamp=self.now_ns())
 
     # Where they meet
 

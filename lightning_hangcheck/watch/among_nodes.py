@@ -204,7 +204,9 @@ class AmongNodes:
             asks=asks if self.judges else (),
             wants=self._wants if self.judges else (),
         )
-        relayed = verdict if is_on_whole_job(verdict) else None
+        # only its own node reports a lost pace, which is no silence
+        whole = verdict is not None and verdict.verdict in RELAYED and verdict.stalled_since
+        relayed = verdict if whole else None
         stands = relayed is not None and relayed.verdict != "recovered"
         silent = any(self.peers.silent_s(peer) for peer in known.values())
         busy = (
@@ -390,17 +392,6 @@ class AmongNodes:
                     instead = "each node judges its own ranks: hangcheck merge joins that"
                 instead = f"; until it is heard again, {instead}" if instead else ""
                 log.once(f"node {node} {last_ns}", f"{gap.what} {gap.why}{instead}")
-
-    def close(self) -> None:
-        """Send the last message, and close the meeting places."""
-        self.peers.close()
-
-
-def is_on_whole_job(verdict: Verdict | None) -> bool:
-    """Whether all nodes report the verdict; only its own node reports a lost pace."""
-    if verdict is None or verdict.verdict not in RELAYED:
-        return False
-    return verdict.stalled_since is not None
 
 
 # Contradictions between nodes: reported once, even if nothing hangs

@@ -250,7 +250,7 @@ class Watcher:
             with self._faults.of("other nodes"):
                 self._nodes.tell(ended, None, ended=True)
                 ended = self._nodes.join_end(ended)
-                self._nodes.close()
+                self._nodes.peers.close()
         alarm, asked = self._alarm.verdict, self._shutdown.asked
         case = replace(ended, exit_code=exit_code, left_running=left_running, asked_end=asked)
         well = alarm is not None and ended_well(case)
@@ -525,7 +525,7 @@ class Watcher:
                 self._met = files.meeting = meeting.description
                 files.node = place.number
                 if self._nodes is not None:
-                    self._nodes.close()
+                    self._nodes.peers.close()
                 self._nodes = AmongNodes(place, meeting.places) if meeting.places else None
                 self._ended.meet(self._nodes)
                 if meeting.way_out and not self._settings.quiet:

@@ -73,12 +73,12 @@ def test_a_control_group_that_is_nearly_full_leaves_no_room(
 
 
 MOUNTS = mounted_types(
-    """\
-22 1 259:2 / / rw,relatime shared:1 - ext4 /dev/root rw
-40 22 0:45 / /data\\040sets rw,relatime shared:20 master:3 - nfs4 nas:/sets rw,vers=4.2
-41 40 0:46 / /data\\040sets/scratch rw - tmpfs tmpfs rw
-a line that is none
-"""
+    [
+        ["/dev/root", "/", "ext4", "rw,relatime", "0", "0"],
+        ["nas:/sets", "/data\\040sets", "nfs4", "rw,vers=4.2", "0", "0"],
+        ["tmpfs", "/data\\040sets/scratch", "tmpfs", "rw", "0", "0"],
+        ["a", "line"],
+    ]
 )
 
 

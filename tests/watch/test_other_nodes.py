@@ -73,7 +73,7 @@ def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[AmongNodes]]:
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
     meeting = FolderPlace(tmp_path / "meet")
     both = [AmongNodes(one, [meeting], clock) for one in places]
-    with closing(both[0]), closing(both[1]):
+    with closing(both[0].peers), closing(both[1].peers):
         yield both
 
 
@@ -129,7 +129,7 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
     nodes: list[AmongNodes], clock: Clock
 ) -> None:
     tell_until(nodes, lambda: hears(nodes))
-    nodes[1].close()
+    nodes[1].peers.close()
     case = nodes[0].join(pass_by(clock, nodes[0], now(HERE), SILENT_AFTER_S + 25.0))
     (gap,) = case.gaps
     assert [view.unheard_for_s > 0 for view in case.ranks] == [False, False, True, True]
@@ -145,7 +145,7 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
     """Its ranks are those that theirs wait for."""
     tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
     assert [view.rank for view in nodes[1].join(now(WAITS)).ranks] == [2, 3]
-    nodes[0].close()
+    nodes[0].peers.close()
     early = pass_by(clock, nodes[1], now(WAITS), SILENT_AFTER_S - 2.0)
     assert nodes[1].follows
     later = pass_by(clock, nodes[1], early, 10.0)  # its last message may be read a turn later
@@ -164,7 +164,7 @@ def test_a_node_that_could_not_listen_calls_nobody_silent(
 ) -> None:
     """A sidecar that was starved, or stopped, for a minute knows nothing of the others' silence."""
     tell_until(nodes, lambda: hears(nodes))
-    nodes[1].close()
+    nodes[1].peers.close()
     late = pass_by(clock, nodes[0], now(HERE), 60.0, step_s=60.0)
     late = pass_by(clock, nodes[0], late, SILENT_AFTER_S - 1.0)
     assert nodes[0].join(late).run.silent_nodes == ()
@@ -174,7 +174,7 @@ def test_a_node_that_could_not_listen_calls_nobody_silent(
 def test_a_node_of_which_nothing_was_ever_heard_is_named(
     nodes: list[AmongNodes], clock: Clock
 ) -> None:
-    nodes[1].close()
+    nodes[1].peers.close()
     case = pass_by(clock, nodes[0], now(HERE), 1.0)
     early = nodes[0].join(case)
     late = nodes[0].join(pass_by(clock, nodes[0], case, SILENT_AFTER_S + 1.0))
@@ -252,7 +252,7 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
                 settled[number] = verdict, remembered
         return len(settled) == 2
 
-    with closing(nodes[0]), closing(nodes[1]):
+    with closing(nodes[0].peers), closing(nodes[1].peers):
         for number, node in enumerate(nodes):
             ended[number].meet(node)
             ended[number].leave(LeftHere(now(left[number]), f"start {number}", None))
