@@ -19,10 +19,11 @@ from lightning_hangcheck.lint.sides import (
     Parting,
     Partings,
     Reach,
+    goes_on,
     last_names,
     leaving,
 )
-from lightning_hangcheck.look.syntax import LOOPS, ONE_RANK, RANK, called_name, names_of, walk
+from lightning_hangcheck.look.syntax import LOOPS, ONE_RANK, RANK, called_name, names_of, span, walk
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,10 +103,10 @@ class Code:
         """Places in the function where ranks diverge."""
         if not self.makes_any:
             return []
-        found = Partings(self.reach, self.function, is_local).found
+        found = Partings(self.reach, self.function, self.is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
         other = owner and answering and owner.module.project.method(owner, answering)
-        elsewhere = Partings(self.reach, other, is_local).found if found and other else []
+        elsewhere = Partings(self.reach, other, self.is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
@@ -122,6 +123,17 @@ class Code:
             for node in (*self.function.body, *self.function.nodes)
             if isinstance(node, ast.stmt)
         )
+
+    def is_local(self, test: ast.expr, function: Function) -> bool:
+        """Whether a condition depends on data or an attribute that only this rank knows."""
+        if is_local(test, function):
+            return True
+        kept = self.reach.set_by_one(function.module)
+        if not kept:
+            return False
+        calls = (callee(call.func, function).functions for call in parts(ast.Call, test))
+        asked = [test, *(ret for found in calls for each in found for ret in each.each(ast.Return))]
+        return any(attribute.attr in kept for attribute in parts(ast.Attribute, *asked))
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return calls in some statements, and in the project's functions that these call."""
@@ -229,12 +241,17 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         inner = test.operand
         if isinstance(inner, ast.Name) and inner.id in function.parameters:
             return inner.id not in function.defaults
+        if isinstance(inner, ast.Attribute):
+            return FILLED.fullmatch(inner.attr.strip("_")) is not None
         return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
     for call in parts(ast.Call, test):
         of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
-        if of_tensor or called_name(call) in LOCAL_CALLS:
+        full = called_name(call) == "full" and not call.args  # a buffer, not torch.full
+        if of_tensor or full or called_name(call) in LOCAL_CALLS or _of_each_own(call):
+            return True
+        if called_name(call) == "len" and _own_length(call.args[0], function, texts=False):
             return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
         return any(
@@ -248,11 +265,32 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         asked = [value for value in tests if isinstance(value, DECIDES)]
         if asked and all(is_local(value, function, steps - 1) for value in asked):
             return True
+        if any(isinstance(value, ast.Constant) for value in values) and any(
+            is_own_data(node.test, function)
+            for node in function.each(ast.If)
+            if [named.id] in (names_of(to) for to in _assigned_in(node.body))
+        ):
+            return True
     if isinstance(test, ast.Compare):  # not ``pref_loss == "sigmoid"``
         compared = not isinstance(getattr(test.comparators[0], "value", None), str)
     else:
         compared = isinstance(test, ast.Name)
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
+
+
+def _of_each_own(call: ast.Call) -> bool:
+    """Whether a call is ``all(... for item in state)`` over what this rank holds."""
+    if not isinstance(call.func, ast.Name) or call.func.id not in ("all", "any"):
+        return False
+    over = [each.iter for made in parts(ast.GeneratorExp, *call.args) for each in made.generators]
+    names = last_names(*over)
+    return any(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in names)
+
+
+def _assigned_in(block: list[ast.stmt]) -> list[ast.expr]:
+    """Return what some statements assign to."""
+    assigned = parts(ast.Assign, *block, into=False)
+    return [target for assign in assigned for target in assign.targets]
 
 
 NO_COUNT = (
@@ -481,6 +519,9 @@ def collective_under_rank_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=True, leaves=False)
 
 
+WRAPS_FOR_ONE = re.compile(r"main|rank|master|primary|on_process")
+
+
 @rule("HC102", "rank_diverged", "move what {function} calls there", f"{LIGHTNING}/8394")
 def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     """A function that a decorator lets run on one rank only makes a collective.
@@ -497,6 +538,16 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
         def on_validation_end(self, trainer, module):
             trainer.save_checkpoint("last.ckpt")  # all ranks come, rank 0 writes
     """
+    for call in code.function.each(ast.Call):
+        if not WRAPS_FOR_ONE.search(called_name(call)) or not call.args:
+            continue
+        for handed in callee(call.args[0], code.function).functions:
+            if not code.reach.limits(call, code.function):
+                continue
+            own = [event for event in code.reach.function(handed) if event.only is None]
+            wrapper = ast.unparse(call.func)
+            message = f"one rank calls {{}} through `{wrapper}`, and the others never do"
+            yield from _first(own, message, at=call)
     decorator = code.reach.one_rank_decorator(code.function)
     if not decorator:
         return
@@ -603,6 +654,60 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
             dist.all_reduce(loss)
     """
     yield from _parted(code, by_rank=False, leaves=False)
+    yield from _part_of_a_model(code)
+    kinds: list[ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp] = code.function.each(
+        ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+    )
+    for made in kinds:
+        tests = [test for each in made.generators for test in each.ifs]
+        own = next((test for test in tests if _holds_something(test, code)), None)
+        if own is not None:
+            events = [*code.reach.expression(made, code.function)]
+            message = f"{{}} is called where `{ast.unparse(own)}`, which each rank finds for itself"
+            yield from _first(events, message, at=made, closed=False)
+
+
+def _holds_something(test: ast.expr, code: Code) -> bool:
+    return isinstance(test, ast.Name) or code.is_local(test, code.function)
+
+
+SHARES_A_MODEL = re.compile(
+    rb"FullyShardedDataParallel|fully_shard|DistributedDataParallel|GatheredParameters"
+)
+MODALITY = re.compile(r"(\w+_)?(pixel_values|images?|videos?|audios?|input_features)(_\w+)?")
+"""Names of inputs that a rank's own batch may lack."""
+
+
+def _part_of_a_model(code: Code) -> Iterator[Found]:
+    """Yield tests under which one rank alone uses a part of a model that the ranks share."""
+    owner, project = code.function.owner, code.function.module.project
+    if owner is None or not code.function.name.endswith(".forward"):
+        return
+    bases = (kind if isinstance(kind, str) else kind.name for kind in project.bases(owner))
+    if not any(base.endswith("Module") for base in bases) or not project.has(SHARES_A_MODEL):
+        return
+    branches: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
+    for node in branches:
+        given = isinstance(node.test, ast.Compare) and ast.unparse(node.test).endswith("not None")
+        lacks = given and any(map(MODALITY.fullmatch, last_names(node.test)))
+        if not (lacks or _asks_rank(node.test, code) or is_own_data(node.test, code.function)):
+            continue
+        sides = [part if isinstance(part, list) else [part] for part in (node.body, node.orelse)]
+        used, other = (
+            {
+                tuple(names_of(call.func)): call
+                for call in parts(ast.Call, *side, into=False)
+                if names_of(call.func)[:1] == ["self"] and len(names_of(call.func)) == 2
+                if not project.method(owner, names_of(call.func)[1])
+            }
+            for side in sides
+        )
+        for name in [name for name in used if name not in other][:1]:
+            message = (
+                f"`{'.'.join(name)}` is used under `{ast.unparse(node.test)}`: if that differs, "
+                "its weights are gathered, or its gradients reduced, on some ranks only"
+            )
+            yield Found(used[name], message, also=(node.lineno,))
 
 
 # HC2: a rank leaves before a collective
@@ -694,8 +799,9 @@ def except_goes_on(code: Code) -> Iterator[Found]:
             first = code.made_in(node.body[:1])
             behind = code.made_in(block[place + 1 :])
             for handler in node.handlers:
-                if any(parts(ast.Raise, handler)):
+                if not goes_on(handler.body):
                     continue
+                raises = any(parts(ast.Raise, handler))  # for some errors
                 names = {event.name for event in code.made_in(handler.body)}
                 leaves = leaving(handler.body)
                 skipped = inside + (behind if leaves else [])
@@ -712,7 +818,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                     handler.body[-1],
                     f"a rank that caught this goes on without {missing[0].told} in line "
                     f"{missing[0].node.lineno}",
-                    _sure(missing[0]) if own and named else "note",
+                    _sure(missing[0]) if own and named and not raises else "note",
                     missing[0],
                     (handler.lineno,),
                 )
@@ -895,7 +1001,9 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     for loop in loops:
         over = loop.test if isinstance(loop, ast.While) else loop.iter
         by_rank = _length_by_rank(over, code)
-        why = "has another length on each rank" if by_rank else _why_uneven(over, code)
+        loops_while = isinstance(loop, ast.While)
+        why = "has another length on each rank"
+        why = why if by_rank else _why_uneven(over, code, loops_while=loops_while)
         if not why and (_uneven_batches(loop, code) or _uneven_evaluation(loop, code)):
             why = "may be shorter on one rank"
         if not why:
@@ -947,12 +1055,12 @@ def _gone_over(over: ast.expr) -> ast.expr:
     return over
 
 
-def _why_uneven(over: ast.expr, code: Code) -> str:
+def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
     """Return why a loop may make more passes on one rank than on another; else empty."""
-    if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)):
+    if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)) or loops_while:
         names = last_names(over)
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
-        own = is_local(over, code.function) and not names & _shared_names(code.function)
+        own = code.is_local(over, code.function) and not names & _shared_names(code.function)
         return "is found by each rank for itself" if own else ""
     sorts, over = called_name(over) == "sorted", _gone_over(over)
     known = code.function.values_of(tail(over))
@@ -1017,6 +1125,16 @@ def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
     )
 
 
+EVENS = re.compile(r"pad|drop|trunc|even|repeat|cycle|//|%|min\(|total_size|ceil")
+
+
+def _cares_for_lengths(function: Function) -> bool:
+    """Whether a function cuts or fills up what it shares out, so that all ranks get as much."""
+    first, last = span(function.node)
+    lines = (function.module.line(number) for number in range(first, last + 1))
+    return any(map(EVENS.search, lines))
+
+
 def _is_empty_dict(value: ast.expr) -> bool:
     by_call = called_name(value) in ("dict", "defaultdict", "Counter")
     return by_call or (isinstance(value, ast.Dict) and not value.keys)
@@ -1035,7 +1153,7 @@ EVENED_THERE = re.compile(
 def _shared_names(function: Function) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
     shared = (call for call in function.each(ast.Call) if AGREES.search(called_name(call)))
-    return last_names(*(given for call in shared for given in call.args))
+    return last_names(*(given for call in shared for given in call.args)) - {"self"}
 
 
 def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
@@ -1068,7 +1186,14 @@ def _uneven_evaluation(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> 
     if over is None or not LOADER.fullmatch(tail(over)):
         return False
     evaluates = EVALUATES.search(f"{code.function.name}.{tail(over)}".lower())
-    return evaluates is not None and not EVEN.search(code.function.module.text)
+    managed: list[ast.With | ast.AsyncWith] = code.function.each(ast.With, ast.AsyncWith)
+    plainly = any(
+        called_name(item.context_expr) in ("no_grad", "inference_mode")
+        and loop in walk(*node.body, into=False)
+        for node in managed
+        for item in node.items
+    )
+    return (plainly or evaluates is not None) and not EVEN.search(code.function.module.text)
 
 
 COUNT = re.compile(
@@ -1102,6 +1227,8 @@ MAKE_DATA = ("arange", "empty", "full", "ones", "rand", "randint", "randn", "ran
 
 def _sized_by_rank(node: ast.Call | ast.Subscript, code: Code) -> bool:
     """Whether data is created or sliced by the rank, or ``even_batches`` is off."""
+    if _every_nth_by_rank(node, code) and not _cares_for_lengths(code.function):
+        return True
     if isinstance(node, ast.Subscript):
         cut = node.slice
         open_end = isinstance(cut, ast.Slice) and (cut.lower is None) is not (cut.upper is None)
@@ -1180,24 +1307,24 @@ COUNTED = re.compile(
 )
 
 
-def _own_length(given: ast.expr, code: Code, steps: int = 2, *, texts: bool = True) -> bool:
+def _own_length(given: ast.expr, function: Function, steps: int = 2, *, texts: bool) -> bool:
     """Whether a rank's own data decide how long a tensor is."""
     index = given.slice if isinstance(given, ast.Subscript) else None
     if isinstance(index, ast.Compare) or (
         index is not None and re.search("mask|valid|keep", tail(index))
     ):
         return True
-    same = called_name(given) in ("detach", "contiguous", "cpu", "float", "to", "clone")
+    same = called_name(given) in ("detach", "cpu", "float", "to", "clone", "squeeze", "view")
     if same and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
-        return _own_length(given.func.value, code, steps, texts=texts)
+        return _own_length(given.func.value, function, steps, texts=texts)
     if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere"):
         return True
     if isinstance(given, (ast.Tuple, ast.List)):
-        return any(_own_length(part, code, steps, texts=texts) for part in given.elts)
-    if isinstance(given, ast.Name) and steps and (values := code.function.values_of(given.id)):
-        return all(_own_length(value, code, steps - 1, texts=texts) for value in values)
+        return any(_own_length(part, function, steps, texts=texts) for part in given.elts)
+    if isinstance(given, ast.Name) and steps and (values := function.values_of(given.id)):
+        return all(_own_length(value, function, steps - 1, texts=texts) for value in values)
     if called_name(given) in JOINS and isinstance(given, ast.Call) and given.args:
-        return _collected(ast.unparse(given.args[0]), code.function)
+        return _collected(ast.unparse(given.args[0]), function)
     constant = getattr(index, "value", None)
     name = constant if isinstance(constant, str) else tail(given)
     return texts and OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
@@ -1242,7 +1369,7 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
             continue
         for given in call.args:
             texts = called_name(call) != "all_reduce"  # what is summed is often a count
-            own = _own_length(given, code, texts=texts)
+            own = _own_length(given, code.function, texts=texts)
             if own and any(True for _ in code.reach.call(call, code.function)):
                 yield Found(given, f"`{ast.unparse(given)}` has another length on each rank")
 

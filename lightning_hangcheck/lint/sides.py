@@ -270,7 +270,7 @@ class Tests:
 
     def __init__(self) -> None:
         self._known: dict[ast.expr, Test] = {}
-        self._flags: dict[tuple[object, tuple[str, ...]], bool] = {}
+        self._flags: dict[tuple[object, tuple[str, ...]], Test | None] = {}
         self._sides: dict[tuple[Module, str], bool | None] = {}
         self._callers_above = 0
 
@@ -301,7 +301,10 @@ class Tests:
         if isinstance(test, ast.Name) and _is_option(test.id, function):
             return Test()  # an option such as rank_zero_only=True
         side = self._side(test, function, MOST_ALIASES)
-        return Test(True, side, side is not None, _grouped(test))
+        values = ranks.values_of(tail(test.func if isinstance(test, ast.Call) else test))
+        joined = [self.of(value, function) for value in values if isinstance(value, ast.BoolOp)]
+        exact = side is not None and all(value.exact for value in joined)
+        return Test(True, side, exact, _grouped(test))
 
     def _side(self, test: ast.expr, function: Function, steps: int) -> bool | None:
         """Return the `Test.side` of a condition that reads the rank itself."""
@@ -310,6 +313,8 @@ class Tests:
             sides = [test.left, *test.comparators]
             if (listed := _first_or_none(test)) is not None:
                 return listed if _is_rank_itself(test.left, function, MOST_ALIASES) else None
+            if any(getattr(side, "value", None) == "" for side in sides):
+                return None  # whether a variable is set
             number = any(_is_rank_itself(side, function, MOST_ALIASES) for side in sides)
             return ranks.of_one(test) if number and _with_constant(test) else None
         name = tail(test.func if isinstance(test, ast.Call) else test)
@@ -351,12 +356,22 @@ class Tests:
         if not isinstance(test, ast.Call):
             return Test()
         for found in callee(test.func, function).functions:
+            returned = [node.value for node in found.each(ast.Return) if node.value is not None]
+            if returned and all(map(_is_true_or_false, returned)):
+                return self._by_constants(found)
             if found.module is not function.module:
-                returned = [node.value for node in found.each(ast.Return)]
-                return _all_alike(
-                    self.of(expression, found) for expression in returned if expression is not None
-                )
+                return _all_alike(self.of(expression, found) for expression in returned)
         return Test()
+
+    def _by_constants(self, function: Function) -> Test:
+        """Read a function that returns True or False under tests of the rank."""
+        sides = {
+            side is getattr(left.value, "value", None)
+            for node in function.each(ast.If)
+            for left in parts(ast.Return, *node.body[-1:])
+            if (side := self.of(node.test, function).side) is not None
+        }
+        return Test(True, sides.pop(), True) if len(sides) == 1 else Test()
 
     def _given(self, test: ast.expr, function: Function) -> Test:
         """Read a parameter, or an attribute that keeps it, if all calls pass a rank test."""
@@ -392,14 +407,15 @@ class Tests:
             return None
         key = (function.owner if len(path) > 1 else function, tuple(path))
         if key not in self._flags:
-            self._flags[key] = False
+            self._flags[key] = None
             methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
             self._flags[key] = self._only_one_sets(path, [*methods] or [function])
-        return Test(True, side, True) if self._flags[key] else None
+        known = self._flags[key]
+        return known and replace(known, side=side)
 
-    def _only_one_sets(self, path: list[str], functions: list[Function]) -> bool:
-        """Whether it is set under a test for one rank, else to a false value, and never shared."""
-        by_one = False
+    def _only_one_sets(self, path: list[str], functions: list[Function]) -> Test | None:
+        """Read what is set under a test for one rank, else to a false value, and never shared."""
+        by_one, exact = False, True
         for function in functions:
             statements: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = function.each(
                 ast.Assign, ast.AnnAssign, ast.AugAssign
@@ -413,9 +429,9 @@ class Tests:
             named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
             stored = (name for name in named if isinstance(name.ctx, ast.Store))
             if sum(names_of(name) == path for name in stored) != len(assigned):
-                return False  # set by a loop, a ``with`` or in a tuple
+                return None  # set by a loop, a ``with`` or in a tuple
             if assigned and path[-1] in _given_to_all(function):
-                return False
+                return None
             of_one = {
                 below
                 for node in (function.each(ast.If) if assigned else ())
@@ -428,9 +444,15 @@ class Tests:
                 false = isinstance(value, ast.Constant) and not value.value
                 if node in of_one:
                     by_one |= not false
+                    # that rank may find that it is false
+                    exact &= not isinstance(value, (ast.Compare, ast.BoolOp, ast.UnaryOp))
                 elif not false or isinstance(node, ast.AugAssign):
-                    return False
-        return by_one
+                    return None
+        return Test(True, True, exact) if by_one else None
+
+
+def _is_true_or_false(value: ast.expr) -> bool:
+    return isinstance(value, ast.Constant) and isinstance(value.value, bool)
 
 
 def _all_alike(found: Iterable[Test]) -> Test:
@@ -464,7 +486,7 @@ def _is_rank_itself(node: ast.expr, function: Function, steps: int) -> bool:
         )
     if isinstance(node, ast.Subscript):
         return isinstance(node.slice, ast.Constant) and node.slice.value in VARIABLES
-    called = node.func if isinstance(node, ast.Call) else node
+    called = node.func if isinstance(node, ast.Call) and not names_of(node) else node
     name = names_of(called)[-1:] or [called.attr if isinstance(called, ast.Attribute) else ""]
     if not function.module.ranks.asks(called):
         return False
@@ -588,6 +610,7 @@ class Reach:
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
+        self._set_by_one: dict[Module, set[str]] = {}
         self._under_way: set[Function] = set()
         self._one_rank: dict[Function, str] = {}
 
@@ -644,12 +667,13 @@ class Reach:
         """Return the decorator that runs a function on one rank only; empty if none does."""
         if function not in self._one_rank:
             limiting = (
-                decorator for decorator in function.decorators if self._limits(decorator, function)
+                decorator for decorator in function.decorators if self.limits(decorator, function)
             )
             self._one_rank[function] = next(map(ast.unparse, limiting), "")
         return self._one_rank[function]
 
-    def _limits(self, decorator: ast.expr, function: Function) -> bool:
+    def limits(self, decorator: ast.expr, function: Function) -> bool:
+        """Whether a decorator, or what is called like one, runs a function on one rank only."""
         called = decorator.func if isinstance(decorator, ast.Call) else decorator
         names = names_of(called)
         known = callee(called, function).functions
@@ -662,6 +686,40 @@ class Reach:
             if any(names_of(call.func) == candidate.parameters[:1] for call in calls):
                 return True
         return False
+
+    def set_by_one(self, module: Module) -> set[str]:
+        """Return numbers that one rank sets where others do not, and all ranks elsewhere."""
+        if module not in self._set_by_one:
+            one, every = set[str](), set[str]()
+            for function in module.all_functions:
+                mine = self._past_rank_tests(function)
+                changed: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
+                for node in changed:
+                    number = isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Constant)
+                    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
+                    names = {to.attr for to in targets if isinstance(to, ast.Attribute)}
+                    if node in mine and number:
+                        one |= names
+                    elif not function.name.endswith("__init__"):
+                        every |= names
+            self._set_by_one[module] = one & every
+        return self._set_by_one[module]
+
+    def _past_rank_tests(self, function: Function) -> set[ast.AST]:
+        """Return the nodes of a function that one rank alone comes to."""
+        found: set[ast.AST] = set()
+        for node in function.each(ast.If):
+            side = self.tests.of(node.test, function).side
+            if side is not None:
+                found |= {*walk(*(node.body if side else node.orelse), into=False)}
+        for place, statement in enumerate(function.body):
+            if (
+                isinstance(statement, ast.If)
+                and isinstance(leaving(statement.body), ast.Return)
+                and self.tests.of(statement.test, function).side is False
+            ):
+                found |= {*walk(*function.body[place + 1 :], into=False)}
+        return found
 
     def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
         """Return the collectives of consecutive statements."""
@@ -813,7 +871,7 @@ class Reach:
             return
         for reached in target.functions:
             yield from self._through(reached, call, function)
-        given = _given(call, target, function)
+        given = [*_given(call, target, function), *_handed(call, function)]
         for one in given:
             if not one.functions and (row := _row(one, function, call)) is not None:
                 event = self._event(call, row, function)
@@ -881,7 +939,21 @@ class Reach:
             yield replace(event, node=node, path=path, needs=frozenset(), conditional=conditional)
 
 
-def _given(call: ast.Call, target: Callee, function: Function) -> list[Callee]:
+RUNS = re.compile(r"submit|(run|call|execute|retry|with)(_\w+)?")
+"""Names of calls that run the function that is their first argument, soon or in a thread."""
+
+
+def _handed(call: ast.Call, function: Function) -> list[Callee]:
+    """Resolve the function that a call is to run: ``self.run_later(reduce_metrics, step)``."""
+    if not RUNS.fullmatch(called_name(call)) or not call.args or not names_of(call.args[0]):
+        return []
+    handed = callee(call.args[0], function)
+    return [handed] if handed.functions else []
+
+
+def _given(
+    call: ast.Call, target: Callee, function: Function, steps: int = MOST_ALIASES
+) -> list[Callee]:
     """Resolve a call of a parameter, or of an attribute that keeps one, by what callers give."""
     path, module = names_of(call.func), function.module
     if target.functions or target.path or target.kinds or not path or len(path) > 3:
@@ -900,6 +972,10 @@ def _given(call: ast.Call, target: Callee, function: Function) -> list[Callee]:
         resolved = callee(value, caller) if name == "__call__" and names_of(value) else None
         if resolved is None or not (resolved.functions or resolved.path):
             resolved = callee_of_object(name, tail(value), caller)
+        if steps and isinstance(value, ast.Name) and value.id in caller.parameters:
+            again = value if name == "__call__" else ast.Attribute(value, name, ast.Load())
+            above = ast.copy_location(ast.Call(again, [], []), call)
+            found |= dict.fromkeys(_given(above, Callee(name), caller, steps - 1))
         if resolved.functions or resolved.path or resolved.kinds:
             found[resolved] = None
     return list(found)[:MOST_OWNERS]
@@ -1040,7 +1116,9 @@ def _unwraps(given: ast.expr, function: Function, *, whole: bool) -> bool:
 
     If the argument itself is called (``whole``), a model that is never wrapped counts as well.
     """
-    values = function.module.assigned.get(given.id, []) if isinstance(given, ast.Name) else []
+    values = []
+    if isinstance(given, ast.Name) and given.id not in function.parameters:
+        values = function.module.assigned.get(given.id, [])
     made = [call for call in values if isinstance(call, ast.Call)]
     unwrapped = made and not any(WRAPS.search(ast.unparse(call)) for call in made)
     if whole and unwrapped and len(made) == len(values):
@@ -1078,9 +1156,29 @@ def _of_all(values: list[ast.expr]) -> bool:
     )
 
 
-def leaving(block: list[ast.stmt]) -> ast.stmt | None:
+def leaving(block: list[ast.stmt], *, raises: bool = False) -> ast.stmt | None:
     """Return the last statement of a block if it leaves a function or loop, else None."""
-    return block[-1] if block and isinstance(block[-1], LEAVES) else None
+    kinds = (*LEAVES, ast.Raise) if raises else LEAVES
+    return block[-1] if block and isinstance(block[-1], kinds) else None
+
+
+def goes_on(block: list[ast.stmt]) -> bool:
+    """Whether a rank may get past a block of an error's handler, or leave it, without an error."""
+    for statement in block:
+        if isinstance(statement, ast.Raise):
+            return False
+        if isinstance(statement, LEAVES):
+            return True
+        if isinstance(statement, ast.If):
+            alone = _alone(statement.test)
+            sides = [
+                part
+                for part, holds in ((statement.body, True), (statement.orelse, False))
+                if alone is not holds
+            ]
+            if not any(map(goes_on, sides)):
+                return False
+    return True
 
 
 def _last(block: list[ast.stmt]) -> ast.stmt | None:
@@ -1234,7 +1332,10 @@ class Partings:
             return
         if self._agreed(node, loops):
             return
-        exits = (leaving(node.body), leaving(node.orelse)) if inside is None else (None, None)
+        raises = asked.side is not None
+        exits = [leaving(block, raises=raises) for block in (node.body, node.orelse)]
+        if inside is not None:
+            exits = [None, None]
         yes = self._reach.block(node.body, self._function)
         no = self._reach.block(node.orelse, self._function)
         if exits[0] is not None and exits[1] is None:
@@ -1251,12 +1352,16 @@ class Partings:
             self._note(node, asked, no, yes, other, exits[0], after)
 
     def _skipped(self, leaves: ast.stmt, after: _After) -> Events:
-        blocks = after.function if isinstance(leaves, ast.Return) else after.passing
+        ends = isinstance(leaves, (ast.Return, ast.Raise))
+        blocks = after.function if ends else after.passing
         blocks += after.loop if isinstance(leaves, ast.Break) else ()
         made = tuple(
             event for block in blocks for event in self._reach.block(block, self._function)
         )
-        if isinstance(leaves, ast.Continue) and self._comes_again(leaves):
+        # a launcher ends the ranks that wait for one that raises, if nothing catches the error
+        if isinstance(leaves, ast.Raise) or (
+            isinstance(leaves, ast.Continue) and self._comes_again(leaves)
+        ):
             return tuple(replace(event, conditional=True) for event in made)
         return made
 

@@ -46,7 +46,15 @@ def last_name(node: ast.AST) -> str:
     """Return a name, or an attribute's without its owner; empty for other nodes."""
     if isinstance(node, ast.Name):
         return node.id
-    return node.attr if isinstance(node, ast.Attribute) else ""
+    return node.attr if isinstance(node, ast.Attribute) else _attribute_by_text(node)
+
+
+def _attribute_by_text(node: ast.AST) -> str:
+    """Return ``rank`` of ``getattr(args, "rank", 0)``; empty for other nodes."""
+    if isinstance(node, ast.Call) and len(node.args) > 1 and last_name(node.func) == "getattr":
+        name = getattr(node.args[1], "value", None)
+        return name if isinstance(name, str) else ""
+    return ""
 
 
 def called_name(node: ast.AST) -> str:
@@ -57,9 +65,9 @@ def called_name(node: ast.AST) -> str:
 def names_of(node: ast.AST | None) -> list[str]:
     """Return the names of ``a.b.c``; empty if any part is no name."""
     names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
+    while isinstance(node, ast.Attribute) or (isinstance(node, ast.Call) and last_name(node)):
+        names.append(last_name(node))
+        node = node.value if isinstance(node, ast.Attribute) else node.args[0]
     return [node.id, *reversed(names)] if isinstance(node, ast.Name) else []
 
 
@@ -118,7 +126,7 @@ ONE_RANK = re.compile(
 )
 """Names that are true on one rank: ``is_global_zero`` (Lightning), ``is_main_process``
 (accelerate), ``is_world_process_zero`` (transformers), ``rank_zero_only``."""
-ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|master_only|on_process")
+ONE_RANK_ONLY = re.compile(r"rank_?(zero|0)|main_process|is_main|on_main|master_only|on_process")
 """In decorators of functions that run on one rank: Lightning's, accelerate's and the like."""
 VARIABLES = frozenset(
     {
@@ -244,7 +252,7 @@ class RankTests:
         if whether := [node for node in nodes if self._asks_whether_any(node)]:
             apart = {node for compare in whether for node in walk(compare)}
             nodes = [node for node in nodes if node not in apart]
-        terms = (_terms(node) for node in nodes if isinstance(node, _TERMS))
+        terms = (_terms(node) for node in nodes if isinstance(node, _TERMS) or last_name(node))
         return any(found or any(map(self.leads_to_rank, names)) for found, names in terms)
 
     def of_one(self, test: ast.expr) -> bool | None:

@@ -64,6 +64,31 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
+    "a function that says which rank it is, in steps": """
+        def is_first():
+            if "RANK" in os.environ:
+                if os.environ["RANK"] == "": return False
+                else:
+                    if int(os.environ["RANK"]) == 0: return True
+                    return False
+            return True
+        if is_first(): dist.barrier()
+        """,
+    "a wrapper that runs a function on one rank": """
+        def save(): dist.barrier()
+        accelerator.on_main_process(save)()
+        """,
+    "a rank that is read by text": """
+        def save(args):
+            number = int(getattr(args, "process_index", 0))
+            if number == 0: dist.barrier()
+        """,
+    "where a flag of one rank does not hold": """
+        missing = rank == 0 and not os.path.exists("saved")
+        if rank == 0:
+            if missing: print("skipped")
+            else: dist.barrier()
+        """,
     "a name for its own data": """
         for batch in batches:
             loss = step(batch)
@@ -447,6 +472,109 @@ NOTES = {
         """,
         "self.accelerator.gather(torch.cat(scores))",
         "gather_object(scores)",
+    ),
+    "a function that a queue of work runs": (
+        """
+        def log(self, metrics):
+            if not self._metrics: return
+            self.run_op(reduce_all, metrics)
+        def reduce_all(metrics): dist.all_reduce(metrics)
+        """,
+        "if not self._metrics: return",
+        "pass",
+    ),
+    "an error on one rank": (
+        """
+        def prepare(folder):
+            if rank == 0:
+                if folder.exists(): raise FileExistsError(folder)
+                folder.mkdir()
+            dist.barrier()
+        """.replace(
+            "if rank == 0:\n                if folder.exists()", "if rank == 0 and folder.exists()"
+        ).replace("                folder.mkdir()", "            folder.mkdir()"),
+        "rank == 0 and folder",
+        "folder",
+    ),
+    "memory that one rank lacks": (
+        """
+        def step(batch):
+            try: loss = forward(batch); dist.all_reduce(loss)
+            except RuntimeError as error:
+                if "out of memory" not in str(error): raise
+                print("skipped")
+        """,
+        'print("skipped")',
+        "raise",
+    ),
+    "a flag that goes by its own data": (
+        """
+        def settle(batch):
+            parts = None
+            if batch.numel() > 0: parts = split(batch)
+            if parts is not None: dist.all_reduce(parts)
+        """,
+        "if batch.numel() > 0: parts",
+        "parts",
+    ),
+    "how many there are": (
+        """
+        def loss(scores):
+            found = torch.nonzero(scores).squeeze(1)
+            if len(found) > 0: dist.all_reduce(scores)
+        """,
+        "if len(found) > 0: ",
+        "",
+    ),
+    "what it holds of each kind": (
+        """
+        def compute(scores):
+            return {name: gather(kept) for name, kept in scores.items() if kept}
+        def gather(kept): dist.all_reduce(kept)
+        """,
+        " if kept}",
+        "}",
+    ),
+    "a number that one rank sets back": (
+        """
+        class Training:
+            def train(self):
+                while self.state.waits < 5:
+                    self.state.waits += 1
+                    dist.all_reduce(self.loss)
+            def save(self):
+                if rank != 0: return
+                self.state.waits = 0
+        """,
+        "if rank != 0: return",
+        "pass",
+    ),
+    "a part of a model": (
+        """
+        class Model(torch.nn.Module):
+            def forward(self, text, images=None):
+                if images is not None: text = text + self.tower(images)
+                return self.head(text)
+        """,
+        "if images is not None: ",
+        "",
+    ),
+    "evaluation under any name": (
+        """
+        def cache(model: DistributedDataParallel, loader):
+            with torch.no_grad():
+                for batch in loader: model(batch)
+        """,
+        "in loader:",
+        "in islice(loader, 9):",
+    ),
+    "its own share": (
+        """
+        def shards(files, size):
+            return files[rank::size]
+        """,
+        "return files",
+        "files = pad(files, size)\n            return files",
     ),
     "a thread": (
         """
