@@ -1441,7 +1441,10 @@ def _while_held(code: Code, keeps: Callable[[ast.expr], bool], whom: str) -> Ite
         if held is None:
             continue
         message = f"{{}} waits for ranks that wait for {whom}`{ast.unparse(held)}`"
-        yield from _first(code.made_in(node.body), message, node.lineno)
+        # under a test of the rank, the others may want another lock
+        tests = (each for each in code.function.each(ast.If) if _asks_rank(each.test, code))
+        alike = not any(node in walk(each, into=False) for each in tests)
+        yield from _first(code.made_in(node.body), message, node.lineno, closed=alike)
 
 
 def _is_file_lock(node: ast.expr, code: Code) -> bool:

@@ -912,6 +912,7 @@ class Reach:
             path=(_step(function, node),),
             sure=sure,
             sharded=row.get("sharded", False),
+            conditional=name == "monitored_barrier" and "timeout" in ast.unparse(node),
             group=(isinstance(node, ast.Call) and _has_group(node, function))
             or _of_an_object(row, written, function),
         )
