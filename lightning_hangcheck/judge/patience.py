@@ -69,6 +69,9 @@ FED = frozenset({"pipe", "socket", "fifo", "shared"})
 by its taker, and a process ends with its main thread."""
 
 
+LOADER_POLLS_S = 5.0
+
+
 class Helper(NamedTuple):
     """A free thread of a process, by its kernel id."""
 
@@ -193,7 +196,11 @@ class Patience:
         reading = self._job.ranks[reading.representative]  # the rank that has these processes
         host, own = reading.view.host, reading.own
         if reading.wait_kind == "dataloader":
-            return Enders((), tuple((host, look.pid) for look in reading.owing_workers))
+            # a DataLoader without a time limit of its own polls for 5 s at a time (torch 2.13)
+            stall_s = self._job.case.limits.stall_timeout
+            gives_up = LOADER_POLLS_S < own.polls_for_s < stall_s
+            workers = tuple((host, look.pid) for look in reading.owing_workers)
+            return Enders(("outside",) if gives_up else (), workers)
         if reading.called_by_ranks or reading.wait_kind in ("call", "last_calls"):
             peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)

@@ -62,6 +62,8 @@ HOW_HELD: dict[TargetKind, tuple[str, str]] = {
 SLEEP = "nanosleep"
 """In the names of kernel calls, and of kernel functions, that wait for a time alone."""
 READS = frozenset({"read", "readv", "recvfrom", "recvmsg"})
+ENDLESS = 1 << 31
+"""From this number of milliseconds on, a C int that a poll is given is negative: no time limit."""
 POLLS = frozenset({"sleep", "poll", "ppoll", "select", "pselect6", "epoll_wait", "epoll_pwait"})
 """Calls that may have a time limit, and wait for any of several things."""
 SPAWN, PROCESS = "/multiprocessing/spawn.py", "/multiprocessing/process.py"
@@ -187,6 +189,19 @@ class ProcessReading:
             polls or (wait.limited and all(target.kind != "lock" for target in wait.named))
             for wait in waits
         )
+
+    @property
+    def polls_for_s(self) -> float:
+        """The time limit of the poll that its main thread is in, seconds; 0 for none."""
+        mains = (moment.threads[0].state for moment in self._telling[-1:] if moment.threads)
+        polls = (
+            main.arguments[2]
+            for main in mains
+            if main is not None and len(main.arguments) > 2
+            if any(target.call == "poll" for target in main.waits_for)
+        )
+        milliseconds = next(polls, 0)
+        return milliseconds / 1000 if milliseconds < ENDLESS else 0.0
 
     @property
     def may_wait_for_device(self) -> bool:
