@@ -77,18 +77,18 @@ class Head(NamedTuple):
 
     Attributes:
         seq: Number of the operation in the group; of a message, among this rank's messages there.
-        message: None for an operation in which all members meet.
+        peer: The other end of a message; None for an operation in which all members meet.
     """
 
     group: str
     seq: int
     op: str
-    message: Message | None = None
+    peer: int | None = None
 
     @property
     def short(self) -> str:
         """Return ``all_reduce #12``, or ``send``."""
-        return self.op.partition(" ")[0] if self.message is not None else f"{self.op} #{self.seq}"
+        return self.op.partition(" ")[0] if self.peer is not None else f"{self.op} #{self.seq}"
 
 
 class Board:
@@ -124,7 +124,7 @@ class Board:
                 if isinstance(operation, Message):
                     peer = rank + operation.away
                     op = f"send to rank {peer}" if operation.sends else f"recv from rank {peer}"
-                    self.heads[rank] = Head(record.group, operation.seq, op, operation)
+                    self.heads[rank] = Head(record.group, operation.seq, op, peer)
                 elif operation.seq > self.through[rank, record.group]:
                     self.heads[rank] = Head(record.group, operation.seq, operation.op)
         for group, ranks in knows.items():  # if no record names members: who knows it
@@ -139,7 +139,7 @@ class Board:
 
     def of(self, head: Head) -> str:
         """Return ``all_reduce #12 of group TP (ranks 0-3)``, or a message with its other end."""
-        op = f"a {head.op}" if head.message is not None else head.short
+        op = f"a {head.op}" if head.peer is not None else head.short
         return f"{op} of {self.name(head.group)}"
 
     def stand(self, rank: int, group: str, seq: int) -> Stand:
@@ -217,14 +217,14 @@ class _Search:
         self.doubtful: dict[int, list[tuple[int, Head]]] = defaultdict(list)
         together: dict[tuple[str, int, str], list[int]] = defaultdict(list)
         for rank, head in sorted(board.heads.items()):
-            together[head.group, head.seq, head.op if head.message else ""].append(rank)
-            if head.message is not None:
-                self._message(rank, head, rank + head.message.away)
+            together[head.group, head.seq, "" if head.peer is None else head.op].append(rank)
+            if head.peer is not None:
+                self._message(rank, head, head.peer)
         pairs = [(board.heads[ranks[0]], ranks) for ranks in together.values()]
         for head, ranks in pairs:
-            if head.message is None:
+            if head.peer is None:
                 self._collective(head, ranks)
-        self.by_head = sorted(pairs, key=lambda pair: (bool(pair[0].message), -len(pair[1])))
+        self.by_head = sorted(pairs, key=lambda pair: (pair[0].peer is not None, -len(pair[1])))
         for peer, waiting in self.doubtful.items():
             # had it ended there, it would have ended on one of several waiting ranks
             if len({rank for rank, _ in waiting}) > 1:
@@ -263,7 +263,7 @@ class _Search:
             self._count_absent(head, [rank], [peer])
         elif other is None:
             self.doubtful[peer].append((rank, head))
-        elif other.group == head.group and other.message and peer + other.message.away == rank:
+        elif other.group == head.group and other.peer == rank:
             self.enders[rank] = ()
             if rank < peer:
                 self.stuck_together.append((head, [rank, peer]))
@@ -292,7 +292,7 @@ class _Search:
         board = self.board
         for head, waiting in self.by_head:
             ways: dict[str, list[int]] = {}
-            for rank in board.members[head.group] if head.message is None else ():
+            for rank in board.members[head.group] if head.peer is None else ():
                 entry = board.entries.get((rank, head.group), {}).get(head.seq)
                 if entry is None or head.seq <= board.through[rank, head.group]:
                     continue
@@ -333,7 +333,7 @@ class _Search:
         board, sentences, blamed = self.board, [], set[int]()
         # name each rank once, with the operation in which most ranks wait
         for head, _, absent in sorted(
-            late, key=lambda each: (bool(each[0].message), -len(each[1]))
+            late, key=lambda each: (each[0].peer is not None, -len(each[1]))
         ):
             if not (ranks := absent - blamed):
                 continue
@@ -445,7 +445,7 @@ class _Search:
         rows = (
             collective(head.group, head.seq, {head.op: ranks}, board.members[head.group])
             for head, ranks in self.by_head
-            if not head.message
+            if head.peer is None
         )
         return replace(
             found,
@@ -460,7 +460,8 @@ class _Search:
         """Yield for each operation with ranks in it: who is in it, through it, and not there."""
         for head, ranks in self.by_head:
             who = f"{name_ranks(ranks)}: oldest open is {self.board.of(head)}"
-            stands = self.board.stands(head.group, head.seq, ranks) if not head.message else {}
+            alone = head.peer is not None
+            stands = {} if alone else self.board.stands(head.group, head.seq, ranks)
             for stand, text in STANDS_IN_WORDS.items():
                 if stands.get(stand):
                     who += f"; {text} {name_ranks(stands[stand])}"
