@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from difflib import SequenceMatcher
-from itertools import product
+from itertools import chain, product
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
@@ -528,27 +528,17 @@ def _by_skipped(job: JobReading, waiting: Sequence[PendingCollective]) -> Diverg
     different = {
         (collective.seq, collective.reading.representative): collective
         for collective in reversed(waiting)
+        if collective.numbered is not None
     }
-    asked = [
-        collective for collective in reversed(different.values()) if collective.numbered is not None
-    ]
+    asked = [*different.values()][::-1]
     alone = all(collective.reading.stuck is None for collective in waiting)
     before = int(alone and len(waiting) >= FEWEST_FOR_MAJORITY)
-
-    def by_any_step(pending: PendingCollective) -> tuple[int, ...]:
-        """Threads may have changed their order: nobody left if operations blame different ranks."""
-        passed = {_passed_by(collective, waiting, MOST_COMPARED) for collective in asked} - {()}
-        return _passed_by(pending, waiting, MOST_COMPARED) if len(passed) == 1 else ()
-
-    signs: tuple[tuple[Basis, Callable[[PendingCollective], tuple[int, ...]]], ...] = (
-        ("sequence", lambda collective: _passed_by(collective, waiting, before)),
-        ("like groups", lambda collective: left_out_unlike_groups(job, collective)),
-        ("sequence", lambda collective: () if alone else by_any_step(collective)),
+    signs: Iterator[tuple[Basis, PendingCollective, tuple[int, ...]]] = chain(
+        (("sequence", each, _passed_by(each, waiting, before)) for each in asked),
+        (("like groups", each, left_out_unlike_groups(job, each)) for each in asked),
     )
-    for basis, left_out in signs:
-        found = ((collective, ranks) for collective in asked if (ranks := left_out(collective)))
-        pending, passed_by = next(found, (None, ()))
-        if pending is None:
+    for basis, pending, passed_by in signs:
+        if not passed_by:
             continue
         there = {collective for collective in waiting if collective.numbered == pending.numbered}
         chosen = [
