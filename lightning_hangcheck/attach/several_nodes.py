@@ -332,18 +332,12 @@ def answer_of(command: Sequence[str], limit_s: float, given_up: Event) -> Comple
     if it cannot be started; ChildLate if it was killed or wrote too much, with the reason.
     """
     with TemporaryFile() as output, TemporaryFile() as complaint:
-        late: ChildLate | None = None
-        code, files, most = 0, (output.fileno(), complaint.fileno()), MOST_OUTPUT + 1
-        try:
-            code = run_to_its_end(
-                command, limit_s, os.environ, *files, most=most, given_up=given_up
-            )
-        except ChildLate as error:
-            late = error
+        files = output.fileno(), complaint.fileno()
+        code = run_to_its_end(
+            command, limit_s, os.environ, *files, most=MOST_OUTPUT + 1, given_up=given_up
+        )
         if max(os.fstat(file).st_size for file in files) > MOST_OUTPUT:
-            late = ChildLate(f"it sent more than {MOST_OUTPUT >> 20} MiB")
-        if late is not None:
-            raise late
+            raise ChildLate(f"it sent more than {MOST_OUTPUT >> 20} MiB")
         output.seek(0)
         complaint.seek(0)
         return CompletedProcess(command, code, output.read(), complaint.read())
