@@ -9,9 +9,7 @@ but no RANK, and only inside ``fit`` (lightning 2.6, strategies/launchers/subpro
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,7 +25,7 @@ SLURM_SHELLS = ("bash", "interactive")
 """Job names for which Lightning ignores SLURM's variables (fabric's slurm.py)."""
 
 
-class Identity(Struct, frozen=True, kw_only=True):
+class Identity(NamedTuple):
     """Which rank a process is, and how it was launched.
 
     Attributes:
@@ -81,6 +79,31 @@ class Identity(Struct, frozen=True, kw_only=True):
     def peers_exist(self) -> bool:
         """Whether a launcher has already started the other ranks, so that a barrier can succeed."""
         return self.launcher in ("torchrun", "slurm", "environment") and (self.world_size or 1) > 1
+
+
+class NodePlace(NamedTuple):
+    """Which of the job's nodes this one is, as its launcher's command or environment says.
+
+    Attributes:
+        number: 0 is the first node.
+        nnodes: Number of nodes; 0 if unknown.
+        host: Host, with ``port``, of the store that the first node's launcher serves; empty if
+            none.
+        ranks: Number of ranks there; 0 if unknown.
+        job: Names the job for all its nodes; empty if the store alone does.
+        machines: Number of machines of these nodes, if each of several tasks of a machine counts as
+            a node; 0 if each node is a machine of its own.
+        first: Address of the first node; empty if unknown.
+    """
+
+    number: int
+    nnodes: int
+    host: str = ""
+    port: int = 0
+    ranks: int = 0
+    job: str = ""
+    machines: int = 0
+    first: str = ""
 
 
 def identify(environment: Mapping[str, str]) -> Identity:

@@ -7,10 +7,7 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from msgspec import Struct
+from typing import Any, NamedTuple
 
 from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
@@ -39,10 +36,12 @@ class Part:
         return path / self._name
 
 
-class RunFolder(Struct, frozen=True):
-    """A run folder (mode 0700)."""
-
+class _OfPath(NamedTuple):
     path: Path
+
+
+class RunFolder(_OfPath):
+    """A run folder (mode 0700)."""
 
     @property
     def run_id(self) -> str:
@@ -191,6 +190,8 @@ Entries = list[dict[str, Any]]
 
 def parse_journal(data: bytes) -> tuple[Entries, int]:
     """Return the entries of a journal's whole lines, and how many others there are."""
+    import msgspec
+
     entries = []
     torn = 0
     for line in filter(None, data.split(b"\n")):

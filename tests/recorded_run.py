@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from lightning_hangcheck.files import write_atomically
+from lightning_hangcheck.files import encode_plain, write_atomically
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
@@ -58,7 +58,7 @@ def note_as_its_sidecar(session: Session, *notes: RankNote, newest: Verdict | No
     own = read_process_stat(os.getpid())
     assert own is not None
     facts = SidecarFacts(pid=os.getpid(), started_ticks=own.started_ticks)
-    write_atomically(session.sidecar_file, encode(facts))
+    write_atomically(session.sidecar_file, encode_plain(facts))
     now_ns = time.monotonic_ns()
     told_ns = now_ns if newest is not None else 0
     written = WatchNotes(written_ns=now_ns, ranks=notes, newest=newest, published_ns=told_ns)

@@ -28,7 +28,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.report.saved_run import RunningRank
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,

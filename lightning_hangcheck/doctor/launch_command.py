@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.session.session import place_of_task
 
 if TYPE_CHECKING:

@@ -18,11 +18,14 @@ from contextlib import suppress
 from pathlib import Path
 
 from lightning_hangcheck import log, machine
-from lightning_hangcheck.files import make_private_folder, open_for_append, write_atomically
-from lightning_hangcheck.identity import identify
-from lightning_hangcheck.model.beat import STARTING_SERVER
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.files import (
+    encode_plain,
+    make_private_folder,
+    open_for_append,
+    write_atomically,
+)
+from lightning_hangcheck.identity import NodePlace, identify
+from lightning_hangcheck.model.slugs import STARTING_SERVER
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section
 from lightning_hangcheck.recorder.process import say_withheld
 from lightning_hangcheck.session.session import (
@@ -222,7 +225,7 @@ def offer_stacks(session: Session | None) -> None:
             main_thread=threading.main_thread().ident or 0,
             answers=str(answers),
         )
-        write_atomically(file, encode(offer))
+        write_atomically(file, encode_plain(offer))
     except (OSError, ValueError, RuntimeError) as error:
         log.once("stack-offer", f"only py-spy can read the stacks of this rank: {error!r}")
         return

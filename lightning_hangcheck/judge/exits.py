@@ -16,9 +16,10 @@ from lightning_hangcheck.judge.frames import rules_of
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.judge.operations import open_operation
 from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signal_name
-from lightning_hangcheck.model.beat import STARTING_SERVER, Beat
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import AskedEnd, ProcessExit
 from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.model.slugs import STARTING_SERVER
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:

@@ -34,12 +34,12 @@ from lightning_hangcheck.files import (
     is_apart,
     read_fact,
 )
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.identity import NodePlace, identify
 from lightning_hangcheck.judge.wording import shell_code
 from lightning_hangcheck.look.proc import descendants, has_ended
 from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.run import NodePlace, RunRecord
+from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
 from lightning_hangcheck.session.run_folders import Carrier, kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (

@@ -65,8 +65,6 @@ Membership = Literal["none", "member", "left"]
 Training = Literal["main", "beside", "over"]
 """Which thread trains: the main one, or one ``beside`` it, while the main one serves others;
 ``over`` if that thread has ended and the process has not."""
-STARTING_SERVER = "start of torch's worker server"
-"""Our section in which torch starts threads: if a thread is refused, the rank aborts."""
 
 
 class OpenSection(Struct, frozen=True):

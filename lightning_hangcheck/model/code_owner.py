@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Literal
-
-from msgspec import Struct
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,7 +64,7 @@ COMMAND_LINES = frozenset(("absl", "click", "fire", "hydra", "jsonargparse", "ty
 """Packages through which a program's own command line calls the program."""
 
 
-class Owner(Struct, frozen=True):
+class Owner(NamedTuple):
     """Whose a file is; for a framework, the installed package or module that has the file."""
 
     kind: Kind

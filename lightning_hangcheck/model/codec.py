@@ -49,6 +49,15 @@ def msgpack_decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
     return _of_msgpack[kind]
 
 
+class _Versioned(msgspec.Struct):
+    schema_version: int = 1
+
+
+def version_of(data: bytes) -> int:
+    """Read the schema version of a file's JSON; 1 if it names none."""
+    return json_decoder(_Versioned).decode(data).schema_version
+
+
 def encode(fact: object) -> bytes:
     """Encode a fact as one line of JSON, without a newline.
 

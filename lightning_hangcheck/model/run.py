@@ -65,31 +65,6 @@ class RankRecord(Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
 
 
-class NodePlace(Struct, frozen=True, kw_only=True):
-    """Which of the job's nodes this one is, as its launcher's command or environment says.
-
-    Attributes:
-        number: 0 is the first node.
-        nnodes: Number of nodes; 0 if unknown.
-        host: Host, with ``port``, of the store that the first node's launcher serves; empty if
-            none.
-        ranks: Number of ranks there; 0 if unknown.
-        job: Names the job for all its nodes; empty if the store alone does.
-        machines: Number of machines of these nodes, if each of several tasks of a machine counts as
-            a node; 0 if each node is a machine of its own.
-        first: Address of the first node; empty if unknown.
-    """
-
-    number: int
-    nnodes: int
-    host: str = ""
-    port: int = 0
-    ranks: int = 0
-    job: str = ""
-    machines: int = 0
-    first: str = ""
-
-
 class RunRecord(Struct, frozen=True, kw_only=True):
     """The run as a whole.
 

@@ -39,6 +39,8 @@ def _words(text: str) -> frozenset[str]:
 
 
 NAMES_REMEMBERED = 1024
+STARTING_SERVER = "start of torch's worker server"
+"""Our section in which torch starts threads: if a thread is refused, the rank aborts."""
 UNKNOWN_PLACE = "unknown"
 """Place of a rank without a stack."""
 

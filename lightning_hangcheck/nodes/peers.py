@@ -37,7 +37,7 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace
+    from lightning_hangcheck.identity import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.meeting_place import NodesPlace
 

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RoundStart
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:

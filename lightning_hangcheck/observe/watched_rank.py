@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
 
+    from lightning_hangcheck.identity import NodePlace
+    from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.flight import FlightRecord
-    from lightning_hangcheck.model.run import NodePlace
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")  # The kernel's letters: stopped by a signal, or by a debugger

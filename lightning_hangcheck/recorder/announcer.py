@@ -11,12 +11,12 @@ import re
 import sys
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
 from lightning_hangcheck.model.code_owner import is_users
-from lightning_hangcheck.model.evidence import Frame
+from lightning_hangcheck.recorder.page import Call
 from lightning_hangcheck.text import shown as plain_text
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -98,7 +98,7 @@ def last_words(error: BaseException) -> str:
     return describe_exception(error, LONGEST_LAST_WORDS - len(place)) + place
 
 
-def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
+def _raised_in_worker(error: BaseException) -> tuple[str, Call | None] | None:
     """Return what a DataLoader worker or another thread raised, and where in the user's code."""
     # torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the
     # message holds the original traceback as text, and nothing else of it is left.
@@ -113,11 +113,11 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Frame | None] | None:
     after = match["calls"][calls[-1].end() :] if calls else match["calls"]
     words = [line for line in after.splitlines() if not line.startswith("  ")]
     place = users[-1] if users else None
-    frame = place and Frame(place["function"], _shorten(place["file"]), int(place["line"]))
+    frame = place and Call(place["function"], _shorten(place["file"]), int(place["line"]))
     return f"{' '.join(filter(None, words)) or type(error).__name__} ({match['where']})", frame
 
 
-def user_frame(traceback: TracebackType | None) -> Frame | None:
+def user_frame(traceback: TracebackType | None) -> Call | None:
     """Return the innermost frame of the user's own code; if there is none, the innermost of all."""
     innermost = users = None
     while traceback is not None:
@@ -129,7 +129,7 @@ def user_frame(traceback: TracebackType | None) -> Frame | None:
     if found is None:
         return None
     code, line = found
-    return Frame(code.co_name, _shorten(code.co_filename), line)
+    return Call(code.co_name, _shorten(code.co_filename), line)
 
 
 def _shorten(file: str) -> str:
@@ -155,10 +155,13 @@ LONGEST_LINE = 4096
 RANKS_THAT_ALL_SPEAK = 16
 
 
+CONSOLE_MODES = ("auto", "all", "off")
+
+
 class Console:
     """Prints lines, unless that could block; ranks that should be quiet only if ``in_trouble``."""
 
-    def __init__(self, mode: Literal["auto", "all", "off"], identity: Identity) -> None:
+    def __init__(self, mode: str, identity: Identity) -> None:
         self.in_trouble = False
         self._mode = mode
         self._start_ns = 0 if mode == "off" else process_start_ns()

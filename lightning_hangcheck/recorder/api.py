@@ -9,9 +9,6 @@ from operator import index
 from time import perf_counter
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar
 
-from msgspec import Struct
-from msgspec.structs import asdict
-
 from lightning_hangcheck import log
 from lightning_hangcheck.recorder.announcer import attempt, clean_name
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section, current, process_recorder
@@ -28,12 +25,11 @@ OTHERS = "others"
 MOST_SHOWN = 6
 
 
-class Times(Struct):
+class Times:
     """Durations of one kind of step, in seconds."""
 
-    count: int = 0
-    total_s: float = 0.0
-    longest_s: float = 0.0
+    def __init__(self, count: int = 0, total_s: float = 0.0, longest_s: float = 0.0) -> None:
+        self.count, self.total_s, self.longest_s = count, total_s, longest_s
 
     def join(self, other: Times) -> None:
         """Add all of another's."""
@@ -240,8 +236,8 @@ class Track(Generic[Item]):
                     name=name,
                     seconds=seconds,
                     whole=whole,
-                    items=asdict(items),
-                    steps={name: asdict(times) for name, times in steps.items()},
+                    items=vars(items),
+                    steps={name: vars(times) for name, times in steps.items()},
                 )
             else:
                 stack[-1].times.join({name: Times(1, seconds, seconds), **steps})

@@ -9,16 +9,15 @@ training shares the interpreter less often with this thread.
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import threading
 import time
 from contextlib import suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING
-
-import msgspec
-from msgspec import Struct
+from math import isfinite
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnpreparedRunFolder
@@ -26,7 +25,7 @@ from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
 from lightning_hangcheck.session.session import Session, read_sidecar
 from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
-from lightning_hangcheck.text.shown import moment_of, visible_json
+from lightning_hangcheck.text.shown import clock_text, visible_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,7 +50,7 @@ SIDECAR_COMES_WITHIN_S = 5.0
 wait for it, so that the rank need not touch the disk; without a sidecar the rank writes."""
 
 
-class Entry(Struct, frozen=True):
+class Entry(NamedTuple):
     """A line that waits to be written."""
 
     kind: str
@@ -187,25 +186,30 @@ class JournalWriter:
                 self._carrier.carry(only_pid=self._pid)
 
 
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
+
+
 def encode_entry(entry: Entry, pid: int) -> bytes:
     """Encode a line with its newline. Never fails: values that JSON cannot hold are reported."""
     head: dict[str, object] = {
-        "at": moment_of(entry.at_ns),
+        "at": clock_text(entry.at_ns),
         "ns": entry.monotonic_ns,
         "pid": pid,
         "kind": entry.kind,
     }
     try:
         fields = {name: _plain(value) for name, value in entry.fields.items()}
-        return visible_json(msgspec.json.encode(head | fields)) + b"\n"
+        return visible_json(_encode(head | fields).encode()) + b"\n"
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         problem = f"its values cannot be written as JSON ({type(error).__name__})"
-        return msgspec.json.encode({**head, "problem": problem}) + b"\n"
+        return _encode({**head, "problem": problem}).encode() + b"\n"
 
 
 def _plain(value: object) -> object:
     """Redact all strings, and convert values that JSON cannot hold to text."""
-    if value is None or isinstance(value, (bool, int, float)):
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if value is None or isinstance(value, (bool, int)):
         return value
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]

@@ -11,15 +11,13 @@ import threading
 import time
 from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
-import msgspec
-
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.model.beat import OpenSection
 from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder import process
 from lightning_hangcheck.recorder.announcer import (
+    CONSOLE_MODES,
     Console,
     clean_name,
     describe_exception,
@@ -27,7 +25,7 @@ from lightning_hangcheck.recorder.announcer import (
     one_line,
 )
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
-from lightning_hangcheck.recorder.page import BeatWriter, PageWriter
+from lightning_hangcheck.recorder.page import BeatWriter, PageWriter, ShownSection
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -36,14 +34,14 @@ from lightning_hangcheck.session.session import (
     spawned_as,
     tell_place,
 )
-from lightning_hangcheck.settings import Settings, from_environment
 from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
 
-    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.recorder.page import Call
     from lightning_hangcheck.rundir import RunFolder
+    from lightning_hangcheck.settings import Settings
 
 EXIT_LIMIT_S = 1.0
 REPLACED_WITHIN_S = 5.0
@@ -53,16 +51,19 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 
-class OpenedSection(msgspec.Struct, eq=False):
+class OpenedSection:
     """A section that is or was open: what the page shows, and the phase that its name implies."""
 
     # Only a section of the training thread sets the rank's phase, and restores the earlier phase at
     # its end. A ``spoken`` section is also on the console and in the journal.
 
-    shown: OpenSection
-    phase: Phase | None = None
-    phase_before: Phase | None = None
-    spoken: bool = True
+    def __init__(self, shown: ShownSection, phase: Phase | None, *, spoken: bool) -> None:
+        self.shown, self.phase, self.spoken = shown, phase, spoken
+        self.phase_before: Phase | None = None
+
+
+def _say_once(problem: str) -> None:
+    log.once(problem, problem)
 
 
 def harmless(
@@ -103,7 +104,8 @@ class Recorder:
         self._state: Literal["new", "starting", "quiet", "recording", "broken"] = "new"
         self._training = process.TrainingThread(self._end_training)
         self.in_training_thread = self._training.is_here
-        self.settings, self.identity = Settings(), Identity()
+        self.identity = Identity()
+        self._disabled, self._console_mode = False, "auto"
         self.session: Session | None = None
         self._beat_writer = BeatWriter(self.start)
         self.beat: Callable[[], None] = self._beat_writer.beat
@@ -111,6 +113,13 @@ class Recorder:
         self.meets_ranks = self._place_is_sent = False
         self._reports_ends = False
         self._begin_in_silence()
+
+    @functools.cached_property
+    def settings(self) -> Settings:
+        """All settings, read on first use: that takes 15 ms, and few programs need them."""
+        from lightning_hangcheck.settings import from_environment
+
+        return from_environment(self._environment, _say_once)
 
     @property
     def beats_by_hand(self) -> bool:
@@ -131,15 +140,20 @@ class Recorder:
 
     @harmless
     def _begin(self) -> None:
-        def say(problem: str) -> None:
-            log.once(problem, problem)
-
-        self.settings = from_environment(self._environment, say)
-        if self.settings.disable:
+        said = self._environment.get
+        self._console_mode = said("HANGCHECK_CONSOLE") or "auto"
+        if (
+            said("HANGCHECK_DISABLE")
+            or said("HANGCHECK_QUIET")
+            or self._console_mode not in CONSOLE_MODES
+        ):
+            self._disabled = self.settings.disable
+            self._console_mode = "off" if self.settings.quiet else self.settings.console
+        if self._disabled:
             return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
-            say(problem)
+            _say_once(problem)
         if spawned_as() is None:
             self._record(unless_helper=True)
 
@@ -150,13 +164,12 @@ class Recorder:
         """Accept which rank this process is, from Lightning or another source that knows."""
         self.start()
         with self._life_lock:
-            if self.settings.disable or self._state == "broken":
+            if self._disabled or self._state == "broken":
                 return
             records = self._state == "recording"
             # a child of multiprocessing may have set its variables since
             known = self.identity if records else identify(self._environment)
-            self.identity = msgspec.structs.replace(
-                known,
+            self.identity = known._replace(
                 rank=rank,
                 world_size=world_size,
                 local_rank=local_rank,
@@ -179,7 +192,7 @@ class Recorder:
         with self._life_lock:
             identity = identify(self._environment)
             known = identity.rank is not None and identity.world_size is not None
-            if known and self._state == "quiet" and not self.settings.disable:
+            if known and self._state == "quiet" and not self._disabled:
                 self.identity = identity
                 self._record(unless_helper=True)
 
@@ -188,7 +201,7 @@ class Recorder:
         """Show the number that the parent gave this process, only on a page, until it joins."""
         self.start()
         with self._life_lock:
-            if self.settings.disable or self._state != "quiet":
+            if self._disabled or self._state != "quiet":
                 return
             self.identity = identify(self._environment)
             self._join()
@@ -200,7 +213,8 @@ class Recorder:
     def _join(self) -> Session | None:
         if self.session is None:
             try:
-                self.session = join_session(self._environment, self.identity, self.settings.run_dir)
+                run_dir = self._environment.get("HANGCHECK_RUN_DIR") or None
+                self.session = join_session(self._environment, self.identity, run_dir)
                 self._environment[SESSION_VARIABLE] = str(self.session.path)
             except (OSError, UnreadableRun) as error:
                 log.once("session", f"this rank is seen on the console only: {error}")
@@ -228,8 +242,7 @@ class Recorder:
             )
         page = self._announced_page or self._create_page()  # readers keep the first page open
         page.identify(identity)
-        mode = "off" if self.settings.quiet else self.settings.console
-        self._speak_through(page, Console(mode, identity), journal)
+        self._speak_through(page, Console(self._console_mode, identity), journal)
         self._state = "recording"
         self.note("start", **process.start_facts(self._environment, identity))
         self._report_ends()
@@ -347,7 +360,7 @@ class Recorder:
         """Report that a critical section begins; only on the page unless it is spoken."""
         name = clean_name(text_of(name))
         trains = self.in_training_thread()
-        shown = OpenSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
+        shown = ShownSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
         opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
         with self._lock:
             opened.phase_before = self.page.phase
@@ -364,7 +377,7 @@ class Recorder:
     def advance(self, opened: OpenedSection, item: int) -> None:
         """Show which item a tracked loop, one of the open sections, is at."""
         with self._lock:
-            opened.shown = msgspec.structs.replace(opened.shown, item=item)
+            opened.shown = opened.shown._replace(item=item)
             self._show_sections(advanced=True)
 
     @harmless
@@ -425,7 +438,7 @@ class Recorder:
             self.page.show(training="beside")
 
     @harmless
-    def _end_training(self, well: bool, left_at: Frame) -> None:
+    def _end_training(self, well: bool, left_at: Call) -> None:
         """Report how training ended in a thread whose process continues."""
         if well:
             self.mark_finished()

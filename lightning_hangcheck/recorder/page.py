@@ -1,40 +1,35 @@
 """The page: fixed bytes of shared memory per process, written by it and read by the sidecar.
 
-A beat is two stores. The writer never waits; a reader accepts only consistent records. Beats,
-phases and the pulse come often and have their own records. All else is rewritten as one piece.
+A beat is two stores. The writer never waits; `page_reader` reads. Beats, phases and the pulse come
+often and have their own records. All else is rewritten as one piece.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import struct
 import threading
 from functools import lru_cache
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias
-
-import msgspec
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightning_hangcheck import files, log
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, Ending, SaveMark, StepTimes
-from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES, Phase
-from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from lightning_hangcheck.identity import Identity
-    from lightning_hangcheck.model.beat import OpenSection
-    from lightning_hangcheck.model.evidence import Frame
+    from lightning_hangcheck.model.beat import Ending
 
 MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 10
-PAGE_SIZE: Final = 12_288
+LAYOUT_VERSION: Final = 11
+PAGE_SIZE: Final = 16_384
 UNKNOWN: Final = -1
-ATTEMPTS: Final = 8
 _PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
 
@@ -59,14 +54,12 @@ PULSE: Final = Record(64, "@q")
 BEAT: Final = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE: Final = Record(192, "@QqqqqqqQ")
-# all else (fields of `Beat`, in msgpack): how often it was written, and its size in bytes. Two
+# all else (fields of `Beat`, in JSON): how often it was written, and its size in bytes. Two
 # places are used in turn, so that a writer that dies leaves the previous version intact
 REST: Final = Record(256, "@Q")
 PLACES: Final = (320, 320 + (PAGE_SIZE - 320) // 2)
-_SIZES: Final = 1 << 16
-
-
-_encode = msgspec.msgpack.Encoder().encode
+SIZES: Final = 1 << 16
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 @lru_cache(maxsize=128)  # step names repeat
@@ -74,6 +67,27 @@ def fit_text(text: str, width: int) -> str:
     """Cut a text between two characters so that it takes at most ``width`` bytes."""
     data = text.replace("\0", " ").encode(errors="replace")
     return data[:width].decode(errors="ignore")
+
+
+class Call(NamedTuple):
+    """One Python call, as `model.evidence.Frame`, which ranks do not import."""
+
+    function: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.function} ({self.file}:{self.line})"
+
+
+class ShownSection(NamedTuple):
+    """A section as the page shows it; `model.beat.OpenSection` explains the fields."""
+
+    name: str
+    since_ns: int
+    item: int | None = None
+    goes_on_after_s: float | None = None
+    in_main_thread: bool = True
 
 
 _pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start
@@ -121,6 +135,7 @@ class PageWriter:
     Attributes:
         buffer: Its bytes: shared memory, or private memory that nobody reads.
         phase: The phase that it shows.
+        ending: The ending that it shows.
     """
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
@@ -128,8 +143,9 @@ class PageWriter:
         self.phase: Phase | None = None
         self._epoch = self._step = self._batch = UNKNOWN
         self._entries = self._phase_stamp = self._stamp = self._saves = 0
-        self._step_times = StepTimes()
-        self._shown: dict[str, Any] = {}
+        self._step_times = [0, 0.0, 0.0, 0.0]
+        self.ending: Ending = "running"
+        self._shown: dict[str, str] = {}  # each field with its value, encoded
         # re-entrant: a signal handler may interrupt the thread that holds it
         self._lock = threading.RLock()
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
@@ -162,12 +178,6 @@ class PageWriter:
     def step(self) -> int | None:
         """The step that it shows."""
         return None if self._step == UNKNOWN else self._step
-
-    @property
-    def ending(self) -> Ending:
-        """The ending that it shows."""
-        ending: Ending = self._shown.get("ending", "running")
-        return ending
 
     def pulse(self) -> None:
         """Show that a Python thread of this process runs."""
@@ -229,13 +239,10 @@ class PageWriter:
         mark = number, fit_text(name, 160), at_ns
         self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
 
-    def show_sections(self, sections: Sequence[OpenSection], *, advanced: bool = True) -> None:
+    def show_sections(self, sections: Sequence[ShownSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; only the newest that fit."""
         # A change in a thread other than the training thread is no progress of the rank.
-        shown = [
-            msgspec.structs.replace(section, name=fit_text(section.name, 88))
-            for section in sections[-8:]
-        ]
+        shown = [section._replace(name=fit_text(section.name, 88)) for section in sections[-8:]]
         self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
 
     def mark_save(self, at_ns: int) -> int | None:
@@ -246,9 +253,9 @@ class PageWriter:
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show the checkpoint that training resumes from as the last one; it is no save."""
-        self.show(save=SaveMark(self._saves, utc(moment_of(at_ns), "microseconds"), step))
+        self.show(save=(self._saves, at_ns, step))
 
-    def show_wait(self, signals: tuple[int, ...], calls: Sequence[Frame], handling: str) -> None:
+    def show_wait(self, signals: tuple[int, ...], calls: Sequence[Call], handling: str) -> None:
         """Show what only the process itself knows of its main thread's wait.
 
         ``signals`` are those whose Python handlers may end the wait. ``calls`` are those of the
@@ -263,152 +270,39 @@ class PageWriter:
             awaiting -= 1
         words = fit_text(handling, 200)
         state = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
-        if not state.items() <= self._shown.items():
+        if not _encoded(state).items() <= self._shown.items():
             self.show(**state)
 
     def time_step(self, *parts_ns: int) -> None:
         """Add one step to the sums of its parts: loader, forward and rest, as in `StepTimes`."""
-        parts = zip(self._step_times.parts, parts_ns, strict=True)
-        sums = (seconds + more / NANOSECONDS for seconds, more in parts)
-        self._step_times = StepTimes(self._step_times.steps + 1, *sums)
+        steps, *sums = self._step_times
+        parts = zip(sums, parts_ns, strict=True)
+        self._step_times = [steps + 1, *(sum_s + more / NANOSECONDS for sum_s, more in parts)]
         self.show(step_times=self._step_times)
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
         words = fit_text(last_words, 1208)  # 300 characters of up to 4 bytes each
+        self.ending = ending
         self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
     def show(self, **changed: object) -> None:
         """Show other values of these fields of `Beat`."""
+        encoded = _encoded(changed)
         with self._lock:
-            self._shown |= changed
+            self._shown |= encoded
             self._stamp = stamp = self._stamp + 1
-            data, place = _encode(self._shown), PLACES[stamp % 2]
+            text, place = f"{{{','.join(self._shown.values())}}}", PLACES[stamp % 2]
+            data = text.encode(errors="replace")
             self.buffer[place : place + len(data)] = data
-            REST.form.pack_into(self.buffer, REST.start, stamp * _SIZES + len(data))
+            REST.form.pack_into(self.buffer, REST.start, stamp * SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
                 self.show()
 
 
-class Memory(Protocol):
-    """Bytes that another process may change between two slices."""
-
-    def __getitem__(self, part: slice, /) -> bytes:
-        """Copy a part."""
-
-
-class PageReader:
-    """One page, opened by the first `read` that finds it; not mapped: truncation would kill us."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor: int | None = None
-        self._known: KnownRest = {}
-
-    def read(self) -> Beat | Gap:
-        """Read the page, in about 7 microseconds. Never raises, never waits for the writer."""
-        try:
-            if self._descriptor is None:
-                self._descriptor = files.open_owned(self._path)
-            return read_page(self, self._known)
-        except PageUnreadable as problem:
-            why = str(problem)
-        except OSError as error:
-            why = f"{self._path} cannot be read ({error.strerror})"
-        return Gap(f"page of pid {self._path.stem}", None, why, "page")
-
-    def close(self) -> None:
-        """Close the page; a later `read` opens it again."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
-
-    def __getitem__(self, part: slice, /) -> bytes:
-        descriptor = self._descriptor if self._descriptor is not None else -1
-        data = os.pread(descriptor, part.stop - part.start, part.start)
-        if len(data) < part.stop - part.start:
-            size = os.fstat(descriptor).st_size
-            raise PageUnreadable(f"{self._path} has {size} bytes; a page has {PAGE_SIZE}")
-        return data
-
-
-_TORN = (
-    f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped or "
-    "killed there, or writes without pause"
-)
-
-
-class PageUnreadable(Exception):
-    """These bytes are no page, or not a consistent page at this moment."""
-
-
-KnownRest: TypeAlias = dict[bytes, Beat]
-"""All else as last read, by the page's header and how often it was written."""
-
-
-def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
-    """Read each record of a page; `PageUnreadable` if it is no page, or torn."""
-    # All else changes seldom: it is read again only if it was written since ``known_rest``.
-    front = memory[0 : REST.stop]
-    header = front[HEADER.start : HEADER.stop]
-    magic, version, _, pid, created_ns, parent_pid = HEADER.form.unpack(header)
-    if magic != MAGIC:
-        raise PageUnreadable("it is no page of lightning-hangcheck")
-    if version != LAYOUT_VERSION:
-        raise PageUnreadable(
-            f"its layout is version {version}, this version reads {LAYOUT_VERSION}; "
-            "install the same lightning-hangcheck for the job and for its sidecar"
-        )
-    for _ in range(ATTEMPTS):
-        before, front = front[PHASE.start : PHASE.stop], memory[0 : REST.stop]
-        shown = front[PHASE.start : PHASE.stop]
-        if shown[:8] == shown[-8:] and any(shown[:8]) and shown == before:
-            break
-    else:
-        raise PageUnreadable(_TORN)
-    beats, beat_ns = BEAT.form.unpack(front[BEAT.start : BEAT.stop])
-    _, phase_ns, phase, epoch, step, batch, entries, _ = PHASE.form.unpack(shown)
-    known_rest = {} if known_rest is None else known_rest
-    head = front[REST.start : REST.stop]
-    name = bytes(header + head)
-    if name not in known_rest:
-        rest = _read_rest(memory, head)
-        known_rest.clear()
-        known_rest[name] = rest
-    known = known_rest[name]
-    (pulse_ns,) = PULSE.form.unpack(front[PULSE.start : PULSE.stop])
-    return msgspec.structs.replace(
-        known,
-        pid=pid,
-        parent_pid=parent_pid,
-        beats=beats + entries,
-        last_beat_ns=max(created_ns, beat_ns, phase_ns, known.last_beat_ns),
-        # a phase that a newer version added has no name here
-        phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
-        epoch=None if epoch < 0 else epoch,
-        step=None if step < 0 else step,
-        batch=None if batch < 0 else batch,
-        pulse_ns=pulse_ns,
-    )
-
-
-def _read_rest(memory: Memory, head: bytes) -> Beat:
-    for _ in range(ATTEMPTS):
-        stamp, size = divmod(REST.form.unpack(head)[0], _SIZES)
-        place = PLACES[stamp % 2]
-        data = memory[place : min(place + size, PAGE_SIZE)]
-        before, head = head, memory[REST.start : REST.stop]
-        if stamp and before == head:
-            break
-    else:
-        raise PageUnreadable(_TORN)
-    try:
-        fields = {"pid": 0} | msgspec.msgpack.decode(data, type=dict[str, Any])
-        if "checkpoint" in fields:
-            number, name, at_ns = fields["checkpoint"]
-            at = utc(moment_of(at_ns), "microseconds")
-            fields["checkpoint"] = CheckpointMark(number, name, at)
-        return msgspec.convert(fields, Beat)
-    # whatever bytes stand there
-    except (ArithmeticError, RecursionError, TypeError, ValueError) as error:
-        raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
+def _encoded(fields: Mapping[str, object]) -> dict[str, str]:
+    """Encode each field alone, so that a change encodes only what has changed."""
+    return {
+        name: f'"{name}":{value if type(value) is int else _encode(value)}'
+        for name, value in fields.items()
+    }

@@ -9,7 +9,6 @@ from __future__ import annotations
 import atexit
 import functools
 import os
-import platform
 import signal
 import sys
 import threading
@@ -17,14 +16,12 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]  # without slow enumerations
 from contextlib import suppress
 from itertools import islice
-from opcode import opname
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_thread
-from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.code_owner import (
     TRAINING,
     is_standard,
@@ -32,9 +29,8 @@ from lightning_hangcheck.model.code_owner import (
     only_serves,
     owner_of,
 )
-from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.recorder.announcer import attempt, last_words
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page import Call
 from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
@@ -95,6 +91,12 @@ def report_end_of_child(
 def is_helper(pages: Path, identity: Identity) -> bool:
     """Whether an ancestor records, and this process has no other rank than that ancestor."""
     for pid in ancestors(os.getpid()):
+        if not (pages / f"{pid}.page").exists():
+            continue
+        # imported here: what reads pages takes 15 ms, and most ranks have no such ancestor
+        from lightning_hangcheck.model.beat import Beat
+        from lightning_hangcheck.recorder.page_reader import PageReader
+
         reader = PageReader(pages / f"{pid}.page")
         page = reader.read()
         reader.close()
@@ -122,7 +124,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
 def versions() -> dict[str, str]:
     """Return versions of Python, this package and the frameworks imported so far."""
     modules = {name: sys.modules.get(name.replace("-", "_")) for name in DISTRIBUTIONS}
-    return {"python": platform.python_version()} | {
+    return {"python": sys.version.split()[0]} | {
         name.replace("-", "_"): str(getattr(module, "__version__", "unknown"))
         for name, module in modules.items()
         if module is not None
@@ -236,14 +238,16 @@ class TrainingEnd:
 
     # The thread holds this object, and releases it as it ends.
 
-    def __init__(self, call: FrameType, tell: Callable[[bool, Frame], None]) -> None:
-        self._call, self._tell = call, tell
+    def __init__(self, call: FrameType, tell: Callable[[bool, Call], None]) -> None:
+        from opcode import opname  # here: such threads are rare
+
+        self._call, self._tell, self._opname = call, tell, opname
 
     def __del__(self) -> None:
         if not sys.is_finalizing():
             call, code = self._call, self._call.f_code
-            well = opname[code.co_code[call.f_lasti]].startswith("RETURN_")
-            self._tell(well, Frame(code.co_name, code.co_filename, call.f_lineno))
+            well = self._opname[code.co_code[call.f_lasti]].startswith("RETURN_")
+            self._tell(well, Call(code.co_name, code.co_filename, call.f_lineno))
 
 
 class TrainingThread:
@@ -254,7 +258,7 @@ class TrainingThread:
     # thread_runner.py). So the thread's end counts as the rank's; its outermost call's last
     # instruction shows how it ended.
 
-    def __init__(self, on_end: Callable[[bool, Frame], None]) -> None:
+    def __init__(self, on_end: Callable[[bool, Call], None]) -> None:
         self._on_end = on_end
         self._found: threading.Thread | None = None
         self._kept_by_thread = threading.local()
@@ -398,7 +402,7 @@ def _is_of_others(handler: object) -> bool:
 DEEPEST = 100  # most calls and coroutines to walk through
 
 
-def awaiting() -> list[Frame]:
+def awaiting() -> list[Call]:
     """Return the user's calls in the coroutine that the main thread's event loop runs."""
     # No stack shows them while the loop waits: a coroutine that awaits is in no thread. Of several
     # gathered coroutines, the first that has not ended counts. About 10 microseconds.
@@ -414,7 +418,7 @@ def awaiting() -> list[Frame]:
         and "/asyncio/" in caller.f_code.co_filename
     )
     task: Any = next((frame.f_locals.get("future") for frame in run), None)
-    found: list[Frame] = []
+    found: list[Call] = []
     for _ in range(DEEPEST):
         inner = task.get_coro() if hasattr(task, "get_coro") else None
         near: list[Any] = []  # other tasks that it may wait for
@@ -423,7 +427,7 @@ def awaiting() -> list[Frame]:
             code = frame.f_code if frame is not None else None
             if frame is not None and code is not None and is_users(code.co_filename):
                 function = getattr(code, "co_qualname", code.co_name)
-                found.append(Frame(function, code.co_filename, frame.f_lineno))
+                found.append(Call(function, code.co_filename, frame.f_lineno))
             elif frame is not None and "/asyncio/" in frame.f_code.co_filename:
                 # arguments of `wait_for`, `wait` and a task group
                 group = getattr(frame.f_locals.get("self"), "_tasks", ())

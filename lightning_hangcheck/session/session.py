@@ -29,17 +29,12 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-from msgspec import Struct
-from msgspec.structs import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.identity import Identity, NodePlace, identify
 from lightning_hangcheck.machine import pid_namespace, read_process_stat, which_machine
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.rundir import Part, RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.text.shown import show_command, utc_now
 
@@ -56,7 +51,7 @@ MOST_NAMES = 10
 """Names to try for the folder of sessions; somebody took all earlier names on purpose."""
 
 
-class SessionFacts(Struct, frozen=True, kw_only=True):
+class SessionFacts(NamedTuple):
     """session.json.
 
     Attributes:
@@ -74,7 +69,6 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
             says; the host is empty if it does not.
     """
 
-    schema_version: int = 1
     run_dir: str
     command: str
     started_at: str
@@ -87,15 +81,14 @@ class SessionFacts(Struct, frozen=True, kw_only=True):
     store: tuple[str, int] = ("", 0)
 
 
-class SidecarFacts(Struct, frozen=True, kw_only=True):
+class SidecarFacts(NamedTuple):
     """sidecar.json: which process is this node's sidecar. The sidecar removes it on leaving."""
 
-    schema_version: int = 1
     pid: int
     started_ticks: int
 
 
-class StackOffer(Struct, frozen=True, kw_only=True):
+class StackOffer(NamedTuple):
     """How a rank can be made to write its stacks to ``answers``, if no debugger may read it."""
 
     pid: int
@@ -105,11 +98,13 @@ class StackOffer(Struct, frozen=True, kw_only=True):
     answers: str
 
 
-class Session(Struct, frozen=True):
-    """A session's folder and facts; the module docstring lists its files."""
-
+class _PathAndFacts(NamedTuple):
     path: Path
     facts: SessionFacts
+
+
+class Session(_PathAndFacts):
+    """A session's folder and facts; the module docstring lists its files."""
 
     @property
     def run_folder(self) -> RunFolder:
@@ -216,8 +211,8 @@ def open_session(folder: Path, facts: SessionFacts) -> Session:
     for part in ("pages", "meet", "journals", "ends"):
         files.make_private_folder(folder / part)
     files.write_atomically(folder / NAMESPACE_FILE, pid_namespace().encode())
-    data = files.create_once(folder / SESSION_FILE, encode(facts))
-    return Session(folder, files.decode(data, SessionFacts, str(folder / SESSION_FILE)))
+    data = files.create_once(folder / SESSION_FILE, files.encode_plain(facts))
+    return _decoded(folder, data)
 
 
 def read_session(folder: Path) -> Session:
@@ -229,7 +224,14 @@ def read_session(folder: Path) -> Session:
         gone = isinstance(error, FileNotFoundError)
         state = "is gone" if gone else f"cannot be read ({error.strerror})"
         raise UnreadableRun(f"{file} {state}", "start the run again") from error
-    return Session(folder, files.decode(data, SessionFacts, str(file)))
+    return _decoded(folder, data)
+
+
+def _decoded(folder: Path, data: bytes) -> Session:
+    facts = files.decode(data, SessionFacts, str(folder / SESSION_FILE))
+    node, (host, port) = facts.node, facts.store  # JSON knows lists only
+    node = None if node is None else NodePlace(*node)
+    return Session(folder, facts._replace(node=node, store=(host, port)))
 
 
 def read_sidecar(file: Path) -> SidecarFacts | None:
@@ -478,15 +480,15 @@ def place_of(session: Session) -> NodePlace | None:
         return first
     if first is None and facts.store[0]:
         host, port = facts.store
-        return replace(place, host=host, port=port, job=facts.job or place.job)
+        return place._replace(host=host, port=port, job=facts.job or place.job)
     if first is None or first.machines:
         return first or place
-    return replace(first, number=place.number, nnodes=place.nnodes, ranks=place.ranks)
+    return first._replace(number=place.number, nnodes=place.nnodes, ranks=place.ranks)
 
 
 def tell_place(session: Session, place: NodePlace) -> None:
     """Tell this node's sidecar which node it is on; a failure is logged once."""
     try:
-        files.write_atomically(session.place_file, encode(place))
+        files.write_atomically(session.place_file, files.encode_plain(place))
     except OSError as error:
         log.once("place", f"this node's sidecar is not told which node it is on: {error}")

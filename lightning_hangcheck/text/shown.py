@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import time
 from datetime import datetime, timedelta, timezone
 from itertools import groupby
 from typing import TYPE_CHECKING, Literal
@@ -111,6 +112,13 @@ def read_utc(text: str) -> datetime:
 def before(text: str, seconds: float) -> str:
     """Return the moment ``seconds`` before a moment that `utc` wrote."""
     return utc(read_utc(text) - timedelta(seconds=seconds))
+
+
+def clock_text(clock_ns: int) -> str:
+    """Write nanoseconds since 1970 as ISO 8601 UTC, to the microsecond."""
+    seconds, rest_ns = divmod(clock_ns, NANOSECONDS)
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
+    return f"{whole}.{rest_ns // 1000:06}Z"
 
 
 def moment_of(clock_ns: int) -> datetime:

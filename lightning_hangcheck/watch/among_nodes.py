@@ -34,8 +34,8 @@ from lightning_hangcheck.watch import joined_nodes as joining
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from lightning_hangcheck.identity import NodePlace
     from lightning_hangcheck.model.case import Case, SilentNode
-    from lightning_hangcheck.model.run import NodePlace
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.observe.watched_rank import WatchedRound
 

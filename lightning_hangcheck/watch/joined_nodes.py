@@ -24,7 +24,8 @@ from lightning_hangcheck.watch.roster import end_round
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.model.run import NodePlace, Round
+    from lightning_hangcheck.identity import NodePlace
+    from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.nodes.peers import PeerState
     from lightning_hangcheck.observe.watched_rank import WatchedRound

@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import FrameType
 
-    from lightning_hangcheck.model.run import NodePlace, RoundStart
+    from lightning_hangcheck.identity import NodePlace
+    from lightning_hangcheck.model.run import RoundStart
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.session.session import Session
@@ -516,7 +517,7 @@ class Watcher:
             place = place_of(self._session)
             # the number of ranks here means nothing to the other nodes
             if place is not None and known is not None:
-                news = replace(place, ranks=known.ranks) != known
+                news = place._replace(ranks=known.ranks) != known
             else:
                 news = place is not None and place.nnodes != 1
             if place is not None and news:

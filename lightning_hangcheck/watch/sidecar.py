@@ -24,11 +24,11 @@ from lightning_hangcheck.files import (
     PRIVATE_FILE,
     NoAnswerFromStorage,
     apart,
+    encode_plain,
     let_go_of_streams,
     write_atomically,
 )
 from lightning_hangcheck.look.proc import process_ref
-from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import run_folders
 from lightning_hangcheck.session.session import (
     SidecarFacts,
@@ -84,7 +84,7 @@ def main(arguments: Sequence[str]) -> int:
         # the session names the sidecar, so that ranks allow it to read them and notice its end
         me = process_ref(os.getpid())
         facts = SidecarFacts(pid=os.getpid(), started_ticks=me.started_ticks if me else 0)
-        write_atomically(session.sidecar_file, encode(facts))
+        write_atomically(session.sidecar_file, encode_plain(facts))
     except (HangcheckError, OSError) as error:
         if not folder.exists():  # the job is over: its last rank removed the session
             return 0

@@ -33,11 +33,11 @@ from flights import flying
 from mesh_jobs import Mesh, Odd, ranks_of
 from msgspec.structs import replace
 
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
-from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.message import Message, message_of
 from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers, key_of

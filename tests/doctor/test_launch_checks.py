@@ -23,8 +23,8 @@ from lightning_hangcheck.doctor.launch_command import (
     job_of_nodes,
     read_launch,
 )
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.model.run import NodePlace
 
 if TYPE_CHECKING:
     from pathlib import Path

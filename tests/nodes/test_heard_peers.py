@@ -22,9 +22,9 @@ from msgspec.structs import replace
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
-from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes import meeting_place, peers
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.meeting_place import (

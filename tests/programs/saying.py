@@ -4,7 +4,7 @@ import json
 import os
 
 from lightning_hangcheck.recorder.lifecycle import current
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page_reader import PageReader
 
 
 def say(event, rank=0, **words):

@@ -9,13 +9,12 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from processes import end
 
+from lightning_hangcheck.files import encode_plain
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.run_folders import Carrier
@@ -111,8 +110,8 @@ def session(tmp_path: Path) -> Session:
 @pytest.fixture
 def unwatched(session: Session) -> Session:
     """The session once nobody is there, or will come, to carry a rank's journal to the disk."""
-    facts = msgspec.structs.replace(session.facts, launched=False)
-    (session.path / "session.json").write_bytes(encode(facts))
+    facts = session.facts._replace(launched=False)
+    (session.path / "session.json").write_bytes(encode_plain(facts))
     session.sidecar_file.touch()  # it names nobody; ranks leave their pages all the same
     return Session(session.path, facts)
 

@@ -15,16 +15,16 @@ from processes import PROGRAMS, until
 
 from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.slugs import PHASES
 from lightning_hangcheck.recorder import page as layout
 from lightning_hangcheck.recorder.page import (
     BeatWriter,
-    PageReader,
-    PageUnreadable,
+    Call,
     PageWriter,
-    read_page,
+    ShownSection,
 )
+from lightning_hangcheck.recorder.page_reader import PageReader, PageUnreadable, read_page
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,11 +46,11 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     before = bytearray(page.buffer)
     page.identify(Identity(rank=most, world_size=most, local_rank=most, round=most))
     page.mark_checkpoint(most, wide, most)
-    page.show_sections([OpenSection(wide, most - at, most, 1.5, False) for at in range(20)])
+    page.show_sections([ShownSection(wide, most - at, most, 1.5, False) for at in range(20)])
     page.mark_save(most)
     page.time_step(most, most, most)
     page.show(announced=most)
-    frames = [Frame("f" * 90, wide, 9)] + [Frame("f" * 90, "g" * 90, 9)] * 20
+    frames = [Call("f" * 90, wide, 9)] + [Call("f" * 90, "g" * 90, 9)] * 20
     page.show_wait(tuple(range(1, 65)), frames, wide)
     page.end("finished", wide)
     page.end("raised", wide)
@@ -81,7 +81,7 @@ def test_a_page_reads_as_it_was_written(
     page.show(membership="left")
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
-    page.show_sections([OpenSection("Trainer", 5), OpenSection("fit", 6, 3, 1.5, False)])
+    page.show_sections([ShownSection("Trainer", 5), ShownSection("fit", 6, 3, 1.5, False)])
     assert page.mark_save(1_700_000_000_000_000_000) == step
     assert page.mark_save(1_700_000_001_000_000_000) == step
     saved = read_page(page.buffer).save

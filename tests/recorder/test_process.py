@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from processes import end, until
 
+from lightning_hangcheck.files import encode_plain
 from lightning_hangcheck.machine import read_process_stat
-from lightning_hangcheck.model.codec import encode
-from lightning_hangcheck.recorder.page import PageWriter, read_page
+from lightning_hangcheck.recorder.page import PageWriter
+from lightning_hangcheck.recorder.page_reader import read_page
 from lightning_hangcheck.recorder.process import Pulse, awaiting, handled_signals
 from lightning_hangcheck.session.session import SidecarFacts
 
@@ -42,7 +43,7 @@ def sidecar() -> Iterator[subprocess.Popen[bytes]]:
 def name_sidecar(file: Path, pid: int) -> None:
     stat = read_process_stat(pid)
     assert stat
-    file.write_bytes(encode(SidecarFacts(pid=pid, started_ticks=stat.started_ticks)))
+    file.write_bytes(encode_plain(SidecarFacts(pid=pid, started_ticks=stat.started_ticks)))
 
 
 def test_a_rank_says_that_its_sidecar_is_gone_and_calls_for_another(

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from lightning_hangcheck.identity import identify
-from lightning_hangcheck.model.run import NodePlace
+from lightning_hangcheck.identity import NodePlace, identify
 from lightning_hangcheck.session.session import (
     job_key,
     key_of_nodes,

@@ -6,7 +6,6 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from msgspec.structs import replace
 
 from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.session.run_folders import settle_run_folder
@@ -59,7 +58,7 @@ def test_where_not_even_beside_is_room_a_temporary_folder_serves(
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "host"))
     session = node("host", "one")
-    session = replace(session, facts=replace(session.facts, run_dir="/proc/self/run"))
+    session = session._replace(facts=session.facts._replace(run_dir="/proc/self/run"))
     folder, trouble = settle_run_folder(session)
     assert folder.path.parent == tmp_path / "host"
     assert folder.path.name.startswith("hangcheck-run-")

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from lightning_hangcheck.errors import UnreadableRun
+from lightning_hangcheck.files import encode_plain
 from lightning_hangcheck.identity import Identity, identify
 from lightning_hangcheck.machine import pid_namespace
-from lightning_hangcheck.model.codec import encode
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.session import (
     LEFT_BEHIND_AFTER_S,
@@ -134,9 +134,9 @@ def test_an_old_session_goes_once_its_processes_are_gone(tmp_path: Path, there: 
     (session / "pages").mkdir(parents=True)
     (session / "pages" / f"{pid_of('page')}.page").touch()
     facts = SessionFacts(run_dir="", command="", started_at="", root_pid=pid_of("command"))
-    (session / "session.json").write_bytes(encode(facts))
+    (session / "session.json").write_bytes(encode_plain(facts))
     sidecar = SidecarFacts(pid=pid_of("sidecar"), started_ticks=0)
-    (session / "sidecar.json").write_bytes(encode(sidecar))
+    (session / "sidecar.json").write_bytes(encode_plain(sidecar))
     namespace = "pid:[1]" if there == "elsewhere" else pid_namespace()
     (session / NAMESPACE_FILE).write_text(namespace)
     then = time.time() - (60 if there == "moments ago" else LEFT_BEHIND_AFTER_S + 60)

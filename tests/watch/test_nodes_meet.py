@@ -8,9 +8,9 @@ import pytest
 from cases import IN_BARRIER, NOW_NS, SECOND, job, rank
 from msgspec.structs import replace
 
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.evidence import AddressReach
-from lightning_hangcheck.model.run import NodePlace
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of

@@ -11,11 +11,12 @@ from cases import IN_BARRIER, IN_LOAD, NOW_NS, SECOND, gone, job, rank
 from msgspec.structs import replace
 from processes import until
 
+from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import ELSEWHERE, rebased
 from lightning_hangcheck.model.beat import Beat, CheckpointMark
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.run import NodePlace, Round, RoundStart
+from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import left_round, message_of

@@ -16,7 +16,7 @@ from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
 from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
-from lightning_hangcheck.recorder.page import PageReader
+from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.session.collective_notes import noted
 from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
