@@ -10,10 +10,14 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from typing import NamedTuple
+else:
+    from lightning_hangcheck.plain import NamedTuple
+
 
 # Files of /proc, each with its one reader
 

@@ -7,10 +7,15 @@ import re
 from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any, NamedTuple
 
 from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnpreparedRunFolder, UnreadableRun, UsedRunFolder
+
+TYPE_CHECKING = False  # typing takes 4 ms
+if TYPE_CHECKING:
+    from typing import Any, NamedTuple
+else:
+    from lightning_hangcheck.plain import NamedTuple
 
 RUNS_FOLDER = "hangcheck_runs"
 TEMPORARY = Path("/tmp")  # noqa: S108 - a folder of our own below it, mode 0700
@@ -185,10 +190,7 @@ def find_run_folder(named: str | None) -> RunFolder:
     return RunFolder(max(candidates, key=lambda path: path.stat().st_mtime).absolute())
 
 
-Entries = list[dict[str, Any]]
-
-
-def parse_journal(data: bytes) -> tuple[Entries, int]:
+def parse_journal(data: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return the entries of a journal's whole lines, and how many others there are."""
     import msgspec
 
@@ -196,7 +198,7 @@ def parse_journal(data: bytes) -> tuple[Entries, int]:
     torn = 0
     for line in filter(None, data.split(b"\n")):
         try:
-            entries.append(msgspec.json.decode(line, type=dict[str, Any]))
+            entries.append(msgspec.json.decode(line, type=dict[str, object]))
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             torn += 1
     return entries, torn

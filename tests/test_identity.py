@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from lightning_hangcheck.identity import Identity, Launcher, identify
+from lightning_hangcheck.identity import Identity, identify
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.identity import Launcher
 
 TORCHRUN = {
     "RANK": "5",

@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files import EVIDENCE_BYTES, Fact, decode, read_owned
+from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_owned
 from lightning_hangcheck.look.proc import (
     UNREADABLE,
     Looked,
@@ -44,6 +44,7 @@ from lightning_hangcheck.time_limit import NoAnswer, within
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from lightning_hangcheck.files import Fact
     from lightning_hangcheck.model.case import Case
     from lightning_hangcheck.observe.discovery import FoundRank
     from lightning_hangcheck.rundir import RunFolder

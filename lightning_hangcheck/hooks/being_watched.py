@@ -25,7 +25,7 @@ from lightning_hangcheck.files import (
     write_atomically,
 )
 from lightning_hangcheck.identity import NodePlace, identify
-from lightning_hangcheck.model.slugs import STARTING_SERVER
+from lightning_hangcheck.model.words import STARTING_SERVER
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section
 from lightning_hangcheck.recorder.process import say_withheld
 from lightning_hangcheck.session.session import (

@@ -30,7 +30,7 @@ from lightning_hangcheck.hooks.zero_code.wrapping import (
     switch_off,
     wrap,
 )
-from lightning_hangcheck.model.slugs import Phase, words_of
+from lightning_hangcheck.model.words import words_of
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Recorder, current
 from lightning_hangcheck.text.redaction import redact_text
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from transformers import TrainerState, TrainingArguments
 
     from lightning_hangcheck.model.beat import StepTimes
+    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session
 

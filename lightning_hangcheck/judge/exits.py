@@ -19,7 +19,7 @@ from lightning_hangcheck.judge.wording import SHELL_SIGNAL_BASE, duration, signa
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import AskedEnd, ProcessExit
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.slugs import STARTING_SERVER
+from lightning_hangcheck.model.words import STARTING_SERVER
 from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from lightning_hangcheck.judge.frames import (
     users_place,
 )
 from lightning_hangcheck.judge.operations import groups_of
-from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase, creates_logger, phase_of_function
+from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.words import UNKNOWN_PLACE, creates_logger, phase_of_function
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -20,8 +20,8 @@ from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.left_behind import LogFact, Section, Trail, seconds
-from lightning_hangcheck.model.slugs import phase_of_name, words_of
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
+from lightning_hangcheck.model.words import phase_of_name, words_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, seconds_in_words
 

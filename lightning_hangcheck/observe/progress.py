@@ -16,11 +16,12 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from lightning_hangcheck.model.case import Pace, StepMark
-from lightning_hangcheck.model.slugs import UNKNOWN_PLACE, Phase
+from lightning_hangcheck.model.words import UNKNOWN_PLACE
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.beat import Beat, StepTimes
+    from lightning_hangcheck.model.slugs import Phase
 
 LOOP_PHASES = ("dataloading", "training_step", "backward", "optimizer_step")
 """A training loop passes all of these in each step, mostly between two readings of the page: a step

@@ -11,7 +11,6 @@ import re
 import sys
 import time
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import TICKS_PER_SECOND, read_process_stat
@@ -21,13 +20,17 @@ from lightning_hangcheck.text import shown as plain_text
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import NANOSECONDS
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
+    from typing import Any, TypeVar
 
     from lightning_hangcheck.identity import Identity
 
-Result = TypeVar("Result")
+    Result = TypeVar("Result")
+
+
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
 _HANDED_ON = re.compile(

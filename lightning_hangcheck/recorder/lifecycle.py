@@ -9,12 +9,11 @@ import functools
 import os
 import threading
 import time
-from typing import TYPE_CHECKING, Concatenate, Literal, ParamSpec, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.model.slugs import Phase, phase_after_checkpoint, phase_of_name
+from lightning_hangcheck.model.words import phase_after_checkpoint, phase_of_name
 from lightning_hangcheck.recorder import process
 from lightning_hangcheck.recorder.announcer import (
     CONSOLE_MODES,
@@ -36,19 +35,24 @@ from lightning_hangcheck.session.session import (
 )
 from lightning_hangcheck.text.shown import NANOSECONDS, text_of
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
+    from typing import Concatenate, Literal, ParamSpec, TypeVar
 
+    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.page import Call
     from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.settings import Settings
+
+    Arguments = ParamSpec("Arguments")
+    Result = TypeVar("Result")
+
 
 EXIT_LIMIT_S = 1.0
 REPLACED_WITHIN_S = 5.0
 """A sidecar announces itself 0.5 s after its start; on a busy machine it takes a few seconds."""
 LONGEST_SAID = 1000  # characters of a line that a hook prints
-Arguments = ParamSpec("Arguments")
-Result = TypeVar("Result")
 
 
 class OpenedSection:
@@ -116,7 +120,7 @@ class Recorder:
 
     @functools.cached_property
     def settings(self) -> Settings:
-        """All settings, read on first use: that takes 15 ms, and few programs need them."""
+        """All settings. Reading them takes 15 ms: a rank whose launcher has checked them does not."""
         from lightning_hangcheck.settings import from_environment
 
         return from_environment(self._environment, _say_once)
@@ -142,11 +146,8 @@ class Recorder:
     def _begin(self) -> None:
         said = self._environment.get
         self._console_mode = said("HANGCHECK_CONSOLE") or "auto"
-        if (
-            said("HANGCHECK_DISABLE")
-            or said("HANGCHECK_QUIET")
-            or self._console_mode not in CONSOLE_MODES
-        ):
+        checked = said(SESSION_VARIABLE) and self._console_mode in CONSOLE_MODES
+        if not checked or said("HANGCHECK_DISABLE") or said("HANGCHECK_QUIET"):
             self._disabled = self.settings.disable
             self._console_mode = "off" if self.settings.quiet else self.settings.console
         if self._disabled:

@@ -12,25 +12,30 @@ import struct
 import threading
 from functools import lru_cache
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
 
 from lightning_hangcheck import files, log
-from lightning_hangcheck.model.slugs import PHASES, Phase
+from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.text.shown import NANOSECONDS
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
+    from typing import NamedTuple
 
     from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.model.beat import Ending
+    from lightning_hangcheck.model.slugs import Phase
+else:
+    from lightning_hangcheck.plain import NamedTuple
 
-MAGIC: Final = b"HANGPAGE"
-LAYOUT_VERSION: Final = 11
-PAGE_SIZE: Final = 16_384
-UNKNOWN: Final = -1
-_PHASE_INDEX: Final = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
+
+MAGIC = b"HANGPAGE"
+LAYOUT_VERSION = 11
+PAGE_SIZE = 16_384
+UNKNOWN = -1
+_PHASE_INDEX = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
 
 class Record:
@@ -47,18 +52,18 @@ class Record:
 
 
 # magic, layout version, page size, pid, monotonic time of creation, pid of the parent
-HEADER: Final = Record(0, "@8sIIqqq")
+HEADER = Record(0, "@8sIIqqq")
 # monotonic time: one aligned store needs no stamps
-PULSE: Final = Record(64, "@q")
+PULSE = Record(64, "@q")
 # count of beats, monotonic time: two aligned stores, each valid alone, need no stamps
-BEAT: Final = Record(128, "@Qq")
+BEAT = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
-PHASE: Final = Record(192, "@QqqqqqqQ")
+PHASE = Record(192, "@QqqqqqqQ")
 # all else (fields of `Beat`, in JSON): how often it was written, and its size in bytes. Two
 # places are used in turn, so that a writer that dies leaves the previous version intact
-REST: Final = Record(256, "@Q")
-PLACES: Final = (320, 320 + (PAGE_SIZE - 320) // 2)
-SIZES: Final = 1 << 16
+REST = Record(256, "@Q")
+PLACES = (320, 320 + (PAGE_SIZE - 320) // 2)
+SIZES = 1 << 16
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 

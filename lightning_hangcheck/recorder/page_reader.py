@@ -11,7 +11,7 @@ import msgspec
 from lightning_hangcheck import files
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
 from lightning_hangcheck.model.evidence import Frame, Gap
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.recorder.page import (
     BEAT,
     HEADER,

@@ -18,7 +18,6 @@ from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
-from typing import TYPE_CHECKING, Any, TypeVar
 
 from lightning_hangcheck import log
 from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_thread
@@ -35,19 +34,23 @@ from lightning_hangcheck.session.session import read_sidecar, withhold
 from lightning_hangcheck.text.redaction import redact_values
 from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment, show_command
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, TracebackType
+    from typing import Any, TypeVar
 
     from lightning_hangcheck.identity import Identity
     from lightning_hangcheck.recorder.page import PageWriter
     from lightning_hangcheck.session.session import Session, SidecarFacts
 
+    Started = TypeVar("Started")
+
+
 YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
 # linux/prctl.h: "Yama" in ASCII
 _PR_SET_PTRACER = 0x59616D61
 INTERVAL_S = 0.5
-Started = TypeVar("Started")
 
 
 def report_ends(

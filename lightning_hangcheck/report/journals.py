@@ -10,11 +10,14 @@ from lightning_hangcheck import files
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.rundir import CASE_FILE, NODE_PREFIX, Entries, RunFolder, parse_journal
+from lightning_hangcheck.rundir import CASE_FILE, NODE_PREFIX, RunFolder, parse_journal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+    from typing import Any
+
+    Entries = list[dict[str, Any]]
 
 
 def folders_of_nodes(folder: RunFolder) -> list[RunFolder]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import Literal
 
+    Secrecy = Literal["surely", "perhaps", "no"]
+    """``perhaps``: the value is a secret only if it looks like one."""
 
-Secrecy = Literal["surely", "perhaps", "no"]
-"""``perhaps``: the value is a secret only if it looks like one."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 _STRONG = re.compile(

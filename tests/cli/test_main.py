@@ -18,8 +18,9 @@ from lightning_hangcheck.cli.showing import HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
-from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ import pytest
 
 import lightning_hangcheck
 from lightning_hangcheck.cli.main import COMMANDS, command_named, hangcheck
-from lightning_hangcheck.model.slugs import CAUSES, PHASES, VERDICT_KINDS
+from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
+from lightning_hangcheck.model.words import PHASES
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -26,7 +26,7 @@ from lightning_hangcheck.judge.verdict import ended_well
 from lightning_hangcheck.model.beat import Beat, OpenSection
 from lightning_hangcheck.model.case import Aftermath, AskedEnd, Case, RankView, SilentNode
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.slugs import STARTING_SERVER
+from lightning_hangcheck.model.words import STARTING_SERVER
 
 LOST_STORE = "DistNetworkError: Connection reset by peer"
 LOST_PEER = "RuntimeError: [/src/third_party/gloo/gloo/transport/tcp/pair.cc:537] Connection closed"

@@ -26,7 +26,7 @@ from lightning_hangcheck.model.evidence import (
     ThreadStack,
     ThreadState,
 )
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.words import PHASES
 
 SCHEMA = jsonschema.Draft202012Validator(verdict_schema())
 KNOWN = [WANTS_WORK, *(told for name, told in vars(cases).items() if name.startswith("IN_"))]

@@ -12,11 +12,7 @@ import pytest
 import lightning_hangcheck
 from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.slugs import (
-    phase_after_checkpoint,
-    phase_of_function,
-    phase_of_name,
-)
+from lightning_hangcheck.model.words import phase_after_checkpoint, phase_of_function, phase_of_name
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.slugs import Phase

@@ -16,7 +16,7 @@ from processes import PROGRAMS, until
 from lightning_hangcheck.identity import Identity
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.slugs import PHASES
+from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.recorder import page as layout
 from lightning_hangcheck.recorder.page import (
     BeatWriter,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from msgspec.structs import replace
 
 from lightning_hangcheck.identity import NodePlace, identify
 from lightning_hangcheck.session.session import (
@@ -61,9 +60,9 @@ OF_RAY = NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001"
     ("environment", "place"),
     [
         (TORCHRUN, OF_TORCHRUN),
-        (TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "0"}, replace(OF_TORCHRUN, host="", port=0)),
+        (TORCHRUN | {"TORCHELASTIC_USE_AGENT_STORE": "0"}, OF_TORCHRUN._replace(host="", port=0)),
         (SLURM, OF_SLURM),
-        (SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"}, replace(OF_SLURM, first="n07")),
+        (SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"}, OF_SLURM._replace(first="n07")),
         (RAY, OF_RAY),
         (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
         ({}, None),

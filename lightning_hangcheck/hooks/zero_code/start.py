@@ -13,21 +13,24 @@ import threading
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import current
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
+    from typing import Literal, TypeAlias
+
+    Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]
+
 
 REHEARSAL = "HANGCHECK_REHEARSAL"
 """Environment variable with a `rehearsal.Part` as JSON: its presence makes a run a rehearsal."""
 INJECT_FOLDER = Path(__file__).parent / "inject"
 LARGEST_SCRIPT = 1_000_000  # bytes that are read
-Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]
 NAMES: dict[Number, str] = {
     1: "Script started",
     4: "Tokenizer loaded",

@@ -37,8 +37,8 @@ from lightning_hangcheck.model.evidence import (
     WaitTarget,
 )
 from lightning_hangcheck.model.flight import FlightRecord
-from lightning_hangcheck.model.slugs import phase_of_name
 from lightning_hangcheck.model.verdict import Gap as ToldGap
+from lightning_hangcheck.model.words import phase_of_name
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Case
