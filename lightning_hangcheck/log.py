@@ -8,9 +8,7 @@ their own, which may wait.
 from __future__ import annotations
 
 import os
-import queue
 import select
-import signal
 import stat
 import threading
 from contextlib import suppress
@@ -83,6 +81,8 @@ def start_writer() -> None:
     """Start a thread that writes all messages of this process from now on; not for ranks."""
     # It takes none of the signals that this process waits for.
     global _writer
+    import signal  # here, as no rank needs it
+
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         _writer = _writer or _Writer()
@@ -102,7 +102,9 @@ class _Writer:
     """A daemon thread: its wait for a reader does not keep this process from ending."""
 
     def __init__(self) -> None:
-        self._texts: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        from queue import SimpleQueue
+
+        self._texts: SimpleQueue[bytes] = SimpleQueue()
         self._left_out = 0
         self._unwritten = 0
         self._count = threading.Condition()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from contextlib import suppress
-from datetime import datetime, timezone
 from pathlib import Path
 
 from lightning_hangcheck import files, log
@@ -93,7 +93,7 @@ def name_run_folder(wanted: str | None) -> RunFolder:
     """Choose the run folder without touching the disk: the wanted path, or a new folder."""
     # A new folder is ``hangcheck_runs/<UTC time>-<short id>``. JSON and messages cannot hold a name
     # that is not UTF-8: then the run is kept elsewhere.
-    name = f"{datetime.now(timezone.utc):%Y%m%dT%H%M%S}-{os.urandom(2).hex()}"
+    name = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{os.urandom(2).hex()}"
     path = Path(wanted or f"{RUNS_FOLDER}/{name}").absolute()
     try:
         str(path).encode()

@@ -33,7 +33,8 @@ from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe.discovery import ProcessTree, with_room
 from lightning_hangcheck.observe.run_record import RankNote, rank_record
 from lightning_hangcheck.observe.watched_rank import WatchedRound
-from lightning_hangcheck.text.shown import NANOSECONDS, before, utc_now
+from lightning_hangcheck.text.moments import before
+from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -240,7 +240,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
         if kernel_keeps_it:
             rank = recorder.identity.rank
-            write_record(file, Record.of(os.getpid(), rank, sys.orig_argv, utc_now("seconds")))
+            write_record(file, Record.of(os.getpid(), rank, sys.orig_argv, utc_now(0)))
         try:
             yield file
         finally:

@@ -20,7 +20,8 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import AskedEnd, ProcessExit
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.words import STARTING_SERVER
-from lightning_hangcheck.text.shown import NANOSECONDS, read_utc
+from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

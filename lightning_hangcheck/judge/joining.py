@@ -17,7 +17,8 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Connection, Gap, Holder, WaitTarget
-from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, format_ranks, parse_ranks, read_utc
+from lightning_hangcheck.text.moments import EPOCH, read_utc
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

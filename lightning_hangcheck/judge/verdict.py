@@ -35,7 +35,8 @@ from lightning_hangcheck.model.verdict import (
     Verdict,
 )
 from lightning_hangcheck.model.verdict import Gap as ToldGap
-from lightning_hangcheck.text.shown import EPOCH, format_ranks, read_utc, utc
+from lightning_hangcheck.text.moments import EPOCH, read_utc, utc
+from lightning_hangcheck.text.shown import format_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

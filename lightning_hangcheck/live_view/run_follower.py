@@ -34,7 +34,8 @@ from lightning_hangcheck.report.saved_run import (
 )
 from lightning_hangcheck.report.stragglers import LEAST_STEPS, compared, slower_part
 from lightning_hangcheck.report.verdict_text import awaited, edges_by_source, equal_ranks
-from lightning_hangcheck.text.shown import NANOSECONDS, read_utc, seconds_in_words, several
+from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import NANOSECONDS, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:

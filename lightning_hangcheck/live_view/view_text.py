@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple, TextIO
 from lightning_hangcheck.live_view.run_follower import IN_FORCE, RankNow
 from lightning_hangcheck.report.paragraphs import INDENT, WIDTH, aligned, fit, plain, wrapped
 from lightning_hangcheck.report.verdict_text import name_ranks, number_ranks, render_line
-from lightning_hangcheck.text.shown import (
-    KIND_STYLES,
-    bytes_in_words,
-    read_utc,
-    seconds_in_words,
-    several,
-)
+from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import KIND_STYLES, bytes_in_words, seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence

@@ -31,19 +31,17 @@ PARTS = frozenset(
 name; everything else in it belongs to the project."""
 EXAMPLE = "reference_script"
 """The wheel contains the reference script; it stands for a user's script and counts as one."""
-TYPED_IN = re.compile(r"^<(ipython-input|python-input|stdin)")
+TYPED_IN = r"<(ipython-input|python-input|stdin)"
 """Code typed into a notebook, a prompt or a pipe has no file, and is the user's."""
-STANDARD = re.compile(r"/lib(?:64)?/(?:(?:python|pypy)3(?:\.\d+)?t?|python3\d+\.zip)/([^/]+)")
+STANDARD = r"/lib(?:64)?/(?:(?:python|pypy)3(?:\.\d+)?t?|python3\d+\.zip)/([^/]+)"
 MODULES = sys.stdlib_module_names | {
     *("annotationlib", "asyncore", "compression", "distutils", "imp", "profiling"),
 }
 """Modules of the standard library, also of other Python versions than the judging one."""
-INSTALLED = re.compile(
-    r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)|\.(?:egg|whl)/([^/]+)"
-)
-GENERATED = re.compile(r"/torchinductor_[^/]*/|/\.?triton/cache/")
+INSTALLED = r"/(?:site|dist)-packages/(?:[^/]+\.(?:egg|zip|whl)/)?([^/]+)|\.(?:egg|whl)/([^/]+)"
+GENERATED = r"/torchinductor_[^/]*/|/\.?triton/cache/"
 """Code that torch's compiler writes."""
-SOURCES = re.compile(
+SOURCES = (
     r"/(?:(torch)/(?:distributed|nn|utils|autograd|optim)|(lightning)/(?:pytorch|fabric)"
     r"|(pytorch_lightning)|(lightning_fabric)|(ipykernel)|(debugpy))/"
 )
@@ -87,17 +85,17 @@ def owner_of(file: str) -> Owner:
     part = rooted.rpartition(f"/{PACKAGE}/")[2].partition("/")[0]
     if part in PARTS:
         return Owner("ours")
-    if part == EXAMPLE or TYPED_IN.match(file):
+    if part == EXAMPLE or re.match(TYPED_IN, file):
         return Owner("user")
-    installed = INSTALLED.search(rooted)
+    installed = re.search(INSTALLED, rooted)
     if installed is not None:
         return Owner("framework", str(installed[installed.lastindex or 0]).removesuffix(".py"))
-    library = STANDARD.search(file)
+    library = re.search(STANDARD, file)
     if file.startswith("<") or (library and library[1].removesuffix(".py") in MODULES):
         return Owner("standard")
-    if GENERATED.search(rooted):
+    if re.search(GENERATED, rooted):
         return Owner("framework", "torch")
-    sources = SOURCES.search(rooted)
+    sources = re.search(SOURCES, rooted)
     if sources is not None:
         return Owner("framework", str(sources[sources.lastindex or 0]))
     return Owner("user")

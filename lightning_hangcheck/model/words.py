@@ -126,9 +126,9 @@ SUBJECTS: dict[Phase, frozenset[str]] = {
 }
 """What a phase is about: a name of only these words means the phase, and "X ready" ends it."""
 
-_IN_BRACKETS = re.compile(r"\(.*")
-_PATH = re.compile(r"\S*/\S*")
-_BETWEEN_WORDS = re.compile(r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_IN_BRACKETS = r"\(.*"
+_PATH = r"\S*/\S*"
+_BETWEEN_WORDS = r"[\W_]+|(?<=[^\W_A-Z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])"
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -137,7 +137,9 @@ def words_of(name: str) -> tuple[str, ...]:
 
     A path says where, not what, so its words are left out.
     """
-    return tuple(word.lower() for word in _BETWEEN_WORDS.split(_PATH.sub(" ", name)) if word)
+    return tuple(
+        word.lower() for word in re.split(_BETWEEN_WORDS, re.sub(_PATH, " ", name)) if word
+    )
 
 
 @lru_cache(maxsize=NAMES_REMEMBERED)
@@ -154,7 +156,7 @@ def phase_of_name(name: str) -> Phase | None:
     )
     if found == "generate":  # only if a model does, and nothing else is made
         known = GENERATION | GENERATED | MODEL | PARTS
-        said = words_of(_IN_BRACKETS.sub("", name))
+        said = words_of(re.sub(_IN_BRACKETS, "", name))
         return found if all(word in known or word.isdigit() for word in said) else None
     return found
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lightning_hangcheck.identity import NodePlace
-    from lightning_hangcheck.look.flight_record import Numbers
     from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.flight import FlightRecord

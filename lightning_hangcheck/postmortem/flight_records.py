@@ -20,7 +20,8 @@ from lightning_hangcheck.look.flight_record import MESSAGE, record_of_dump
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.left_behind import LeftOut
 from lightning_hangcheck.postmortem.files import NotRead, bounded_memory
-from lightning_hangcheck.text.shown import NANOSECONDS, moment_of, utc
+from lightning_hangcheck.text.moments import moment_of, utc
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

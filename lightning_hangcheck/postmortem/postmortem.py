@@ -37,7 +37,8 @@ from lightning_hangcheck.postmortem.flight_records import (
 from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
 from lightning_hangcheck.report.journals import newest_case
 from lightning_hangcheck.rundir import START_PREFIX, RunFolder
-from lightning_hangcheck.text.shown import EPOCH, NANOSECONDS, moment_of, read_utc, utc
+from lightning_hangcheck.text.moments import EPOCH, moment_of, read_utc, utc
+from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.time_limit import READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:

@@ -33,12 +33,8 @@ if TYPE_CHECKING:
 
 LONGEST_NAME = 200
 LONGEST_LAST_WORDS = 300
-_HANDED_ON = re.compile(
-    r"Caught \w+ (?P<where>in [^\n]{1,80})\.\nOriginal Traceback[^\n]*\n(?P<calls>.*)", re.DOTALL
-)
-_WRITTEN_CALL = re.compile(
-    r'^  File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)$', re.MULTILINE
-)
+_HANDED_ON = r"(?s)Caught \w+ (?P<where>in [^\n]{1,80})\.\nOriginal Traceback[^\n]*\n(?P<calls>.*)"
+_WRITTEN_CALL = r'(?m)^  File "(?P<file>[^"\n]+)", line (?P<line>\d{1,9}), in (?P<function>[^\n]+)$'
 
 
 @lru_cache(maxsize=256)
@@ -106,12 +102,12 @@ def _raised_in_worker(error: BaseException) -> tuple[str, Call | None] | None:
     # torch (ExceptionWrapper in torch/_utils.py, 2.5 to 2.13) raises the same type again; the
     # message holds the original traceback as text, and nothing else of it is left.
     try:
-        match = _HANDED_ON.match(str(error)[:100_000])
+        match = re.match(_HANDED_ON, str(error)[:100_000])
     except Exception:  # noqa: BLE001 - a user's __str__ may raise anything; then return None
         return None
     if match is None:
         return None
-    calls = list(_WRITTEN_CALL.finditer(match["calls"]))
+    calls = list(re.finditer(_WRITTEN_CALL, match["calls"]))
     users = [call for call in calls if is_users(call["file"])]
     after = match["calls"][calls[-1].end() :] if calls else match["calls"]
     words = [line for line in after.splitlines() if not line.startswith("  ")]

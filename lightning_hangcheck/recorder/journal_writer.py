@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import json
 import os
-import queue
 import threading
 import time
+from _queue import Empty, SimpleQueue  # without heaps, which take 0.5 ms
 from contextlib import suppress
 from functools import lru_cache
 from math import isfinite
@@ -82,7 +82,7 @@ class JournalWriter:
         self._carrier: Carrier | None = None
         self._pid = os.getpid()
         self._alone_from = time.monotonic() + SIDECAR_COMES_WITHIN_S
-        self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
+        self._queue: SimpleQueue[Entry | None] = SimpleQueue()
         self._dropped = 0
         self._name = ""
         if rank is not None:
@@ -134,10 +134,10 @@ class JournalWriter:
             waiting = self._waiting_bytes()
             if waiting:
                 self._carry_if_alone()
-            with suppress(queue.Empty):
+            with suppress(Empty):
                 items.append(self._queue.get(timeout=WAIT_TO_BE_TAKEN_S if waiting else None))
         self._closing.wait(GATHER_S)
-        with suppress(queue.Empty):
+        with suppress(Empty):
             while True:
                 items.append(self._queue.get_nowait())
         return items

@@ -120,7 +120,7 @@ class Recorder:
 
     @functools.cached_property
     def settings(self) -> Settings:
-        """All settings. Reading them takes 15 ms: a rank whose launcher has checked them does not."""
+        """All settings; a rank whose launcher has checked them reads them late, if ever: 15 ms."""
         from lightning_hangcheck.settings import from_environment
 
         return from_environment(self._environment, _say_once)

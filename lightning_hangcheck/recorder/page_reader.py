@@ -24,7 +24,7 @@ from lightning_hangcheck.recorder.page import (
     REST,
     SIZES,
 )
-from lightning_hangcheck.text.shown import moment_of, utc
+from lightning_hangcheck.text.moments import moment_of, utc
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -11,7 +11,8 @@ from msgspec import Struct
 from lightning_hangcheck.report.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import name_ranks
-from lightning_hangcheck.text.shown import moment_of, seconds_in_words
+from lightning_hangcheck.text.moments import moment_of
+from lightning_hangcheck.text.shown import seconds_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -29,12 +29,7 @@ from lightning_hangcheck.report.start_report import NOT_SET, OWN, by_value
 from lightning_hangcheck.report.stragglers import find_stragglers, trend_words
 from lightning_hangcheck.report.verdict_text import name_ranks
 from lightning_hangcheck.report.wait_graph import draw_graph, wait_graph
-from lightning_hangcheck.text.shown import (
-    parse_ranks,
-    seconds_in_words,
-    several,
-    visible,
-)
+from lightning_hangcheck.text.shown import parse_ranks, seconds_in_words, several, visible
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

@@ -22,8 +22,9 @@ from lightning_hangcheck.report.verdict_text import (
     name_ranks,
     users_frame,
 )
+from lightning_hangcheck.text.moments import read_utc, utc
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import parse_ranks, read_utc, utc
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -17,8 +17,9 @@ from lightning_hangcheck.report.history import longest_first, run_history
 from lightning_hangcheck.report.page_facts import moment
 from lightning_hangcheck.report.paragraphs import plain
 from lightning_hangcheck.report.verdict_text import edges_by_source, gap_lines
+from lightning_hangcheck.text.moments import EPOCH
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import EPOCH, visible_json
+from lightning_hangcheck.text.shown import visible_json
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:

@@ -27,14 +27,8 @@ from lightning_hangcheck.report.paragraphs import (
     plain,
     wrapped,
 )
-from lightning_hangcheck.text.shown import (
-    NANOSECONDS,
-    format_ranks,
-    parse_ranks,
-    read_utc,
-    several,
-    visible,
-)
+from lightning_hangcheck.text.moments import read_utc
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, parse_ranks, several, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -194,7 +194,7 @@ def join_session(
     facts = SessionFacts(
         run_dir=str(folder.path),
         command=show_command(sys.orig_argv),
-        started_at=utc_now("microseconds"),
+        started_at=utc_now(6),
         job=job_key(environment, identity),
         root_pid=agent_pid(environment) if identity.launcher == "torchrun" else root_pid,
         numbered=not alone,

@@ -53,9 +53,10 @@ _ORDINARY_BEFORE = {
 _SAYS_NOTHING = frozenset({"true", "false", "none", "null", "yes", "no", "on", "off"})
 _RANDOM_AT_LEAST = 12
 LOOKED_AT = 80  # Characters of a value that are examined
-_PIECE = re.compile(r"[^\W_]+")
-_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_CHANGE = re.compile(r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])")
+# compiled by `re` on first use, as few starts need them
+_PIECE = r"[^\W_]+"
+_UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_CHANGE = r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
 
 
 @lru_cache(maxsize=4096)
@@ -103,9 +104,9 @@ def looks_random(value: str) -> bool:
     # the one before, not counting ``Ab``; one in four is required. Paths are first split into
     # names, so that ``gpt2-medium/checkpoint-12000`` stays.
     head = value[:LOOKED_AT]
-    return _UUID.fullmatch(head) is not None or any(
-        len(piece) >= _RANDOM_AT_LEAST and 4 * len(_CHANGE.findall(piece)) >= len(piece)
-        for piece in _PIECE.findall(head)
+    return re.fullmatch(_UUID, head) is not None or any(
+        len(piece) >= _RANDOM_AT_LEAST and 4 * len(re.findall(_CHANGE, piece)) >= len(piece)
+        for piece in re.findall(_PIECE, head)
     )
 
 

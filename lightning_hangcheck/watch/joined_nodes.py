@@ -18,7 +18,8 @@ from lightning_hangcheck.machine import TICKS_PER_SECOND, ticks_since_boot
 from lightning_hangcheck.model.case import Case, RankView, Reach, RunFacts, SilentNode
 from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes import message as messages
-from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks, read_utc, utc
+from lightning_hangcheck.text.moments import read_utc, utc
+from lightning_hangcheck.text.shown import NANOSECONDS, format_ranks
 from lightning_hangcheck.watch.roster import end_round
 
 if TYPE_CHECKING:

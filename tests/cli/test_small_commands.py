@@ -18,7 +18,7 @@ from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
-from lightning_hangcheck.text.shown import read_utc
+from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
     from pathlib import Path

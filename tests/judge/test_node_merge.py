@@ -16,7 +16,7 @@ from lightning_hangcheck.judge.joining import NodeCase, merge_cases
 from lightning_hangcheck.model.case import Case, RankView, SilentNode
 from lightning_hangcheck.model.evidence import Connection, Holder, WaitTarget
 from lightning_hangcheck.model.verdict import Edge
-from lightning_hangcheck.text.shown import read_utc, utc
+from lightning_hangcheck.text.moments import read_utc, utc
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import Reach

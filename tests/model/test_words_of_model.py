@@ -5,17 +5,20 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import get_args
 
 import pytest
 
 import lightning_hangcheck
 from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
 from lightning_hangcheck.model.evidence import Frame
-from lightning_hangcheck.model.words import phase_after_checkpoint, phase_of_function, phase_of_name
-
-if TYPE_CHECKING:
-    from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.slugs import Phase
+from lightning_hangcheck.model.words import (
+    PHASES,
+    phase_after_checkpoint,
+    phase_of_function,
+    phase_of_name,
+)
 
 SITE = "/venv/lib/python3.11/site-packages"
 
@@ -181,3 +184,7 @@ def test_a_name_means_a_phase_by_whole_words() -> None:
 )
 def test_a_checkpoint_ends_the_phase_that_it_names(name: str, before: Phase, after: Phase) -> None:
     assert phase_after_checkpoint(name, before) == after
+
+
+def test_the_page_numbers_the_phases_of_the_vocabulary() -> None:
+    assert get_args(Phase) == PHASES

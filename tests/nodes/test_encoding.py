@@ -15,7 +15,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.joining import rebased
 from lightning_hangcheck.model.case import RankView
