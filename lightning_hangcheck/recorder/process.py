@@ -335,7 +335,7 @@ def handled_signals() -> tuple[int, ...]:
     if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
     ends = _ends_of_main_wait()
-    ending = (number for number in ENDING if ends and _calls_any(getsignal(number), ends))
+    ending = (number for number in ENDING if ends and _calls_any(signal.getsignal(number), ends))
     others = (number for number, handler in found.items() if _is_of_others(handler))
     return tuple(dict.fromkeys(map(int, (*others, *ending))))
 
