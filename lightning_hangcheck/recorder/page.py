@@ -247,8 +247,9 @@ class PageWriter:
     def show_sections(self, sections: Sequence[ShownSection], *, advanced: bool = True) -> None:
         """Show the open sections, oldest first; only the newest that fit."""
         # A change in a thread other than the training thread is no progress of the rank.
-        shown = [section._replace(name=fit_text(section.name, 88)) for section in sections[-8:]]
-        self.show(sections=shown, **({"last_beat_ns": monotonic_ns()} if advanced else {}))
+        texts = ",".join(map(_text_of_section, sections[-8:]))
+        beat = _encoded({"last_beat_ns": monotonic_ns()}) if advanced else {}
+        self._write({"sections": f'"sections":[{texts}]', **beat})
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a successful save of a checkpoint at the current step; return that step."""
@@ -293,7 +294,9 @@ class PageWriter:
 
     def show(self, **changed: object) -> None:
         """Show other values of these fields of `Beat`."""
-        encoded = _encoded(changed)
+        self._write(_encoded(changed))
+
+    def _write(self, encoded: Mapping[str, str]) -> None:
         with self._lock:
             self._shown |= encoded
             self._stamp = stamp = self._stamp + 1
@@ -302,7 +305,7 @@ class PageWriter:
             self.buffer[place : place + len(data)] = data
             REST.form.pack_into(self.buffer, REST.start, stamp * SIZES + len(data))
             if self._stamp != stamp:  # a signal handler wrote meanwhile
-                self.show()
+                self._write({})
 
 
 def _encoded(fields: Mapping[str, object]) -> dict[str, str]:
@@ -311,3 +314,10 @@ def _encoded(fields: Mapping[str, object]) -> dict[str, str]:
         name: f'"{name}":{value if type(value) is int else _encode(value)}'
         for name, value in fields.items()
     }
+
+
+@lru_cache(maxsize=64)  # it stays the same while others begin and end
+def _text_of_section(section: ShownSection) -> str:
+    name, since_ns, item, goes_on_after_s, in_main_thread = section
+    rest = _encode((item, goes_on_after_s, in_main_thread))[1:]
+    return f"[{_encode(fit_text(name, 88))},{since_ns},{rest}"

@@ -38,7 +38,7 @@ def test_the_first_node_takes_it_and_others_a_folder_below(tmp_path: Path) -> No
     assert first.path.parent.name == "hangcheck_runs"
     (run,) = [one for one in tmp_path.iterdir() if one == shared]
     assert run.stat().st_mode & 0o077 == 0
-    below = folders_of_nodes(replace(first, path=shared))
+    below = folders_of_nodes(first._replace(path=shared))
     assert [one.path.name for one in below] == ["node-2", "node-10"]
 
 
