@@ -55,6 +55,12 @@ def blocks_of(statement: ast.AST) -> list[list[ast.stmt]]:
     return [block for block in (*own, *(part.body for part in below)) if isinstance(block, list)]
 
 
+def targets_of(statement: ast.AST) -> list[ast.expr]:
+    """Return what a statement or ``:=`` assigns to or changes."""
+    target = getattr(statement, "target", None)
+    return getattr(statement, "targets", [] if target is None else [target])
+
+
 def tail(node: ast.AST) -> str:
     """Return the last name of ``a.b.c``; empty if any part is not a name."""
     return (names_of(node) or [""])[-1]
@@ -126,13 +132,7 @@ class Function:
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
-        named = (
-            (assignment, getattr(assignment, "targets", [getattr(assignment, "target", None)]))
-            for assignment in assigned
-        )
-        values = [
-            assignment.value for assignment, targets in named if [name] in map(names_of, targets)
-        ]
+        values = (each.value for each in assigned if [name] in map(names_of, targets_of(each)))
         return [value for value in values if value is not None]
 
     @property

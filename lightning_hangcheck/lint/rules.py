@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail
+from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail, targets_of
 from lightning_hangcheck.lint.sides import (
     AGREES,
     Event,
@@ -268,7 +268,8 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         if any(isinstance(value, ast.Constant) for value in values) and any(
             is_own_data(node.test, function)
             for node in function.each(ast.If)
-            if [named.id] in (names_of(to) for to in _assigned_in(node.body))
+            for assign in parts(ast.Assign, *node.body, into=False)
+            if [named.id] in map(names_of, assign.targets)
         ):
             return True
     if isinstance(test, ast.Compare):  # not ``pref_loss == "sigmoid"``
@@ -285,12 +286,6 @@ def _of_each_own(call: ast.Call) -> bool:
     over = [each.iter for made in parts(ast.GeneratorExp, *call.args) for each in made.generators]
     names = last_names(*over)
     return any(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in names)
-
-
-def _assigned_in(block: list[ast.stmt]) -> list[ast.expr]:
-    """Return what some statements assign to."""
-    assigned = parts(ast.Assign, *block, into=False)
-    return [target for assign in assigned for target in assign.targets]
 
 
 NO_COUNT = (
@@ -527,7 +522,8 @@ def collective_in_rank_zero_function(code: Code) -> Iterator[Found]:
     """A function that a decorator lets run on one rank only makes a collective.
 
     Why it hangs: `rank_zero_only`, `on_main_process` and their like return at once on all other
-    ranks, so these never come to the collective that the one rank waits in.
+    ranks, so these never come to the collective that the one rank waits in. A function that is
+    handed to such a wrapper, `run_on_main(save)`, counts as well.
 
     Example:
         @rank_zero_only
@@ -641,7 +637,8 @@ def all_receive_first(code: Code) -> Iterator[Found]:
 def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
-    Why it hangs: on the rank whose data differ the test comes out differently.
+    Why it hangs: on the rank whose data differ the test comes out differently. A part of a model
+    that ranks share, used only where a batch has images, is a note.
 
     Example:
         if loss.item() > limit:
@@ -718,7 +715,8 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     """A rank leaves a function or a loop before a collective that the others come to.
 
     Why it hangs: the others wait for it there. A `return` for all ranks but 0 is the usual one,
-    with a barrier or a gather further down, often in what a function below calls.
+    with a barrier or a gather further down, often in what a function below calls. A `raise` is a
+    note: launchers end the ranks that wait for one that failed, unless something catches the error.
 
     Example:
         def save(results):
@@ -1234,7 +1232,10 @@ def _sized_by_rank(node: ast.Call | ast.Subscript, code: Code) -> bool:
         open_end = isinstance(cut, ast.Slice) and (cut.lower is None) is not (cut.upper is None)
         ends = [cut.lower, cut.upper] if isinstance(cut, ast.Slice) and open_end else []
         return any(isinstance(end, ast.BinOp) and _asks_rank(end, code) for end in ends)
-    if any(word.arg == "even_batches" and _is_false(word.value) for word in node.keywords):
+    if any(
+        word.arg == "even_batches" and getattr(word.value, "value", 0) is False
+        for word in node.keywords
+    ):
         return True
     name, sizes = called_name(node), node.args[:1]
     if name not in MAKE_DATA or (name in ("arange", "range") and len(node.args) > 1):
@@ -1245,10 +1246,6 @@ def _sized_by_rank(node: ast.Call | ast.Subscript, code: Code) -> bool:
         or (isinstance(size, ast.Name) and size.id in _changed_by_rank(code))
         for size in sizes
     )
-
-
-def _is_false(node: ast.expr) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 def _length_by_rank(over: ast.expr, code: Code) -> bool:
@@ -1271,21 +1268,16 @@ def _length_by_rank(over: ast.expr, code: Code) -> bool:
 
 def _changed_by_rank(code: Code) -> set[str]:
     """Return names of numbers that are set or changed under a rank test."""
-    changed = [
-        target
+    return {
+        target.id
         for node in code.function.each(ast.If)
         if _asks_rank(node.test, code)
-        for statement in node.body
-        for target in _targets_of_numbers(statement)
-    ]
-    return {target.id for target in changed if isinstance(target, ast.Name)}
-
-
-def _targets_of_numbers(statement: ast.stmt) -> list[ast.expr]:
-    if isinstance(statement, ast.AugAssign):
-        return [statement.target]
-    is_number = isinstance(statement, ast.Assign) and _whole_number(statement.value) is not None
-    return statement.targets if isinstance(statement, ast.Assign) and is_number else []
+        for changed in node.body
+        if isinstance(changed, ast.AugAssign)
+        or (isinstance(changed, ast.Assign) and _whole_number(changed.value) is not None)
+        for target in targets_of(changed)
+        if isinstance(target, ast.Name)
+    }
 
 
 def _asks_rank(test: ast.expr, code: Code) -> bool:

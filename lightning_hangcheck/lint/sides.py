@@ -26,6 +26,7 @@ from lightning_hangcheck.lint.project import (
     callee_of_object,
     parts,
     tail,
+    targets_of,
 )
 from lightning_hangcheck.look.syntax import (
     FUNCTIONS,
@@ -357,7 +358,7 @@ class Tests:
             return Test()
         for found in callee(test.func, function).functions:
             returned = [node.value for node in found.each(ast.Return) if node.value is not None]
-            if returned and all(map(_is_true_or_false, returned)):
+            if returned and all(type(getattr(value, "value", 0)) is bool for value in returned):
                 return self._by_constants(found)
             if found.module is not function.module:
                 return _all_alike(self.of(expression, found) for expression in returned)
@@ -421,10 +422,7 @@ class Tests:
                 ast.Assign, ast.AnnAssign, ast.AugAssign
             )
             assigned = {
-                node: node.value
-                for node in statements
-                if path
-                in map(names_of, getattr(node, "targets", None) or [getattr(node, "target", None)])
+                node: node.value for node in statements if path in map(names_of, targets_of(node))
             }
             named: list[ast.Name | ast.Attribute] = function.each(ast.Name, ast.Attribute)
             stored = (name for name in named if isinstance(name.ctx, ast.Store))
@@ -449,10 +447,6 @@ class Tests:
                 elif not false or isinstance(node, ast.AugAssign):
                     return None
         return Test(True, True, exact) if by_one else None
-
-
-def _is_true_or_false(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and isinstance(value.value, bool)
 
 
 def _all_alike(found: Iterable[Test]) -> Test:
@@ -696,8 +690,7 @@ class Reach:
                 changed: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
                 for node in changed:
                     number = isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Constant)
-                    targets = getattr(node, "targets", None) or [getattr(node, "target", None)]
-                    names = {to.attr for to in targets if isinstance(to, ast.Attribute)}
+                    names = {to.attr for to in targets_of(node) if isinstance(to, ast.Attribute)}
                     if node in mine and number:
                         one |= names
                     elif not function.name.endswith("__init__"):
