@@ -154,7 +154,8 @@ class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):
         abandoned: Of a lock: its maker is known to be gone, and the waiter polls for ever.
         limited: Of a lock that is polled for: the waiter has set itself a time limit.
         connection: Inode of a socket; distinguishes two sockets with the same remote end.
-        own_end: Of a connection to ``name``: this end of it, ``ADDR:PORT``.
+        own_end: Of a connection to ``name``: this end of it, ``ADDR:PORT``; alone for a UDP socket
+            at which anybody may send.
         carried_bytes: Bytes that a TCP connection received and had acknowledged so far; None if the
             kernel does not show it, and for all else.
         shared_storage: Of a file or its lock: the file is on a network file system, so the same

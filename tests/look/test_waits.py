@@ -25,6 +25,7 @@ from lightning_hangcheck.look.open_files import (
     file_locks,
     own_addresses,
     reach_of,
+    sockets_seen_by,
     tcp_connections,
 )
 from lightning_hangcheck.look.sample import Target, look_at
@@ -335,6 +336,19 @@ def test_both_ends_of_a_connection_and_its_bytes_are_told(
         assert there.carried_bytes >= 1_000
         told = Connection(there.local, there.remote) in state_of(os.getpid()).connections
         assert told == (server != client), "only what leads to another address"
+
+
+def test_a_udp_socket_has_its_own_end_and_the_other_only_if_it_is_connected() -> None:
+    with (
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as hears,
+        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asks,
+    ):
+        hears.bind(("127.0.0.1", 0))
+        asks.connect(hears.getsockname())
+        seen = sockets_seen_by(os.getpid())
+        there, here = (seen[os.fstat(one.fileno()).st_ino] for one in (hears, asks))
+    assert (there.remote, there.datagrams) == ("", True)
+    assert here.remote == there.local == "127.0.0.1:" + there.local.rpartition(":")[2]
 
 
 def test_a_machine_that_answers_is_told_by_what_came_from_it() -> None:

@@ -15,7 +15,7 @@ from lightning_hangcheck.judge import wording
 from lightning_hangcheck.judge.exits import CAME_FROM
 from lightning_hangcheck.judge.frames import RENDEZVOUS, caught_around
 from lightning_hangcheck.judge.job import process_of
-from lightning_hangcheck.judge.processes import in_words
+from lightning_hangcheck.judge.processes import READS, in_words
 from lightning_hangcheck.judge.rule import MOST_SHOWN, Seen, blame, filling, rule, say
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, within
 from lightning_hangcheck.model.code_owner import owner_of
@@ -210,7 +210,8 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     ends = [
         target
         for target in reading.targets
-        if target.kind == "socket" and target.name and not target.call.startswith("accept")
+        if target.kind == "socket" and not target.call.startswith("accept")
+        if target.name or (target.own_end and target.call in READS)
         if not any(job.rank_of(reading, holder) for holder in target.holders)
         if not reading.keeps_store(target)
     ]
@@ -233,7 +234,7 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
     owners = ", ".join(map(wording.process_name, target.holders))
     end = f"{target.name} ({owners})" if owners else target.name
     for_key = reading.asks_store and target.call != "connect"
-    what = f"{end}, which does not answer"
+    what = f"{end}, which does not answer" if end else f"datagrams to {target.own_end}"
     if for_key:
         what = f"a key of the store at {end}, which no rank has set"
     elif target.call == "connect":
@@ -245,7 +246,9 @@ def network_wait(reading: RankReading, job: JobReading) -> Seen | None:
         words={"what": what},
         aspect="store" if for_key else "hub" if of_hub else "remote",
         alike=(reading.place, target.call, target.name),
-        evidence=[("kernel", f"{reading.waiter} is in {target.call} on a connection to {end}")],
+        evidence=[("kernel", f"{reading.waiter} is in {target.call} on a connection to {end}")]
+        if end
+        else [],
     )
 
 
