@@ -10,6 +10,7 @@ import click
 from lightning_hangcheck.attach import job_search, several_nodes, visit
 from lightning_hangcheck.attach.recorded_session import find_session, hang_stands, watch_over
 from lightning_hangcheck.attach.visit import kept_output
+from lightning_hangcheck.cli.exit_codes import HANG, exit_code_of
 from lightning_hangcheck.cli.options import (
     FILES,
     GroupedCommand,
@@ -20,7 +21,7 @@ from lightning_hangcheck.cli.options import (
     setting_options,
     settings_from,
 )
-from lightning_hangcheck.cli.showing import HANG, exit_code_of, kept_in, say, show
+from lightning_hangcheck.cli.showing import kept_in, say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.observe.discovery import patience_of

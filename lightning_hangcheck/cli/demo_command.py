@@ -10,8 +10,9 @@ from pathlib import Path
 
 import click
 
+from lightning_hangcheck.cli.exit_codes import INTERRUPTED
 from lightning_hangcheck.cli.run_command import run_watched
-from lightning_hangcheck.cli.showing import INTERRUPTED, say
+from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.settings import Settings
 

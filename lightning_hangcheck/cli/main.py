@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.showing import INTERRUPTED, say
+from lightning_hangcheck.cli.exit_codes import BAD_USAGE, INTERRUPTED
+from lightning_hangcheck.cli.showing import say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-BAD_USAGE = 2
 OUTPUT_REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 TENSES: dict[str, dict[str, str]] = {
     "Before a run": {

@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 
 from lightning_hangcheck.attach.several_nodes import merge_runs
+from lightning_hangcheck.cli.exit_codes import exit_code_of
 from lightning_hangcheck.cli.options import run_dir_option
-from lightning_hangcheck.cli.showing import exit_code_of, kept_in, say, show
+from lightning_hangcheck.cli.showing import kept_in, say, show
 from lightning_hangcheck.errors import BadUsage, NoJobFound, UnreadableRun
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.rundir import name_run_folder, refuse_used

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli.exit_codes import exit_code_after_death
 from lightning_hangcheck.cli.options import option, run_dir_option
-from lightning_hangcheck.cli.showing import HANG, kept_in, show
+from lightning_hangcheck.cli.showing import kept_in, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.postmortem_facts import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
@@ -63,7 +64,7 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     else:
         report = verdict_text.render(found.case, found.verdict, kept_in(found.kept))
         show(_before_the_report(found.verdict, found.left) + report)
-    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
+    return exit_code_after_death(found.verdict)
 
 
 def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:

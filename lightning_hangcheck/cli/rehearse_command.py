@@ -7,6 +7,7 @@ from typing import Any
 import click
 import msgspec
 
+from lightning_hangcheck.cli.exit_codes import HANG
 from lightning_hangcheck.cli.options import (
     OWN_WORDS,
     Whole,
@@ -17,7 +18,7 @@ from lightning_hangcheck.cli.options import (
     positive,
     run_dir_option,
 )
-from lightning_hangcheck.cli.showing import HANG, as_typed, say
+from lightning_hangcheck.cli.showing import as_typed, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.launch.run import refuse_unstartable
 from lightning_hangcheck.rehearse import NAMES, play_all, render

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
-    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
 
 VERDICT_STYLES = {
@@ -31,9 +30,6 @@ VERDICT_STYLES = {
     r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
 }
 """The style of each pattern in the text of `report.verdict_text`."""
-HANG = 3
-INTERRUPTED = 130  # 128 + SIGINT, as shells do
-FOUND = ("hang", "dead", "crashed")
 
 
 def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
@@ -60,11 +56,6 @@ def coloured(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> Text:
 def say(sentence: str) -> None:
     """Print a line to stderr; text quoted from others cannot control the terminal."""
     click.echo(f"hangcheck: {one_line(sentence)}", err=True)
-
-
-def exit_code_of(verdict: Verdict) -> int:
-    """Return 3 for a hang that was found, else 0: a script may end a job on 3."""
-    return HANG if verdict.verdict in FOUND else 0
 
 
 def kept_in(folder: RunFolder | None) -> str:

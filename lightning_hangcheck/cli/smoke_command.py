@@ -7,6 +7,7 @@ from typing import Any
 import click
 from msgspec.structs import replace
 
+from lightning_hangcheck.cli.exit_codes import HANG
 from lightning_hangcheck.cli.options import (
     OWN_WORDS,
     command_behind_dashes,
@@ -15,7 +16,7 @@ from lightning_hangcheck.cli.options import (
     positive,
     run_dir_option,
 )
-from lightning_hangcheck.cli.showing import HANG, as_typed, say
+from lightning_hangcheck.cli.showing import as_typed, say
 from lightning_hangcheck.launch.run import refuse_unstartable
 from lightning_hangcheck.rundir import RunFolder, name_run_folder
 from lightning_hangcheck.smoke import plan_trials, reference_trials, render, run_trial
