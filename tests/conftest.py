@@ -13,7 +13,7 @@ from processes import MARK, end_by_pid, marked_processes, start_program, until
 from subjects import subject
 
 from lightning_hangcheck import log
-from lightning_hangcheck.doctor.environment_checks import stacks_readable
+from lightning_hangcheck.doctor.every_run_checks import stacks_readable
 from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def run(
         read_prices([settings.price])
     if not (settings.disable or settings.quiet):
         # say before the run what its verdict will lack, and how to fix that
-        from lightning_hangcheck.doctor.environment_checks import checks_before_run
+        from lightning_hangcheck.doctor.every_run_checks import checks_before_run
 
         for check in checks_before_run(Path(settings.run_dir or RUNS_FOLDER), os.environ):
             if check.status != "ok":

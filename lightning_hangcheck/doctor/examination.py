@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.doctor import (  # noqa: F401 - each registers its checks
     data_checks,
     environment_checks,
+    every_run_checks,
     launch_checks,
     memory_checks,
     ranks_checks,

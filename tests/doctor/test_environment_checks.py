@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 import pytest
 from subjects import subject
 
-from lightning_hangcheck.doctor import environment_checks
+from lightning_hangcheck.doctor import every_run_checks
 from lightning_hangcheck.doctor.environment_checks import (
     hugging_face_cache,
     output_buffering,
+    wandb,
+)
+from lightning_hangcheck.doctor.every_run_checks import (
     run_folder,
     shared_memory_usable,
     stacks_readable,
-    wandb,
 )
 from lightning_hangcheck.session.session import SHARED_MEMORY
 
@@ -163,7 +165,7 @@ def test_shared_memory_is_tried_and_where_it_is_missing_the_fallback_named(tmp_p
 def test_disks_that_lose_evidence_are_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str
 ) -> None:
-    monkeypatch.setattr(environment_checks, "_file_system", lambda _: kind)
+    monkeypatch.setattr(every_run_checks, "_file_system", lambda _: kind)
     found = run_folder(subject(run_dir=tmp_path))
     assert [check.status for check in found] == ["ok", status][: 1 + (status == "warning")]
     assert all(f"is on {kind}" in check.found for check in found[1:])

@@ -11,7 +11,7 @@ import pytest
 from subjects import subject
 
 from lightning_hangcheck.doctor.check import Check, Finding, failed, ok, warning
-from lightning_hangcheck.doctor.environment_checks import checks_before_run
+from lightning_hangcheck.doctor.every_run_checks import checks_before_run
 from lightning_hangcheck.doctor.examination import checks_of, examine
 from lightning_hangcheck.doctor.launch_checks import meeting_point
 
