@@ -208,7 +208,7 @@ def _at(number: int, nnodes: int, host: str = "n0", port: int = DEFAULT_PORT) ->
         (f"accelerate launch --num_machines 2 {OF_ACCELERATE}", {}, _at(1, 2, port=29501)),
         ("python", SLURM_TASK, SECOND_TASK),
         # where a node has several tasks each is a place of its own
-        ("python", TWO_TASKS_A_NODE, replace(SECOND_TASK, number=3, nnodes=4, machines=2)),
+        ("python", TWO_TASKS_A_NODE, SECOND_TASK._replace(number=3, nnodes=4, machines=2)),
     ],
 )  # fmt: skip
 def test_the_place_of_a_node_is_read_from_its_launcher(
