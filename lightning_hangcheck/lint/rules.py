@@ -685,10 +685,6 @@ def _part_of_a_model(code: Code) -> Iterator[Found]:
         return
     branches: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
     for node in branches:
-        given = isinstance(node.test, ast.Compare) and ast.unparse(node.test).endswith("not None")
-        lacks = given and any(map(MODALITY.fullmatch, last_names(node.test)))
-        if not (lacks or _asks_rank(node.test, code) or is_own_data(node.test, code.function)):
-            continue
         sides = [part if isinstance(part, list) else [part] for part in (node.body, node.orelse)]
         used, other = (
             {
@@ -699,7 +695,14 @@ def _part_of_a_model(code: Code) -> Iterator[Found]:
             }
             for side in sides
         )
-        for name in [name for name in used if name not in other][:1]:
+        alone = [name for name in used if name not in other]
+        given = isinstance(node.test, ast.Compare) and ast.unparse(node.test).endswith("not None")
+        lacks = given and any(map(MODALITY.fullmatch, last_names(node.test)))
+        if not alone or not (
+            lacks or is_own_data(node.test, code.function) or _asks_rank(node.test, code)
+        ):
+            continue
+        for name in alone[:1]:
             message = (
                 f"`{'.'.join(name)}` is used under `{ast.unparse(node.test)}`: if that differs, "
                 "its weights are gathered, or its gradients reduced, on some ranks only"
