@@ -7,10 +7,10 @@ imports torch. A torch without it only means that the rank has no flight record.
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found] # as in `recorder.process`
 import atexit
 import faulthandler
 import os
+import signal
 import sys
 import threading
 import time

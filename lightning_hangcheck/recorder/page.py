@@ -32,7 +32,7 @@ else:
 
 
 MAGIC = b"HANGPAGE"
-LAYOUT_VERSION = 11
+LAYOUT_VERSION = 12
 PAGE_SIZE = 16_384
 UNKNOWN = -1
 _PHASE_INDEX = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
@@ -59,12 +59,15 @@ PULSE = Record(64, "@q")
 BEAT = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE = Record(192, "@QqqqqqqQ")
+# count of timed steps, seconds of their three parts, as in `StepTimes`
+STEPS = Record(256, "@QdddQ")
 # all else (fields of `Beat`, in JSON): how often it was written, and its size in bytes. Two
 # places are used in turn, so that a writer that dies leaves the previous version intact
-REST = Record(256, "@Q")
-PLACES = (320, 320 + (PAGE_SIZE - 320) // 2)
+REST = Record(320, "@Q")
+PLACES = (384, 384 + (PAGE_SIZE - 384) // 2)
 SIZES = 1 << 16
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+_WORDS = {None: "null", True: "true", False: "false"}
 
 
 @lru_cache(maxsize=128)  # step names repeat
@@ -148,7 +151,7 @@ class PageWriter:
         self.phase: Phase | None = None
         self._epoch = self._step = self._batch = UNKNOWN
         self._entries = self._phase_stamp = self._stamp = self._saves = 0
-        self._step_times = [0, 0.0, 0.0, 0.0]
+        self._steps, self._parts_ns = 0, (0, 0, 0)
         self.ending: Ending = "running"
         self._shown: dict[str, str] = {}  # each field with its value, encoded
         # re-entrant: a signal handler may interrupt the thread that holds it
@@ -248,8 +251,10 @@ class PageWriter:
         """Show the open sections, oldest first; only the newest that fit."""
         # A change in a thread other than the training thread is no progress of the rank.
         texts = ",".join(map(_text_of_section, sections[-8:]))
-        beat = _encoded({"last_beat_ns": monotonic_ns()}) if advanced else {}
-        self._write({"sections": f'"sections":[{texts}]', **beat})
+        encoded = {"sections": f'"sections":[{texts}]'}
+        if advanced:
+            encoded["last_beat_ns"] = f'"last_beat_ns":{monotonic_ns()}'
+        self._write(encoded)
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a successful save of a checkpoint at the current step; return that step."""
@@ -279,12 +284,24 @@ class PageWriter:
         if not _encoded(state).items() <= self._shown.items():
             self.show(**state)
 
-    def time_step(self, *parts_ns: int) -> None:
-        """Add one step to the sums of its parts: loader, forward and rest, as in `StepTimes`."""
-        steps, *sums = self._step_times
-        parts = zip(sums, parts_ns, strict=True)
-        self._step_times = [steps + 1, *(sum_s + more / NANOSECONDS for sum_s, more in parts)]
-        self.show(step_times=self._step_times)
+    def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
+        """Add one step to the sums of its parts, as in `StepTimes`; in about a microsecond."""
+        loader, forward, rest = self._parts_ns
+        self._parts_ns = loader, forward, rest = (
+            loader + loader_ns,
+            forward + forward_ns,
+            rest + rest_ns,
+        )
+        self._steps = steps = self._steps + 1
+        STEPS.form.pack_into(
+            self.buffer,
+            STEPS.start,
+            steps,
+            loader / NANOSECONDS,
+            forward / NANOSECONDS,
+            rest / NANOSECONDS,
+            steps,
+        )
 
     def end(self, ending: Ending, last_words: str = "") -> None:
         """Show how the process ended."""
@@ -310,14 +327,21 @@ class PageWriter:
 
 def _encoded(fields: Mapping[str, object]) -> dict[str, str]:
     """Encode each field alone, so that a change encodes only what has changed."""
-    return {
-        name: f'"{name}":{value if type(value) is int else _encode(value)}'
-        for name, value in fields.items()
-    }
+    return {name: f'"{name}":{_encode(value)}' for name, value in fields.items()}
+
+
+def _encode(value: object) -> str:
+    """Encode as JSON; for small values in a third of the time that `json` takes for a list."""
+    kind = type(value)
+    if kind is int or kind is float:
+        return repr(value)
+    if isinstance(value, str):
+        return _encode_text(value)
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_encode, value))}]"
+    return _WORDS[value]  # type: ignore[index] # anything else is an error of ours
 
 
 @lru_cache(maxsize=64)  # it stays the same while others begin and end
 def _text_of_section(section: ShownSection) -> str:
-    name, since_ns, item, goes_on_after_s, in_main_thread = section
-    rest = _encode((item, goes_on_after_s, in_main_thread))[1:]
-    return f"[{_encode(fit_text(name, 88))},{since_ns},{rest}"
+    return _encode(section._replace(name=fit_text(section.name, 88)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import msgspec
 
 from lightning_hangcheck import files
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.recorder.page import (
@@ -23,6 +23,7 @@ from lightning_hangcheck.recorder.page import (
     PULSE,
     REST,
     SIZES,
+    STEPS,
 )
 from lightning_hangcheck.text.moments import moment_of, utc
 
@@ -105,14 +106,19 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
             "install the same lightning-hangcheck for the job and for its sidecar"
         )
     for _ in range(ATTEMPTS):
-        before, front = front[PHASE.start : PHASE.stop], memory[0 : REST.stop]
-        shown = front[PHASE.start : PHASE.stop]
-        if shown[:8] == shown[-8:] and any(shown[:8]) and shown == before:
+        before, front = front, memory[0 : REST.stop]
+        shown, steps = front[PHASE.start : PHASE.stop], front[STEPS.start : STEPS.stop]
+        same = all(
+            now[:8] == now[-8:] and now == before[record.start : record.stop]
+            for record, now in ((PHASE, shown), (STEPS, steps))
+        )
+        if same and any(shown[:8]):
             break
     else:
         raise PageUnreadable(_TORN)
     beats, beat_ns = BEAT.form.unpack(front[BEAT.start : BEAT.stop])
     _, phase_ns, phase, epoch, step, batch, entries, _ = PHASE.form.unpack(shown)
+    count, *parts_s, _ = STEPS.form.unpack(steps)
     known_rest = {} if known_rest is None else known_rest
     head = front[REST.start : REST.stop]
     name = bytes(header + head)
@@ -134,6 +140,7 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
         step=None if step < 0 else step,
         batch=None if batch < 0 else batch,
         pulse_ns=pulse_ns,
+        step_times=StepTimes(count, *parts_s) if count else None,
     )
 
 

@@ -6,10 +6,10 @@ handlers, coroutine, exception), and watches the sidecar. Without room for a thr
 
 from __future__ import annotations
 
-import _signal as signal  # type: ignore[import-not-found] # without its enumerations: 0.5 ms
 import atexit
 import functools
 import os
+import signal
 import sys
 import threading
 import time

@@ -170,7 +170,7 @@ def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
     layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
-    for record in (layout.PHASE,) if stamped else ():
+    for record in (layout.PHASE, layout.STEPS) if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
     try:
