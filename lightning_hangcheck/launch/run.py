@@ -41,7 +41,8 @@ from lightning_hangcheck.machine import NoRoom, is_alive, require_room
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.report.paragraphs import LONGEST_COMMAND, fit
-from lightning_hangcheck.session.run_folders import Carrier, kept_instead, temporary_run_folder
+from lightning_hangcheck.session.journal_carrier import Carrier
+from lightning_hangcheck.session.run_folders import kept_instead, temporary_run_folder
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,

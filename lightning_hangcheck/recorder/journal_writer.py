@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import NamedTuple
 
     from lightning_hangcheck.rundir import RunFolder
-    from lightning_hangcheck.session.run_folders import Carrier
+    from lightning_hangcheck.session.journal_carrier import Carrier
 else:
     from lightning_hangcheck.plain import NamedTuple
 
@@ -184,7 +184,7 @@ class JournalWriter:
             sidecar = read_sidecar(self._session.sidecar_file)
             if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
                 # imported here: with a sidecar no rank needs it
-                from lightning_hangcheck.session.run_folders import Carrier
+                from lightning_hangcheck.session.journal_carrier import Carrier
 
                 self._carrier = self._carrier or Carrier(self._session.journals, self._prepare)
                 self._carrier.carry(only_pid=self._pid)

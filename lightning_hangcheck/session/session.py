@@ -12,7 +12,7 @@
         meet/<name>/     meeting points of the guards
         torch/<pid>      socket of torch's worker server in that rank
         torch/<pid>.withheld   why that rank has none
-        journals/        lines waiting for the run folder; see `run_folders`
+        journals/        lines waiting for the run folder; see `journal_carrier`
         stacks/<pid>.*   how that rank can be made to write its stacks
         ends/<pid>       exit code of that rank, from the parent that reaped it
 

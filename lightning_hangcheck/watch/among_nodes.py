@@ -24,7 +24,13 @@ from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.nodes import meeting_place
 from lightning_hangcheck.nodes import message as messages
 from lightning_hangcheck.nodes.encoding import MOST_PACKED
-from lightning_hangcheck.nodes.peers import FIRST, MISSED_AFTER_S, SILENT_AFTER_S, Peers, PeerState
+from lightning_hangcheck.nodes.who_judges import (
+    FIRST,
+    MISSED_AFTER_S,
+    SILENT_AFTER_S,
+    Peers,
+    PeerState,
+)
 from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS

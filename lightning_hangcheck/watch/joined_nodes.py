@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.identity import NodePlace
     from lightning_hangcheck.model.run import Round
     from lightning_hangcheck.model.verdict import Verdict
-    from lightning_hangcheck.nodes.peers import PeerState
+    from lightning_hangcheck.nodes.who_judges import PeerState
     from lightning_hangcheck.observe.watched_rank import WatchedRound
     from lightning_hangcheck.watch.among_nodes import AmongNodes
 

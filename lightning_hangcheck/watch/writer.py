@@ -46,7 +46,7 @@ from lightning_hangcheck.observe import run_record
 from lightning_hangcheck.report.stragglers import find_stragglers, stragglers_lines
 from lightning_hangcheck.report.verdict_text import render, render_again, render_line, render_short
 from lightning_hangcheck.rundir import RUNS_FOLDER, RunFolder, prepare_run_folder
-from lightning_hangcheck.session.run_folders import REMOVED, Carrier
+from lightning_hangcheck.session.journal_carrier import REMOVED, Carrier
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
 
 if TYPE_CHECKING:

@@ -40,7 +40,7 @@ from lightning_hangcheck.model.codec import encode_for_file
 from lightning_hangcheck.model.evidence import Frame, ThreadStack, WaitTarget
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.message import Message, message_of
-from lightning_hangcheck.nodes.peers import CALM_S, FIRST, Peers, key_of
+from lightning_hangcheck.nodes.who_judges import CALM_S, FIRST, Peers, key_of
 from lightning_hangcheck.report.verdict_text import render
 from lightning_hangcheck.watch.joined_nodes import join_peers, wanted_of
 

@@ -16,7 +16,7 @@ from lightning_hangcheck.hooks.zero_code.start import injected
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.run_folders import Carrier
+from lightning_hangcheck.session.journal_carrier import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     SessionFacts,

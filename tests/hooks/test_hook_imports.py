@@ -6,7 +6,7 @@ import pytest
 from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
 
-from lightning_hangcheck.hooks.zero_code.start import JOINING, WATCHED, find_instrument
+from lightning_hangcheck.hooks.zero_code.watched_calls import JOINING, WATCHED, find_instrument
 
 HEAVY = "torch lightning pytorch_lightning wandb transformers"
 
@@ -47,7 +47,7 @@ def test_each_function_that_is_named_for_a_framework_is_there() -> None:
 
 TABLE = """
 import importlib
-from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of
+from lightning_hangcheck.hooks.zero_code.watched_calls import SECTIONS, modules_of
 for named, function, *_ in SECTIONS:
     for name in modules_of(named):
         try:

@@ -42,7 +42,7 @@ from lightning_hangcheck.nodes.message import (
     class_of,
     message_of,
 )
-from lightning_hangcheck.nodes.peers import PeerState
+from lightning_hangcheck.nodes.who_judges import PeerState
 from lightning_hangcheck.watch.joined_nodes import join_peers
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.message import FOLDED_ABOVE, message_of
-from lightning_hangcheck.nodes.peers import PeerState
+from lightning_hangcheck.nodes.who_judges import PeerState
 from lightning_hangcheck.watch.joined_nodes import (
     join_peers,
     silent_node,

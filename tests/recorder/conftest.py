@@ -17,7 +17,7 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.run_folders import Carrier
+from lightning_hangcheck.session.journal_carrier import Carrier
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,

@@ -18,7 +18,7 @@ from lightning_hangcheck.recorder.journal_writer import (
 )
 from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.run_folders import Carrier
+from lightning_hangcheck.session.journal_carrier import Carrier
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 
 from lightning_hangcheck.hooks.rehearsal import Part
-from lightning_hangcheck.hooks.zero_code.start import REHEARSAL
+from lightning_hangcheck.hooks.zero_code.watched_calls import REHEARSAL
 
 if TYPE_CHECKING:
     from pathlib import Path

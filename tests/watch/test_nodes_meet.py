@@ -14,7 +14,7 @@ from lightning_hangcheck.model.evidence import AddressReach
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import CourierPlace, FolderPlace, SealedPlace
 from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class_of, message_of
-from lightning_hangcheck.nodes.peers import PeerState
+from lightning_hangcheck.nodes.who_judges import PeerState
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
 from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of

@@ -20,7 +20,7 @@ from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import left_round, message_of
-from lightning_hangcheck.nodes.peers import SILENT_AFTER_S, PeerState
+from lightning_hangcheck.nodes.who_judges import SILENT_AFTER_S, PeerState
 from lightning_hangcheck.watch.among_nodes import AmongNodes
 from lightning_hangcheck.watch.joined_nodes import (
     EndedRounds,

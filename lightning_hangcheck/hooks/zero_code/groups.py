@@ -20,7 +20,7 @@ from urllib.parse import parse_qsl, urlsplit
 from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.start import watch_ranks
+from lightning_hangcheck.hooks.zero_code.watched_calls import watch_ranks
 from lightning_hangcheck.hooks.zero_code.wrapping import Before, Call, in_section, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current

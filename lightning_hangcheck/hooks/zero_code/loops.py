@@ -22,7 +22,8 @@ from lightning_hangcheck.hooks.callbacks import (
     watch_saves,
 )
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.start import SECTIONS, modules_of, passed
+from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.watched_calls import SECTIONS, modules_of
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
@@ -237,8 +238,7 @@ def instrument_fabric(module: ModuleType) -> None:
         fabric = call.instance
         current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
 
-    fabric = getattr(module, "Fabric", None)
-    wrap(fabric, "launch", in_section("Fabric.launch", then=launched))
+    wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
 
 
 def instrument_huggingface(module: ModuleType) -> None:

@@ -17,7 +17,7 @@ import pytest
 from lightning_hangcheck.hooks.callbacks import is_checkpoint
 from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
 from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
-from lightning_hangcheck.hooks.zero_code.start import WATCHED, on_import
+from lightning_hangcheck.hooks.zero_code.watched_calls import WATCHED, on_import
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess

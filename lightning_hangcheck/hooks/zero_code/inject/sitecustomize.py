@@ -131,7 +131,7 @@ class _FirstImport:
         return find_spec(name)
 
     def _watch(self) -> None:
-        from lightning_hangcheck.hooks.zero_code.start import watch
+        from lightning_hangcheck.hooks.zero_code.watched_calls import watch
 
         watch(is_child=self._role == "child")
 

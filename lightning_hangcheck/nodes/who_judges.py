@@ -1,4 +1,4 @@
-"""The other nodes of a job: what was heard of each, and who judges for all.
+"""Which node judges for all, by what this node has heard of the others.
 
     the first node     always judges
     any other          follows the lowest number that it has heard within 15 s

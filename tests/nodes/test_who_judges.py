@@ -25,7 +25,7 @@ from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord, GroupFamily, GroupRun
-from lightning_hangcheck.nodes import meeting_place, peers
+from lightning_hangcheck.nodes import meeting_place, who_judges
 from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.meeting_place import (
     SEAL_BYTES,
@@ -34,7 +34,7 @@ from lightning_hangcheck.nodes.meeting_place import (
     SealedPlace,
 )
 from lightning_hangcheck.nodes.message import class_of, message_of
-from lightning_hangcheck.nodes.peers import ALONE, SILENT_AFTER_S, Peers, Role
+from lightning_hangcheck.nodes.who_judges import ALONE, SILENT_AFTER_S, Peers, Role
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ class Stalled(Store):
 def test_storage_that_stalls_is_said_by_whoever_tells_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peers, "TROUBLE_AFTER_S", 0.2)
+    monkeypatch.setattr(who_judges, "TROUBLE_AFTER_S", 0.2)
     place = Stalled()
     with closing(Peers(NodePlace(number=1, nnodes=2), [place])) as node:
         node.start()
