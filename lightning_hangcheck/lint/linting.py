@@ -20,8 +20,8 @@ import msgspec
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.lint.project import UNPARSABLE, Project, text_of
+from lightning_hangcheck.lint.reached_collectives import Reach
 from lightning_hangcheck.lint.rules import RULES, Code, Found, Rule, Severity
-from lightning_hangcheck.lint.sides import Reach
 from lightning_hangcheck.text.shown import one_line, several, visible
 from lightning_hangcheck.version import __version__
 

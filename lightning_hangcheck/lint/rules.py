@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail, targets_of
-from lightning_hangcheck.lint.sides import (
+from lightning_hangcheck.lint.reached_collectives import (
     AGREES,
     Event,
     Parting,
