@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.judge.activity import read_process_activity
-from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.job import could_end, process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
     pending_collective,
@@ -477,7 +477,8 @@ def _named(
     if not all(target.name and target.kind != "other" for target in targets):
         return
     for target in targets:
-        ends = tuple(processes.node(*process_of(host, each)) for each in target.holders)
+        ends = tuple(processes.node(*process) for process in could_end(host, target))
+        ends = tuple(end for end in ends if end != waiter) or ends
         if target.kind in THROUGH_FILE:
             file = processes.file_node(host, target)
             yield waiter, (file,), THROUGH_FILE[target.kind], True

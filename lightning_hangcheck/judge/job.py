@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from hashlib import blake2b
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
@@ -117,6 +117,18 @@ class JobProcesses:
 def process_of(host: str, holder: Holder) -> Process:
     """Return the process that could end a wait, by its host and number."""
     return holder.host or host, holder.pid
+
+
+def could_end(host: str, target: WaitTarget) -> tuple[Process, ...]:
+    """Return the processes that could end a wait: for a launcher that joins some, these instead.
+
+    Who inherited a pipe and waits for something else will not use it before that is there.
+    """
+    each = (
+        [process_of(host, holder)] if not holder.awaits else [(host, pid) for pid in holder.awaits]
+        for holder in target.holders
+    )
+    return tuple(dict.fromkeys(chain.from_iterable(each)))
 
 
 class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):

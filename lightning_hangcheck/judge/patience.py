@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
 from lightning_hangcheck.judge.frames import calls_collectives
-from lightning_hangcheck.judge.job import process_of
+from lightning_hangcheck.judge.job import could_end
 from lightning_hangcheck.judge.processes import (
     READS,
     ProcessReading,
@@ -239,7 +239,7 @@ class Patience:
             return Enders(("person",))
         if target.kind == "other":  # a signal, changed files, an unknown call
             return Enders(("outside",))
-        could = {process_of(host, holder) for holder in target.holders}
+        could = {*could_end(host, target)}
         if target.kind == "process":
             could.add((host, int(target.name)))
         looks = self._processes.looks
@@ -322,7 +322,7 @@ class Patience:
                     elif not end.named and (certain or (end.limited and not end.ticks)):
                         found.append("outside")
                     for target in end.named:
-                        could = {process_of(host, holder) for holder in target.holders}
+                        could = {*could_end(host, target)}
                         if not among.issuperset(could) or (certain and not could):
                             found.append(self._solve(self._of_target((host, 0), target)))
         return max(found, key=BY_PATIENCE.index) if found else None

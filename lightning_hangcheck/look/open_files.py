@@ -388,7 +388,13 @@ class Holders:
             )
             if target.kind == "fifo" and reads and writes:
                 return target  # open for whoever writes to its path; children have copies
-            return replace(target, holders=_holders(self._others(target.name, pid, reads, writes)))
+            holders = _holders(self._others(target.name, pid, reads, writes))
+            if target.kind == "pipe":
+                holders = tuple(
+                    replace(holder, awaits=self._awaited_by(holder.pid, target.name))
+                    for holder in holders
+                )
+            return replace(target, holders=holders)
         if target.kind == "process":
             return replace(target, holders=_holders((int(target.name),)))
         if target.kind == "shared":
@@ -541,7 +547,7 @@ class Holders:
         others = [
             process
             for process in sharing
-            if process in self._of_pid or not self._only_joins(process)
+            if process in self._of_pid or not self._joined_by(process)
         ]
         # a launcher that made the memory may have given it to other processes than ranks
         for child in proc.descendants(
@@ -561,24 +567,37 @@ class Holders:
         name = _name_in_memory(pid, file) or public or f"memory:[{file}]"
         return replace(target, name=name, holders=_holders(others))
 
-    def _only_joins(self, pid: int) -> bool:
-        """Whether an ancestor, a launcher, only waits for the end of processes that it started."""
+    def _joined_by(self, pid: int) -> list[WaitTarget]:
+        """Return what a launcher waits for, if that is only the end of processes that it started.
+
+        Empty for any other process.
+        """
         state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
-        if state is None or state.threads_left_out:
-            return False
+        if state is None or state.threads_left_out or state.catches_timers:
+            return []
         threads = [thread for thread in state.threads if not thread.name.startswith(SERVING_US)]
         waits = [target for thread in threads for target in thread.waits_for]
         # its own threads end what has no time limit; at a time, a timer may do anything
         ends = [target for target in waits if target.kind not in ("futex", "shared")]
         # if a child has the other end of a pipe, the parent sees when the child is gone
-        return (
-            all(thread.waits_for for thread in threads)
-            and bool(ends)
-            and all(
-                target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
-                for target in ends
-            )
+        only_joins = all(thread.waits_for for thread in threads) and all(
+            target.kind == "process" or (target.kind == "pipe" and target.name in self._by_name)
+            for target in ends
         )
+        return ends if only_joins else []
+
+    def _awaited_by(self, holder: int, pipe: str) -> tuple[int, ...]:
+        """Return the given processes for which alone another holder of a pipe waits."""
+        joined = self._joined_by(holder) if holder not in self._of_pid else []
+        awaited: list[int] = []
+        for target in joined:
+            awaited += (
+                [int(target.name)]
+                if target.kind == "process"
+                else [opened.pid for opened in self._by_name[target.name]]
+            )
+        known = pipe not in {target.name for target in joined} and self._of_pid.keys() >= {*awaited}
+        return tuple(dict.fromkeys(awaited)) if known else ()
 
     def _with_remote_end(self, target: WaitTarget, pid: int) -> WaitTarget:
         """Name both ends of a connection, and who has the other one, even if not accepted yet."""

@@ -125,6 +125,8 @@ class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):
         cpu_s: User plus system time so far, seconds; shows whether a process outside the job works.
         moved_bytes: Bytes read and written so far, likewise; 0 if not permitted.
         host: Host on which it runs, if that is not the waiter's.
+        awaits: Processes of the job for which alone it waits, as a launcher does that joins them:
+            it uses nothing that it holds before one of these goes on. Empty if that is not known.
     """
 
     pid: int
@@ -132,6 +134,7 @@ class Holder(Struct, frozen=True, kw_only=True, omit_defaults=True):
     cpu_s: float = 0.0
     moved_bytes: int = 0
     host: str = ""
+    awaits: tuple[int, ...] = ()
 
 
 class WaitTarget(Struct, frozen=True, kw_only=True, omit_defaults=True):

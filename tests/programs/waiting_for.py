@@ -3,6 +3,7 @@
 import ctypes
 import fcntl
 import multiprocessing
+import multiprocessing.connection
 import os
 import pty
 import select
@@ -126,6 +127,22 @@ def take_semaphore(who):
     if who == "timed child":
         threading.Timer(1000, semaphore.release).start()
     take("parent") if who in ("child", "parent") else children[0].join()
+
+
+def fill_pipe(launcher):
+    reader, writer = os.pipe()
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=os.write, args=(writer, bytes(1 << 20)))
+    child.start()
+    if launcher == "listens":
+        listener, _kept = os.pipe()
+        threading.Thread(target=os.read, args=(listener, 1), daemon=True).start()
+    if launcher == "has a timer":
+        threading.Timer(1000, os.read, (reader, 1)).start()
+    announce(child.pid)
+    if launcher == "polls":
+        multiprocessing.connection.wait([child.sentinel])
+    child.join()
 
 
 def take_named_semaphore(name):

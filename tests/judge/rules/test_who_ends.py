@@ -121,6 +121,19 @@ def test_a_computation_is_told_by_whether_it_goes_round_and_its_pace() -> None:
     assert ended_by(circling) == "circles"
 
 
+@pytest.mark.parametrize(
+    ("joined", "who"), [((101,), "nobody"), ((700,), "unknown_pace"), ((4712,), "outside")]
+)
+def test_a_launcher_uses_no_pipe_before_what_it_joins_goes_on(
+    joined: tuple[int, ...], who: str
+) -> None:
+    """The writer itself, a child that computes, or a stranger."""
+    launcher = Holder(pid=4711, awaits=joined)
+    full = WaitTarget(call="write", kind="pipe", name="pipe:[9]", holders=(launcher,))
+    child = look(IN_LOAD, pid=700, role="child", cpu=1.0)
+    assert ended_by(rank(1, IN_LOAD, waits_for=(full,), children=[child])) == who
+
+
 @pytest.mark.parametrize("holds", [SLEEPS, {"waits_for": ()}])
 def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     holds: dict[str, Any],
