@@ -191,8 +191,14 @@ def outlived_stack_s(view: RankView) -> float:
 def is_exiting(frames: Sequence[Frame]) -> bool:
     """Whether the interpreter runs its exit handlers.
 
-    Any other code of a main thread runs below a module or the interpreter's start.
+    Any other code of a main thread runs below a module or the interpreter's start. A process of
+    multiprocessing runs its own handlers there, too.
     """
+    if any(
+        frame.function == "_exit_function" and frame.file.endswith("/multiprocessing/util.py")
+        for frame in frames
+    ):
+        return True
     return 0 < len(frames) < DEEPEST_SHOWN and not (
         bare_name(frames[0].function) in ENTRIES or frames[0].file.startswith("<frozen")
     )

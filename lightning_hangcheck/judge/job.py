@@ -13,6 +13,7 @@ from msgspec.structs import asdict, replace
 from lightning_hangcheck.judge.activity import (
     Activity,
     RankActivity,
+    gpu_works,
     read_process_activity,
     read_rank_activity,
 )
@@ -33,6 +34,7 @@ from lightning_hangcheck.judge.operations import (
     behind_helper,
     device_message,
     helper_threads,
+    is_behind,
 )
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, completed_phase, phase_of_life
 from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
@@ -458,7 +460,14 @@ def _as_store_keeper(reading: RankReading, ranks: Mapping[int, RankReading]) -> 
 
 
 def _in_operation(reading: RankReading, case: Case, every: Mapping[int, RankView]) -> RankReading:
-    """Read a rank that waits for an operation started earlier, without a frame of torch."""
+    """Read a rank that waits for an operation started earlier, without a frame of torch.
+
+    A rank that is behind in backward waits for no rank, but for what would enter the operation.
+    """
+    in_backward = reading.wait_kind == "backward" and not gpu_works(reading.own.look)
+    if in_backward and is_behind(every, reading.view):
+        targets = reading.own.targets
+        return replace(reading, activity="idle", wait=None, targets=targets, own_targets=targets)
     unknown, wait = reading.wait is None, None
     at_device = reading.wait_kind == "device" or (unknown and reading.activity == "busy")
     if at_device:

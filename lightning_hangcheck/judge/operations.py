@@ -392,6 +392,22 @@ def is_behind_helper(reading: RankReading) -> bool:
     return wait is not None and wait.kind == "device" and wait.frame not in reading.frames
 
 
+def is_behind(ranks: Views, view: RankView) -> bool:
+    """Whether a rank has no operation open, and has not entered one that is open on another."""
+    newest = {record.group: record.newest for record in groups_of(view)}
+    if not newest or still_open(view.flight):
+        return False
+    return any(
+        view.rank in record.ranks
+        and any(
+            not entry.retired and entry.seq > newest.get(record.group, entry.seq)
+            for entry in record.entries
+        )
+        for other in ranks.values()
+        for record in groups_of(other)
+    )
+
+
 def all_came(ranks: Views, record: CollectiveRecord, seq: int) -> bool:
     """Whether the records of all members of a group show that they entered this operation."""
     return all(
@@ -468,6 +484,9 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         unused = tuple(record.ranks for record in groups_of(reading.view) if not record.entries)
         return replace(unrecorded, operation=Operation(wait.name, unused[-1:]))
     found = open_operation(reading.view, of_main=of_main) if wait.name not in PAIRED else None
+    if found is None and wait.kind == "backward":
+        # the hook of its reducer gave the gradients to another thread
+        found = open_operation(reading.view, of_main=False)
     if found is None:
         return unrecorded
     record, entry = found
