@@ -591,11 +591,12 @@ class Holders:
         joined = self._joined_by(holder) if holder not in self._of_pid else []
         awaited: list[int] = []
         for target in joined:
-            awaited += (
-                [int(target.name)]
-                if target.kind == "process"
-                else [opened.pid for opened in self._by_name[target.name]]
-            )
+            if target.kind == "process":
+                awaited.append(int(target.name))
+            else:  # a process beside the job may write into it, too
+                beside = (self._elsewhere or {}).get(target.name, ())
+                every = (*self._by_name[target.name], *beside)
+                awaited += [opened.pid for opened in every if opened.pid != holder]
         known = pipe not in {target.name for target in joined} and self._of_pid.keys() >= {*awaited}
         return tuple(dict.fromkeys(awaited)) if known else ()
 

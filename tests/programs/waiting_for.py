@@ -132,16 +132,20 @@ def take_semaphore(who):
 def fill_pipe(launcher):
     reader, writer = os.pipe()
     context = multiprocessing.get_context("fork")
+    news, _for_children = os.pipe()
     child = context.Process(target=os.write, args=(writer, bytes(1 << 20)))
     child.start()
+    if launcher == "is told":
+        context.Process(target=time.sleep, args=(1000,), daemon=True).start()
     if launcher == "listens":
         listener, _kept = os.pipe()
         threading.Thread(target=os.read, args=(listener, 1), daemon=True).start()
     if launcher == "has a timer":
         threading.Timer(1000, os.read, (reader, 1)).start()
     announce(child.pid)
-    if launcher == "polls":
-        multiprocessing.connection.wait([child.sentinel])
+    if launcher in ("polls", "is told"):
+        told = [news] if launcher == "is told" else []
+        multiprocessing.connection.wait([child.sentinel, *told])
     child.join()
 
 

@@ -264,7 +264,12 @@ def _exit_waits(reading: RankReading) -> tuple[str, str] | None:
     thread_text = f" for its thread {stuck.label}, which"
     if any(map(threads.feeds_queue, stuck.frames)):
         fills = "writes to a multiprocessing.Queue whose pipe is full"
-        return "exit_queue", join(thread_text, fills, stands)
+        holders = [holder for target in reading.targets for holder in target.holders]
+        joining = [process_name(each) for each in holders if reading.view.pid in each.awaits]
+        first = (
+            f": {joining[0]}, which should read it, waits for this rank's end" if joining else ""
+        )
+        return "exit_queue", join(thread_text, fills, stands) + first
     called = stuck.frames[stuck.frames.index(place) + 1 :] if place in stuck.frames else ()
     in_what = next(map(in_words, reading.targets), f"in {called[0].function}" if called else "")
     return "exit_thread", join(thread_text, "is", stands) + (f", {in_what}" if in_what else "")
