@@ -27,6 +27,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from lightning_hangcheck import log
 from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.look.proc import began_s, root_of
 from lightning_hangcheck.look.syntax import (
@@ -137,8 +138,13 @@ class Sources(NamedTuple):
             of_file, found = _trees.pop(path, (None, None))
             if found is None or of_file is not read:
                 try:
-                    found = Parsed(ast.parse(read.text or b""), partial(self._ranks_in, file))
+                    tree = ast.parse(read.text or b"")
                 except UNREADABLE:
+                    return None
+                try:
+                    found = Parsed(tree, partial(self._ranks_in, file))
+                except Exception as error:  # noqa: BLE001 - ours; verdicts do without this file
+                    log.once(f"source {path}", f"{path} is judged without its source: {error!r}")
                     return None
             _trees[path] = read, found
             kept = sum(len(source) for source, _ in _trees.values())

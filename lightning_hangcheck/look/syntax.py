@@ -235,7 +235,7 @@ class RankTests:
         for node in walk(*test.body, *test.orelse, into=False):
             for target, value in _assigned(node):
                 inside[last_name(target)].append(value)
-            *owner, method = names_of(node.func) if isinstance(node, ast.Call) else [""]
+            *owner, method = names_of(getattr(node, "func", None)) or [""]
             if owner and method in GROWS:
                 self.grown[owner[-1]] = test.test
         for name, values in inside.items():

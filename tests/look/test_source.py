@@ -42,6 +42,7 @@ def _last_test(source: str) -> tuple[RankTests, ast.expr]:
         "class Config:\n writes: bool = False\nc = Config(writes=rank == 0)\nif c.writes: pass",
         "def log(*, verbose):\n if verbose: pass\nt = partial(log, verbose=rank == 0)",
         "board = None\nif rank == 0: board = make()\nif board is not None: pass",
+        "if flag: open(path).close()\nif rank == 0: makers[0]()",
     ],
 )
 def test_a_test_of_the_rank_is_known_by_any_name(source: str) -> None:
