@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import select
+import signal
 import stat
 import threading
 from contextlib import suppress
@@ -81,8 +82,6 @@ def start_writer() -> None:
     """Start a thread that writes all messages of this process from now on; not for ranks."""
     # It takes none of the signals that this process waits for.
     global _writer
-    import signal  # here, as no rank needs it
-
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     try:
         _writer = _writer or _Writer()
