@@ -15,7 +15,7 @@ from lightning_hangcheck.model.limits import Limits
 
 PREFIX = "HANGCHECK_"
 SHARED_BY_NODES = "HANGCHECK_NODES_TOKEN"
-"""Variable with a secret, so it is no option; `watch.among_nodes` reads it."""
+"""Variable with a secret, so it is no option; `watch.other_nodes` reads it."""
 LEAST_SECRET = 16
 """Characters that the secret must have: `openssl rand -hex 16` writes twice as many."""
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]

@@ -26,11 +26,11 @@ from lightning_hangcheck.report.verdict_text import render_reminder
 from lightning_hangcheck.session.session import place_of
 from lightning_hangcheck.text.shown import NANOSECONDS, show_command, utc_now
 from lightning_hangcheck.watch import link
-from lightning_hangcheck.watch.alarm import Alarm, Shutdown, Telling
-from lightning_hangcheck.watch.among_nodes import AmongNodes, meeting_of
-from lightning_hangcheck.watch.joined_nodes import EndedRounds, LeftHere
+from lightning_hangcheck.watch.incident import Incident, Shutdown, Telling
+from lightning_hangcheck.watch.other_nodes import OtherNodes, meeting_of
 from lightning_hangcheck.watch.pace import SlowTelling
 from lightning_hangcheck.watch.roster import Roster, StartStates, describe_round
+from lightning_hangcheck.watch.round_ends import EndedRounds, LeftHere
 from lightning_hangcheck.watch.schedule import Schedule, figures_of
 from lightning_hangcheck.watch.workers import LAPSE_NS, Metronome, Scout
 from lightning_hangcheck.watch.writer import Alerting, RunFiles, Writer, rounds_so_far
@@ -102,7 +102,7 @@ class Watcher:
         self._schedule = Schedule(settings.look_after, *figures_of(self._limits))
         self._shutdown = Shutdown()
         # other nodes
-        self._nodes: AmongNodes | None = None
+        self._nodes: OtherNodes | None = None
         self._place: NodePlace | None = None
         self._met = ""
         self._placed_ns = 0
@@ -126,7 +126,7 @@ class Watcher:
         self._begin_round()
 
     def _begin_round(self) -> None:
-        self._alarm = Alarm()
+        self._incident = Incident()
         self._gaps: tuple[Gap, ...] = ()
         self._code: tuple[CodeNote, ...] = ()
         self._slow = SlowTelling(self._settings, self._session.torch_servers, self._writer)
@@ -146,7 +146,7 @@ class Watcher:
             with self._faults.of("what is to be told"):
                 self._tell()
             with self._faults.of("the files of the run"):
-                self._files.keep(self._alarm, self._earlier, time.monotonic_ns())
+                self._files.keep(self._incident, self._earlier, time.monotonic_ns())
             self._wait()
             with self._faults.of("the launcher's word"):
                 ended = self._receive()
@@ -177,7 +177,7 @@ class Watcher:
         if look is not None and not look.samples:
             self._gaps, look, failed = look.gaps, None, True
         if failed:  # the next look comes as after an empty one, not at once
-            suspicious = self._alarm.verdict is not None
+            suspicious = self._incident.verdict is not None
             self._schedule.looked(self._look_begun_ns, suspicious=suspicious)
         self._roster.end_asked = self._shutdown.was_asked
         if look is not None or now_ns - self._updated_ns >= self._update_every_ns:
@@ -206,7 +206,7 @@ class Watcher:
             if not self._ending:
                 self._slow.read(alive, now_ns, lapsed=lapsed)
             # each node compares its own ranks, and reports on them only while there is no alarm
-            if not self._ending and self._alarm.verdict is None and self._shutdown.asked is None:
+            if not self._ending and self._incident.verdict is None and self._shutdown.asked is None:
                 self._slow.tell(alive, now_ns, lambda: self._own_case(self._roster.round, now_ns))
         with self._faults.of("a look"):
             self._look_if_due(now_ns)
@@ -226,7 +226,7 @@ class Watcher:
     def _end_asked(self, by: str) -> None:
         """Record that somebody asks the job to end: from now on nothing is judged anew."""
         now_ns = time.monotonic_ns()
-        self._shutdown.ask(by, self._roster.round.views(now_ns), self._alarm.suspected, now_ns)
+        self._shutdown.ask(by, self._roster.round.views(now_ns), self._incident.suspected, now_ns)
 
     def _conclude(self, command: link.CommandEnded | None) -> None:
         """Judge the last round and report it; a proven hang is not judged anew."""
@@ -252,14 +252,14 @@ class Watcher:
                 self._nodes.tell(ended, None, ended=True)
                 ended = self._nodes.join_end(ended)
                 self._nodes.peers.close()
-        alarm, asked = self._alarm.verdict, self._shutdown.asked
+        alarm, asked = self._incident.verdict, self._shutdown.asked
         case = replace(ended, exit_code=exit_code, left_running=left_running, asked_end=asked)
         well = alarm is not None and ended_well(case)
         if well and asked is None:
-            self._tell_recovery(self._alarm.advances_since_ns or now_ns)
+            self._tell_recovery(self._incident.advances_since_ns or now_ns)
         verdict = self._verdict_of(case)
-        killed = bool(self._alarm.suspected) and not well and verdict.verdict == "finished"
-        if alarm is not None and (self._alarm.proven or killed):
+        killed = bool(self._incident.suspected) and not well and verdict.verdict == "finished"
+        if alarm is not None and (self._incident.proven or killed):
             asked_ns = self._shutdown.asked_ns if asked is not None else now_ns
             self._tell_aftermath(aftermath_of(case), asked_ns)
             verdict = alarm
@@ -268,7 +268,9 @@ class Watcher:
             self._writer.publish(case, verdict, telling)
         watched = self._roster.round
         rounds = (*self._earlier, describe_round(watched.number, watched.started_at, verdict))
-        self._files.end(self._alarm, verdict, rounds, exit_code, "" if asked is None else asked.by)
+        self._files.end(
+            self._incident, verdict, rounds, exit_code, "" if asked is None else asked.by
+        )
 
     def _forgive_lapse(self, now_ns: int) -> bool:
         """Forgive silence while the sidecar, or the job, did not run; return whether there was any.
@@ -286,7 +288,7 @@ class Watcher:
         if lapse_ns:
             for rank in self._roster.round.ranks.values():
                 rank.progress.forgive(lapse_ns, now_ns)
-            self._alarm.forgive(lapse_ns, now_ns)
+            self._incident.forgive(lapse_ns, now_ns)
         return lapse_ns > 0
 
     def _end_left_rounds(self, now_ns: int, *, at_once: bool = False) -> None:
@@ -295,7 +297,7 @@ class Watcher:
             self._settle_rounds(now_ns, at_once=True)
             case = self._own_case(left, now_ns, ended=True, next_start=next_start)
             case = replace(case, asked_end=self._shutdown.end_round())
-            hang = self._alarm.verdict if self._alarm.proven else None
+            hang = self._incident.verdict if self._incident.proven else None
             self._ended.leave(LeftHere(case, left.started_at, hang))
             self._slow.close()
             self._begin_round()
@@ -309,7 +311,7 @@ class Watcher:
 
     def _judge_all(self, look: Look | None, now_ns: int) -> None:
         ranks, alive = self._roster.round.ranks, self._roster.round.alive
-        if look is None and not self._alarm.proven and self._shutdown.asked is None:
+        if look is None and not self._incident.proven and self._shutdown.asked is None:
             self._ending = False
         else:
             # again if a rank has ended, or says that it ends, and once a second
@@ -332,16 +334,16 @@ class Watcher:
                 more = self._nodes.looked_elsewhere()  # their looks say when to judge
             if more:
                 self._judge(now_ns)
-        if self._alarm.verdict is None or (self._follows and not self._alone):
+        if self._incident.verdict is None or (self._follows and not self._alone):
             return
         there = self._nodes.elsewhere() if self._nodes is not None else None
-        passed = self._alarm.has_passed(ranks, there, now_ns)
+        passed = self._incident.has_passed(ranks, there, now_ns)
         if passed and not self._ends(self._case(now_ns).ranks, now_ns):
-            self._tell_recovery(self._alarm.advances_since_ns)
+            self._tell_recovery(self._incident.advances_since_ns)
 
     def _ends(self, ranks: Sequence[RankView], now_ns: int) -> bool:
         return self._shutdown.begun(
-            ranks, proven=self._alarm.proven, suspected=self._alarm.suspected, now_ns=now_ns
+            ranks, proven=self._incident.proven, suspected=self._incident.suspected, now_ns=now_ns
         )
 
     def _judge_look(self, look: Look, now_ns: int) -> None:
@@ -354,7 +356,7 @@ class Watcher:
         if not self._unsure:
             with self._faults.of("a verdict"):
                 self._judge(now_ns, closer=look.closer)
-        alarm = self._alarm.verdict
+        alarm = self._incident.verdict
         seen: tuple[object, ...] = ()
         if alarm is not None:
             # changes once a rank that the alarm names moves, or the alarm becomes another
@@ -381,7 +383,7 @@ class Watcher:
         self._alone = True
         self._schedule.judged(self._roster.round.alive, now_ns)
         verdict = self._verdict_of(case)
-        self._raise(case, verdict, self._alarm.take(verdict, closer=closer))
+        self._raise(case, verdict, self._incident.take(verdict, closer=closer))
 
     def _verdict_of(self, case: Case) -> Verdict:
         """Judge a case; if a rule fails on what looks saw, judge by the ranks' own reports."""
@@ -394,9 +396,9 @@ class Watcher:
     def _raise(self, case: Case, verdict: Verdict, telling: Telling | None) -> None:
         if telling is None:
             return
-        self._alarm.raised(case)
+        self._incident.raised(case)
         hang = None
-        if self._alarm.proven:
+        if self._incident.proven:
             self._shutdown.hang_proven(case.ranks)
             if telling in ("report", "line") and self._session.facts.launched:
                 watched = self._roster.round
@@ -404,7 +406,7 @@ class Watcher:
                 hang = link.HangProven(tuple(ranks), watched.restarts_left)
         self._writer.publish(case, verdict, telling, hang)
 
-    def _share(self, nodes: AmongNodes, now_ns: int, *, looked: bool) -> None:
+    def _share(self, nodes: OtherNodes, now_ns: int, *, looked: bool) -> None:
         if looked or nodes.is_due(now_ns):
             nodes.agree(self._roster.round, now_ns)
             own = self._own_case(self._roster.round, now_ns)
@@ -416,20 +418,20 @@ class Watcher:
             return
         case = self._case(now_ns)
         if verdict.verdict == "recovered":
-            if self._alarm.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
+            if self._incident.ended(verdict.detected_at, verdict.stalled_for_s) is not None:
                 self._writer.publish(case, verdict, "line")
             return
         self._alone = False
-        telling = self._alarm.take(verdict)
+        telling = self._incident.take(verdict)
         self._raise(case, verdict, "line" if telling == "report" else telling)
 
     def _tell_recovery(self, since_ns: int) -> None:
-        recovered = self._alarm.recovered(utc_now(), since_ns)
+        recovered = self._incident.recovered(utc_now(), since_ns)
         if recovered is not None:
             self._writer.publish(self._case(time.monotonic_ns()), recovered, "line")
 
     def _tell_aftermath(self, text: str, moment_ns: int) -> None:
-        raised, hang = self._alarm.case, self._alarm.verdict
+        raised, hang = self._incident.case, self._incident.verdict
         if raised is None or hang is None:
             return
         after_s = round(max(0, moment_ns - raised.taken_ns) / NANOSECONDS, 3)
@@ -441,7 +443,7 @@ class Watcher:
 
     def _say_still_there(self, now_ns: int) -> None:
         asked, since_ns = self._shutdown.asked, self._shutdown.asked_ns
-        if asked is None or not self._alarm.proven or self._settings.on_hang != "report":
+        if asked is None or not self._incident.proven or self._settings.on_hang != "report":
             return
         if since_ns != self._said_still_there_ns and now_ns - since_ns >= STILL_THERE_NS:
             self._said_still_there_ns = since_ns
@@ -468,10 +470,10 @@ class Watcher:
         if self._looker.looking or self._ending or not self._schedule.due_for(alive, now_ns):
             return
         ranks = [(rank.found.rank, rank.found.pid) for rank in alive]
-        alarm, closer = self._alarm.verdict, tuple[int, ...]()
+        alarm, closer = self._incident.verdict, tuple[int, ...]()
         # local variables on request only, and of culprits only
         values = alarm.culprits if self._settings.locals and alarm is not None else ()
-        if alarm is not None and self._alarm.proven and alarm is not self._seen_closer:
+        if alarm is not None and self._incident.proven and alarm is not self._seen_closer:
             # native calls cost a pause: only of ranks that a hang names, and once a verdict
             self._seen_closer, closer = alarm, alarm.culprits[:MOST_SEEN_CLOSER]
         self._look_begun_ns = now_ns
@@ -527,7 +529,7 @@ class Watcher:
                 files.node = place.number
                 if self._nodes is not None:
                     self._nodes.peers.close()
-                self._nodes = AmongNodes(place, meeting.places) if meeting.places else None
+                self._nodes = OtherNodes(place, meeting.places) if meeting.places else None
                 self._ended.meet(self._nodes)
                 if meeting.way_out and not self._settings.quiet:
                     log.once(
@@ -541,7 +543,7 @@ class Watcher:
             files.meeting = f"{moved}; first {self._met}"
 
     def _tell(self) -> None:
-        alarm, now_ns = self._alarm, time.monotonic_ns()
+        alarm, now_ns = self._incident, time.monotonic_ns()
         self._writer.watch_storage()
         self._writer.tell(stands=alarm.proven, alone=self._nodes is None)
         stood_s = alarm.reminder(now_ns, wanted=self._shutdown.asked is None)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.session.session import Session
     from lightning_hangcheck.settings import Settings
-    from lightning_hangcheck.watch.alarm import Alarm, Telling
+    from lightning_hangcheck.watch.incident import Incident, Telling
     from lightning_hangcheck.watch.link import HangProven
     from lightning_hangcheck.watch.roster import Roster
 
@@ -449,7 +449,7 @@ class RunFiles:
 
         writer.save(learn_gpus)
 
-    def keep(self, alarm: Alarm, earlier: tuple[Round, ...], now_ns: int) -> None:
+    def keep(self, alarm: Incident, earlier: tuple[Round, ...], now_ns: int) -> None:
         """Write what is due."""
         # run.json: if a rank appeared or changed its process since, or a round ended
         watched = self._roster.round
@@ -479,7 +479,7 @@ class RunFiles:
 
     def end(
         self,
-        alarm: Alarm,
+        alarm: Incident,
         verdict: Verdict,
         rounds: tuple[Round, ...],
         exit_code: int | None,
@@ -573,7 +573,7 @@ class RunFiles:
 
     def _reading(
         self,
-        alarm: Alarm,
+        alarm: Incident,
         now_ns: int,
         *,
         verdict: Verdict | None = None,

@@ -42,7 +42,7 @@ from lightning_hangcheck.nodes.encoding import pack
 from lightning_hangcheck.nodes.message import Message, message_of
 from lightning_hangcheck.nodes.who_judges import CALM_S, FIRST, Peers, key_of
 from lightning_hangcheck.report.verdict_text import render
-from lightning_hangcheck.watch.joined_nodes import join_peers, wanted_of
+from lightning_hangcheck.watch.join_nodes import join_peers, wanted_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

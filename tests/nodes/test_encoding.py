@@ -43,7 +43,7 @@ from lightning_hangcheck.nodes.message import (
     message_of,
 )
 from lightning_hangcheck.nodes.who_judges import PeerState
-from lightning_hangcheck.watch.joined_nodes import join_peers
+from lightning_hangcheck.watch.join_nodes import join_peers
 
 if TYPE_CHECKING:
     from collections.abc import Callable

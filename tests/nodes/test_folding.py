@@ -26,7 +26,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.message import FOLDED_ABOVE, message_of
 from lightning_hangcheck.nodes.who_judges import PeerState
-from lightning_hangcheck.watch.joined_nodes import (
+from lightning_hangcheck.watch.join_nodes import (
     join_peers,
     silent_node,
     wanted_of,

@@ -17,12 +17,12 @@ from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class
 from lightning_hangcheck.nodes.who_judges import PeerState
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.among_nodes import contradictions, meeting_of
-from lightning_hangcheck.watch.joined_nodes import (
+from lightning_hangcheck.watch.join_nodes import (
     addresses_to_ask,
     silence_gap,
     silent_node,
 )
+from lightning_hangcheck.watch.other_nodes import contradictions, meeting_of
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
 

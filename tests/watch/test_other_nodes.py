@@ -21,8 +21,8 @@ from lightning_hangcheck.nodes.encoding import pack, read_message
 from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import left_round, message_of
 from lightning_hangcheck.nodes.who_judges import SILENT_AFTER_S, PeerState
-from lightning_hangcheck.watch.among_nodes import AmongNodes
-from lightning_hangcheck.watch.joined_nodes import (
+from lightning_hangcheck.watch.other_nodes import OtherNodes
+from lightning_hangcheck.watch.round_ends import (
     EndedRounds,
     LeftHere,
     ended_on_all,
@@ -69,16 +69,16 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[AmongNodes]]:
+def nodes(tmp_path: Path, clock: Clock) -> Iterator[list[OtherNodes]]:
     """Two nodes that meet in a folder."""
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
     meeting = FolderPlace(tmp_path / "meet")
-    both = [AmongNodes(one, [meeting], clock) for one in places]
+    both = [OtherNodes(one, [meeting], clock) for one in places]
     with closing(both[0].peers), closing(both[1].peers):
         yield both
 
 
-def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
+def tell_until(nodes: list[OtherNodes], done: Callable[[], object]) -> None:
     def told() -> object:
         for node, case in zip(nodes, (HERE, THERE), strict=True):
             node.tell(now(case), None)
@@ -88,7 +88,7 @@ def tell_until(nodes: list[AmongNodes], done: Callable[[], object]) -> None:
 
 
 def pass_by(
-    clock: Clock, node: AmongNodes, case: Case, seconds: float, step_s: float = 1.0
+    clock: Clock, node: OtherNodes, case: Case, seconds: float, step_s: float = 1.0
 ) -> Case:
     """Let time go by in which this node listens, a second a turn, and return its case then."""
     clock.stopped_ns = clock.stopped_ns or clock()
@@ -101,11 +101,11 @@ def pass_by(
     return case
 
 
-def hears(nodes: list[AmongNodes]) -> bool:
+def hears(nodes: list[OtherNodes]) -> bool:
     return len(nodes[0].join(now(HERE)).ranks) == 4
 
 
-def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None:
+def test_the_culprit_on_the_other_node_is_named(nodes: list[OtherNodes]) -> None:
     assert judge(HERE).culprits == ()
     tell_until(nodes, lambda: hears(nodes))
     case = nodes[0].join(now(HERE))
@@ -119,7 +119,7 @@ def test_the_culprit_on_the_other_node_is_named(nodes: list[AmongNodes]) -> None
     assert [view.rank for view in nodes[0].join(later).ranks] == [0, 1], "of another round"
 
 
-def test_the_judging_nodes_verdict_is_read_by_the_others(nodes: list[AmongNodes]) -> None:
+def test_the_judging_nodes_verdict_is_read_by_the_others(nodes: list[OtherNodes]) -> None:
     tell_until(nodes, lambda: hears(nodes) and nodes[1].follows)
     verdict = judge(nodes[0].join(now(HERE)))
     nodes[0].tell(now(HERE), verdict)
@@ -127,7 +127,7 @@ def test_the_judging_nodes_verdict_is_read_by_the_others(nodes: list[AmongNodes]
 
 
 def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
-    nodes: list[AmongNodes], clock: Clock
+    nodes: list[OtherNodes], clock: Clock
 ) -> None:
     tell_until(nodes, lambda: hears(nodes))
     nodes[1].peers.close()
@@ -141,7 +141,7 @@ def test_a_node_that_fell_silent_is_a_fact_with_what_was_known_of_it(
 
 
 def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_was(
-    nodes: list[AmongNodes], clock: Clock, capfd: pytest.CaptureFixture[str]
+    nodes: list[OtherNodes], clock: Clock, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """Its ranks are those that theirs wait for."""
     tell_until(nodes, lambda: nodes[1].follows and hears(nodes))
@@ -161,7 +161,7 @@ def test_where_the_first_node_falls_silent_the_next_one_judges_and_knows_who_it_
 
 
 def test_a_node_that_could_not_listen_calls_nobody_silent(
-    nodes: list[AmongNodes], clock: Clock
+    nodes: list[OtherNodes], clock: Clock
 ) -> None:
     """A sidecar that was starved, or stopped, for a minute knows nothing of the others' silence."""
     tell_until(nodes, lambda: hears(nodes))
@@ -173,7 +173,7 @@ def test_a_node_that_could_not_listen_calls_nobody_silent(
 
 
 def test_a_node_of_which_nothing_was_ever_heard_is_named(
-    nodes: list[AmongNodes], clock: Clock
+    nodes: list[OtherNodes], clock: Clock
 ) -> None:
     nodes[1].peers.close()
     case = pass_by(clock, nodes[0], now(HERE), 1.0)
@@ -237,7 +237,7 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
     """The first node's rank was only ended by its agent, as its numbers and words show."""
     meeting = FolderPlace(tmp_path / "meet")
     places = [NodePlace(number=n, nnodes=2) for n in range(2)]
-    nodes = [AmongNodes(one, [meeting]) for one in places]
+    nodes = [OtherNodes(one, [meeting]) for one in places]
     left = [ENDED_BY_AGENT, FAILED]
     present = [job(rank(0, IN_BARRIER, silent=0.1), round=1, **OF_TWO), GOES_ON]
     ended = [EndedRounds(), EndedRounds()]

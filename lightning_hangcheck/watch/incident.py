@@ -43,7 +43,7 @@ OBEYED_WITHIN_S = 60.0
 (KillWait), Lightning stops after the batch. A job that steps later was asked for something else."""
 
 
-class Alarm:
+class Incident:
     """The current incident: none, or a verdict that still holds, with its case.
 
     ``advances_since_ns``: since when the culprits advance again; 0 while they do not.

@@ -14,7 +14,7 @@ from lightning_hangcheck.model.verdict import EvidenceItem, RankState, Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.watched_rank import WatchedRank
 from lightning_hangcheck.text.shown import NANOSECONDS
-from lightning_hangcheck.watch.alarm import Alarm, Shutdown
+from lightning_hangcheck.watch.incident import Incident, Shutdown
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model.case import RankView
@@ -77,7 +77,7 @@ TAKEN: dict[str, tuple[list[Verdict], list[str | None]]] = {
 
 @pytest.mark.parametrize("case", TAKEN)
 def test_each_verdict_is_told_as_it_is_news(case: str) -> None:
-    alarm, (taken, told) = Alarm(), TAKEN[case]
+    alarm, (taken, told) = Incident(), TAKEN[case]
     assert [alarm.take(one) for one in taken] == told
     assert alarm.proven == (taken[0].verdict == "hang" or taken[-1].verdict == "hang")
 
@@ -88,7 +88,7 @@ def test_each_verdict_is_told_as_it_is_news(case: str) -> None:
 def test_the_end_of_an_alarm_is_told_once_with_how_long_it_stood(kind: str, words: str) -> None:
     """From the first suspicion on, however much longer the silence was; nothing is lost then."""
     found = EvidenceItem("stack", 1, "is in load"), EvidenceItem("lost", None, "2 steps")
-    alarm = Alarm()
+    alarm = Incident()
     alarm.take(replace(verdict("suspect", 1), stalled_for_s=12.0))
     last = replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0, evidence=found)
     alarm.take(last)
@@ -104,16 +104,16 @@ def test_the_end_of_an_alarm_is_told_once_with_how_long_it_stood(kind: str, word
 MINUTE_NS = 60 * NANOSECONDS
 
 
-def reminded_at(alarm: Alarm, first: int, last: int) -> list[int]:
+def reminded_at(alarm: Incident, first: int, last: int) -> list[int]:
     """The minutes at which a reminder is due, asked every minute."""
     return [m for m in range(first, last) if alarm.reminder(m * MINUTE_NS) is not None]
 
 
 def test_each_reminder_comes_after_twice_the_time_and_a_late_one_is_not_repeated() -> None:
-    alarm = Alarm()
+    alarm = Incident()
     alarm.take(verdict("suspect", 1))
     assert reminded_at(alarm, 10, 45) == [12, 14, 18, 26, 42]
-    alarm = Alarm()
+    alarm = Incident()
     alarm.take(verdict("hang", 1))
     assert alarm.reminder(0) is None
     assert alarm.reminder(9 * MINUTE_NS) == 540.0
@@ -147,7 +147,7 @@ def test_whose_progress_ends_an_alarm(
     here: Any, elsewhere: Any, *, asked: bool, at_ns: int
 ) -> None:
     """That of its culprits; others move on their way out, too. It waits a little after that."""
-    alarm = Alarm()
+    alarm = Incident()
     alarm.verdict = judge(BLAMED)
     alarm.raised(replace(BLAMED, taken_ns=RAISED_NS))
     assert not alarm.has_passed(here(at_ns), elsewhere(at_ns), 100)

@@ -35,7 +35,7 @@ from lightning_hangcheck.rundir import NODES_FOLDER
 from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.text.shown import NANOSECONDS
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch import joined_nodes as joining
+from lightning_hangcheck.watch import join_nodes, round_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -125,7 +125,7 @@ WANTS_TIMES = 10
 """Pause after choosing wanted ranks, in multiples of that work: it takes 1 s at 16,384 nodes."""
 
 
-class AmongNodes:
+class OtherNodes:
     """This node, and its peers.
 
     ``left``: the round before, of this node's own ranks, for the other nodes. ``round_end``: how
@@ -171,8 +171,8 @@ class AmongNodes:
 
     def agree(self, watched: WatchedRound, now_ns: int) -> None:
         """Give a round the number that it has on the other nodes, if that is higher."""
-        self._mark = joining.mark_of(watched)
-        watched.number = joining.agreed_number(
+        self._mark = round_ends.mark_of(watched)
+        watched.number = round_ends.agreed_number(
             watched, self._mark, self.judged_with().values(), now_ns
         )
 
@@ -194,7 +194,7 @@ class AmongNodes:
             self._reach = reach_of(asks, pids) if asks else ()
         began_s = time.monotonic()
         if self.judges and began_s >= self._wanted_again_s:
-            self._wants = joining.wanted_of(known.values(), own.run.world_size)
+            self._wants = join_nodes.wanted_of(known.values(), own.run.world_size)
             ended_s = time.monotonic()
             self._wanted_again_s = ended_s + WANTS_TIMES * (ended_s - began_s)
         message = messages.message_of(
@@ -227,7 +227,7 @@ class AmongNodes:
             for node, peer in known.items()
             if peers.quiet_s(node) >= MISSED_AFTER_S and not peer.message.ended
         ]
-        return joining.addresses_to_ask(known, self._addresses, missed) if missed else {}
+        return join_nodes.addresses_to_ask(known, self._addresses, missed) if missed else {}
 
     def judged_with(self) -> dict[int, PeerState]:
         """Return the nodes about which this node may say something.
@@ -255,7 +255,7 @@ class AmongNodes:
         """Whether other nodes have sent a new look since the last call."""
         looked = {}
         for node, peer in self.peers.others.items():
-            processes = chain.from_iterable(view.processes for view in joining.views_of([peer]))
+            processes = chain.from_iterable(view.processes for view in join_nodes.views_of([peer]))
             moments = [sample.taken_ns for look in processes for sample in look.samples]
             looked[node] = peer.received_ns - messages.TAKEN_NS + max(moments) if moments else 0
         known = self._looked_ns
@@ -272,7 +272,7 @@ class AmongNodes:
             return own if self.follows or self._unjoinable else self._with_others(own)
         except Exception as error:  # noqa: BLE001 - others' facts must not end the watch of ours
             self._unjoinable = True
-            log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")
+            log.once("join", f"{join_nodes.CANNOT_JOIN}: {error!r}")
             return own
 
     def _with_others(self, own: Case) -> Case:
@@ -282,14 +282,14 @@ class AmongNodes:
             fell_silent = [node for node in fell_silent if node.reach == "unanswered"]
         silent = [theirs[node.number] for node in fell_silent]
         there = [peer for peer in theirs.values() if self.judges and not peers.silent_s(peer)]
-        joined = joining.join_peers(own, there, silent, self.place.number)
-        gaps = list(map(joining.silence_gap, fell_silent))
+        joined = join_nodes.join_peers(own, there, silent, self.place.number)
+        gaps = list(map(join_nodes.silence_gap, fell_silent))
         unused: dict[str, list[int]] = {}  # nodes by the reason why their messages are unreadable
         for node, reason in dict(peers.unused).items():
             unused.setdefault(reason, []).append(node)
         for reason, nodes in unused.items():
             why = f"what is told there is not used: {reason}"
-            gaps.append(Gap(joining.which_nodes(nodes), None, why, "other_nodes"))
+            gaps.append(Gap(join_nodes.which_nodes(nodes), None, why, "other_nodes"))
         absent = peers.absent() if self.judges else []
         if absent:
             waited_s = max(SILENT_AFTER_S, max(map(peers.quiet_s, absent)))
@@ -297,8 +297,8 @@ class AmongNodes:
                 f"nothing was heard from there for {waited_s:.0f} s: it has not come, no hangcheck "
                 f"run watches there, or it does not reach {peers.where}"
             )
-            gaps.append(Gap(joining.which_nodes(absent), None, why, "other_nodes"))
-        return joining.with_silent_nodes(own, joined, absent, fell_silent, gaps)
+            gaps.append(Gap(join_nodes.which_nodes(absent), None, why, "other_nodes"))
+        return join_nodes.with_silent_nodes(own, joined, absent, fell_silent, gaps)
 
     def _silent_nodes(self, own: Case) -> Iterator[SilentNode]:
         nodes, peers = self.judged_with(), self.peers
@@ -306,13 +306,13 @@ class AmongNodes:
         there = [peer for node, peer in nodes.items() if not silent[node]]
         if not any(silent.values()):
             return
-        others = [*own.ranks, *joining.views_of(there)]
+        others = [*own.ranks, *join_nodes.views_of(there)]
         reaches = [*self._reach, *(reach for peer in there for reach in peer.message.reach)]
         addresses = self._addresses_of_missed(nodes)
         for node, seconds in silent.items():
             if seconds:
                 known = [reach for reach in reaches if reach.address in addresses.get(node, ())]
-                yield joining.silent_node(nodes[node], seconds, known, others)
+                yield join_nodes.silent_node(nodes[node], seconds, known, others)
 
     def join_end(self, own: Case) -> Case:
         """Return how the job ended on all nodes, if a rank failed here and this node judges.
@@ -321,13 +321,13 @@ class AmongNodes:
         """
         case: Case | None = None
         try:
-            if self.follows or not joining.first_failure_ns(own):
+            if self.follows or not round_ends.first_failure_ns(own):
                 return own
             if not self.judges:
                 silent = self._silent_nodes(own)
                 gone = {node.number for node in silent if node.reach == "unanswered"}
                 known = {n: peer for n, peer in self.judged_with().items() if n in gone}
-                return joining.ended_on_all(own, known, self.place, lost=True) or own
+                return round_ends.ended_on_all(own, known, self.place, lost=True) or own
             # wait a little for the other nodes: they report a failure within 1 s
             deadline = time.monotonic() + LAST_WORDS_S
             self.peers.hurry()
@@ -339,9 +339,9 @@ class AmongNodes:
                 alive = {node.number for node in silent if node.reach in ("answers", "goes_on")}
                 known = {n: peer for n, peer in self.judged_with().items() if n not in alive}
                 over = time.monotonic() >= deadline or self.peers.in_trouble
-                case = joining.ended_on_all(own, known, self.place, over=over)
+                case = round_ends.ended_on_all(own, known, self.place, over=over)
         except Exception as error:  # noqa: BLE001 - as in `join`
-            log.once("join", f"{joining.CANNOT_JOIN}: {error!r}")
+            log.once("join", f"{join_nodes.CANNOT_JOIN}: {error!r}")
         return own if case is None else case
 
     def elsewhere(self) -> dict[int, int]:
@@ -388,7 +388,7 @@ class AmongNodes:
                 if not known[node].message.ended:
                     log.once(f"node {node} {before} again", f"{gap.what} is heard again")
         for node, quiet in silent.items():
-            last_ns, gap = known[node].received_ns, joining.silence_gap(quiet)
+            last_ns, gap = known[node].received_ns, join_nodes.silence_gap(quiet)
             if quiet.reach != "unknown" or quiet.silent_s >= SAID_AFTER_S:
                 self._said_silent[node] = last_ns, gap
                 instead = "this node judges for all that are heard" if node < number else ""
@@ -413,12 +413,12 @@ def contradictions(
     for version, nodes in versions.items():
         if version not in ("", __version__):
             yield (
-                f"{joining.which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} "
+                f"{join_nodes.which_nodes(nodes)} {'have' if len(nodes) > 1 else 'has'} "
                 f"lightning-hangcheck {version}, node {number} has {__version__}: they understand "
                 "each other; install the same on all nodes before the next run"
             )
     size = own.run.world_size
-    holders = {view.rank: number for view in own.ranks[: joining.MOST_COMPARED]}
+    holders = {view.rank: number for view in own.ranks[: round_ends.MOST_COMPARED]}
     for peer in peers if own.run.local_world_size is not None else ():
         message, node = peer.message, peer.message.node
         if message.round != own.run.round or message.local_world_size is None:
@@ -432,7 +432,7 @@ def contradictions(
         # torch 2.13's agents keep the address of their first round, though another node may be the
         # first by now (dynamic_rendezvous.py, ``_bootstrap_store_info``)
         ports = message.mark.store_port, mark.store_port
-        stood = min(message.mark.began_s, mark.began_s) >= joining.STOOD_S
+        stood = min(message.mark.began_s, mark.began_s) >= round_ends.STOOD_S
         if stood and all(ports) and ports[0] != ports[1]:
             yield (
                 f"the ranks of node {node} look for their store at port {ports[0]} of MASTER_ADDR, "
@@ -440,7 +440,7 @@ def contradictions(
                 "earlier round; export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 where each node's "
                 "torchrun is started"
             )
-        ranks = islice(peer.ranks, max(0, joining.MOST_COMPARED - len(holders)))
+        ranks = islice(peer.ranks, max(0, round_ends.MOST_COMPARED - len(holders)))
         doubled = [rank for rank in ranks if holders.setdefault(rank, node) != node]
         if doubled:
             yield (
