@@ -12,7 +12,7 @@ from lightning_hangcheck.cli.options import many, only_form, option
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.phase_history import decide, question, tell
+from lightning_hangcheck.ledger.phase_reuse import decide, question
 from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report import ledger_text
@@ -21,7 +21,7 @@ from lightning_hangcheck.settings import from_environment
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lightning_hangcheck.ledger.phase_history import PhaseHistory
+    from lightning_hangcheck.ledger.ledger_file import History
 
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
@@ -54,10 +54,10 @@ class Asked(NamedTuple):
     ledger: str | None
     prices: Prices
 
-    def read(self) -> PhaseHistory:
+    def read(self) -> History:
         """Read the ledger and join its lines into a history of phases."""
         file = ledger_file.find_ledger(self.ledger)
-        return tell(_answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file)))
+        return _answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file))
 
 
 @click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
@@ -142,7 +142,7 @@ def check(given: Asked, name: str) -> int:
     if decision.earlier is None or decision.act == "reuse":
         click.echo(f"{decision.act}: phase {name}: {decision.why}")
     else:
-        click.echo(f"{decision.act}: {question(decision, given.prices)}")
+        click.echo(f"{decision.act}: {question(decision, 'ask', given.prices)}")
     return {"reuse": 0, "run": 1, "ask": 3}[decision.act]
 
 

@@ -15,7 +15,7 @@ from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.planning.plan import Extra
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.ledger_file import Pages
+    from lightning_hangcheck.ledger.ledger_file import History
 
 Group = Literal["seeing", "launch", "ranks", "environment", "storage", "data", "memory"]
 GROUPS: tuple[Group, ...] = get_args(Group)  # In display order.
@@ -108,7 +108,7 @@ class Subject(Struct, frozen=True, kw_only=True):
         except (OSError, NoAnswerFromStorage):
             return False
 
-    def ledger(self) -> Pages:
+    def ledger(self) -> History:
         """Read the ledger that the run will write to; empty if it cannot be read within 2 s."""
         from lightning_hangcheck.ledger import ledger_file  # most checks do not need the ledger
 
@@ -116,7 +116,7 @@ class Subject(Struct, frozen=True, kw_only=True):
         try:
             return apart(READ_LIMIT_S, lambda: ledger_file.read(ledger))
         except (UnreadableRun, NoAnswerFromStorage):
-            return ledger_file.Pages()
+            return ledger_file.History()
 
 
 Look: TypeAlias = "Callable[..., Finding | Iterable[Finding] | None]"

@@ -29,7 +29,6 @@ from lightning_hangcheck.doctor.environment_checks import cache_folder
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
-from lightning_hangcheck.ledger.phase_history import tell
 from lightning_hangcheck.planning.config import (
     CONFIG_NAME,
     FAMILIES,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from lightning_hangcheck.doctor.check import Subject
-    from lightning_hangcheck.ledger.phase_history import PastPhase
+    from lightning_hangcheck.ledger.ledger_file import PastPhase
 
 FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files; at most 64 MiB of each are read.
 MODEL_LIMIT_S = 20.0
@@ -121,9 +120,7 @@ def needed_files(subject: Subject, now: float | None = None) -> Iterator[Finding
 )
 def files_belong_together(subject: Subject) -> tuple[Finding, ...]:
     """What the ledger tells of the phases that made what --needs names, and from what."""
-    phases = (
-        [phase for phase in tell(subject.ledger()).phases if phase.counts] if subject.needs else []
-    )
+    phases = [phase for phase in subject.ledger().phases if phase.counts] if subject.needs else []
     made: dict[str, PastPhase] = {}
     for path in subject.needs:
         whole = str(Path(path).absolute())

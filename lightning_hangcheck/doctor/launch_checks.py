@@ -23,7 +23,6 @@ from lightning_hangcheck.doctor.check import (
 from lightning_hangcheck.doctor.launch_command import C10D_PORT, DEFAULT_PORT, split_endpoint
 from lightning_hangcheck.files import NoAnswerFromStorage
 from lightning_hangcheck.identity import SLURM_SHELLS, identify
-from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.text.shown import seconds_in_words, show_command
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def time_left(subject: Subject, now: float | None = None) -> Finding | None:
         return warning(ends, f"scontrol update JobId={job} TimeLimit=+2:00:00")
     # the ledger stores commands without secrets
     words = show_command(subject.command)
-    earlier = [line for line in subject.ledger().lines if isinstance(line, Run)] if words else []
+    earlier = subject.ledger().runs if words else ()
     done = (past for past in reversed(earlier) if past.exit_code == 0 or past.verdict == "finished")
     run = next((past for past in done if past.command == words), None)
     if run is None:

@@ -12,25 +12,16 @@ import sys
 import time
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
-
-import msgspec
+from typing import TYPE_CHECKING, get_args
 
 from lightning_hangcheck import log
-from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.errors import BadUsage, HangcheckError
 from lightning_hangcheck.hooks.models import offloaded_so_far
 from lightning_hangcheck.hooks.rendezvous import find_peer_group, join_rendezvous
-from lightning_hangcheck.identity import Identity, identify
-from lightning_hangcheck.ledger import ledger_file, phase_history
-from lightning_hangcheck.ledger.phase_history import (
-    GOOD,
-    POOR,
-    Decision,
-    IfDone,
-    PhaseDone,
-    PhaseHistory,
-)
+from lightning_hangcheck.identity import identify
+from lightning_hangcheck.ledger import ledger_file, phase_reuse
+from lightning_hangcheck.ledger.ledger_file import Fingerprint, PastPhase
+from lightning_hangcheck.ledger.phase_reuse import GOOD, POOR, Decision, IfDone
 from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.look.gpu import gpu_names
 from lightning_hangcheck.look.programs import ChildLate, answer_of
@@ -52,16 +43,10 @@ GIT_LIMIT_S = 2.0  # milliseconds, except for a huge working folder on a network
 GPU_LIMIT_S = 5.0  # waking 8 GPUs may take the driver a second
 LONGEST_ERROR = 500  # characters of the error that ended a phase
 NEEDS_A_PERSON = 3
-REUSABLE = "HANGCHECK_IF_DONE=reuse or HANGCHECK_IF_DONE=rerun answers it"
-NOT_REUSABLE = "HANGCHECK_IF_DONE=rerun runs all of them, HANGCHECK_IF_DONE=reuse only this one"
 
 
-class Agreed(msgspec.Struct, frozen=True):
-    """What the first rank decided, for all; ``refuse``: the phase must not run twice."""
-
-    act: Literal["run", "reuse", "stop", "refuse"]
-    why: str
-    remedy: str = ""
+class PhaseDone(HangcheckError):
+    """A phase that must not run twice is already done."""
 
 
 class phase:  # noqa: N801 - called like a function, as `section` is
@@ -81,6 +66,10 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             again. Without a terminal it ends with code 3.
         good: From here on the metric is good.
         poor: Below this it is poor.
+
+    Attributes:
+        needed: Whether the body must run; False if earlier results are reused.
+        metrics: Metrics so far, or those recorded earlier if the phase is reused.
     """
 
     def __init__(
@@ -105,28 +94,14 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self._input_paths, self._output_paths = _absolute(inputs), _absolute(outputs)
         self._if_done, self._thresholds = if_done, (good, poor)
         self._id = os.urandom(4).hex()
-        self._metrics: dict[str, float] = {}
-        self._began_ns, self._began_cpu_s = 0, 0.0
-        self._recorder, self._identity = current(), identify(os.environ)
-        settings = self._settings = self._recorder.settings
-        self._writes = not settings.disable and not self._identity.rank
-        try:
-            self._file = ledger_file.find_ledger(settings.ledger)
-        except OSError:  # the working folder was removed; the first write reports it
-            self._file = Path(settings.ledger or ledger_file.LEDGER_FILE)
-        self._decision = Decision(act="run", why="")
-        self._inputs: tuple[ledger_file.Fingerprint, ...] = ()
-        self._needed = True
-
-    @property
-    def needed(self) -> bool:
-        """Whether the body must run; False if earlier results are reused."""
-        return self._needed
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """Metrics so far, or those recorded earlier if the phase is reused."""
-        return dict(self._metrics)
+        self.needed, self.metrics = True, dict[str, float]()
+        self._began_s = self._began_cpu_s = 0.0
+        self._recorder = current()
+        self._settings = self._recorder.settings
+        self._writes = not self._settings.disable and not identify(os.environ).rank
+        self._file = ledger_file.find_ledger(self._settings.ledger)
+        self._inputs: tuple[Fingerprint, ...] = ()
+        self._decision = Decision(why="it could not be decided")
 
     def metric(self, name: str, value: float) -> None:
         """Write a finite number at once, so that a killed phase keeps it. Never raises."""
@@ -137,175 +112,163 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         if not math.isfinite(number):
             log.once(f"metric {name}", f"metric {name} is no finite number; it is not kept")
             return
-        measured = {str(name): number}
-        self._metrics |= measured
-        if self._needed:
-            self._write(
-                ledger_file.Measured(
-                    id=self._id, at=utc_now(), after_s=self._seconds(), metrics=measured
-                )
-            )
+        self.metrics = {**self.metrics, str(name): number}
+        if self.needed:
+            now, lasted = utc_now(), self._seconds()
+            self._write(PastPhase(id=self._id, at=now, duration_s=lasted, metrics=self.metrics))
 
     def __enter__(self) -> phase:
+        if self._writes:
+            attempt(f"deciding about phase {self._name}", self._weigh)
         if not self._settings.disable:
             self._choose()
+        if self._writes and self.needed:
             attempt(f"the beginning of phase {self._name} in the ledger", self._begin)
-        self._began_ns, self._began_cpu_s = time.monotonic_ns(), sum(os.times()[:4])
+        self._began_s, self._began_cpu_s = time.monotonic(), sum(os.times()[:4])
         return self
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if self._needed and self._writes:
+        if self._writes and self.needed:
             attempt(f"the end of phase {self._name} in the ledger", self._end, error)
+
+    def _weigh(self) -> None:
+        self._inputs = tuple(map(_look, self._input_paths))
+        history = within(WRITE_LIMIT_S, partial(ledger_file.read_any, self._file))
+        known = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
+        self._decision = phase_reuse.decide(history, *known, _look)
 
     def _choose(self) -> None:
         """Do what all ranks agree on; only this may stop training, as the user asked for it."""
-        if self._if_done == "rerun" and (self._identity.world_size or 1) > 1:
-            # ranks need not meet, and the phase may run on only one of them: nobody is asked
-            attempt(f"deciding about phase {self._name}", self._weigh)
-            agreed = Agreed("run", "its script runs it each time")
-        else:
-            agreed = self._agree()
-        earlier = self._decision.earlier
-        self._needed = agreed.act == "run"
-        self._decision = msgspec.structs.replace(self._decision, why=agreed.why)
+        act, why = self._agree()
+        earlier, invalidated = self._decision.earlier, self._decision.invalidated
+        self.needed, self._why = act == "run", why
         if not self._writes or earlier is None:
             return
-        stale = phase_history.stale_in_words(self._decision)
-        if self._needed and (stale or self._if_done != "rerun"):
-            log.once(f"phase {self._id}", f"phase {self._name} runs again: {agreed.why}{stale}")
-        if not self._needed:
-            does = f"is reused, made {earlier.begun_at}: {agreed.why}"
+        if not self.needed:
+            does = f"is reused, made {earlier.begun_at}: {why}"
             log.once(f"phase {self._id}", f"phase {self._name} {does}")
-            self._metrics = dict(earlier.metrics)
-            self._write(
-                ledger_file.Reused(id=earlier.id, at=utc_now(), phase=self._name, why=agreed.why)
-            )
+            self.metrics = dict(earlier.metrics)
+            self._write(PastPhase(id=earlier.id, at=utc_now(), reused=earlier.reused + 1))
+        elif invalidated or self._if_done != "rerun":
+            stale = ", ".join(f"{one.name} ({phase_reuse.metrics_of(one)})" for one in invalidated)
+            stale = stale and f"; if it makes something else, this becomes stale: {stale}"
+            log.once(f"phase {self._id}", f"phase {self._name} runs again: {why}{stale}")
 
-    def _agree(self) -> Agreed:
-        """Let the first rank decide whether the phase runs or is reused, for every rank."""
+    def _agree(self) -> tuple[str, str]:
+        """Return what every rank does, as the first rank decides, and why."""
         # All run if ranks cannot meet, or nothing can be decided: a rank that skips the work would
         # leave the others waiting. `PhaseDone` and `SystemExit` are raised on every rank.
-        peers, payload = find_peer_group(self._recorder), b""
-        if peers is None and (self._recorder.identity.world_size or 1) > 1:
-            return Agreed("run", "the ranks cannot meet to agree")
-        first = peers is None or peers.index == 0
+        several = (self._recorder.identity.world_size or 1) > 1
+        if self._if_done == "rerun" and several:
+            # ranks need not meet, and the phase may run on only one of them: nobody is asked
+            return "run", self._decision.why
+        peers = find_peer_group(self._recorder)
+        if peers is None and several:
+            return "run", "the ranks cannot meet to agree"
+        payload, first = b"", peers is None or peers.index == 0
         if first:
             alone = peers is None or (peers.size or 1) == 1
-            agreed = attempt(f"deciding about phase {self._name}", self._decide, alone)
-            payload = encode(agreed or Agreed("run", "it could not be decided"))
+            decided = attempt(f"deciding about phase {self._name}", self._decide, alone)
+            payload = encode(decided or ("run", "it could not be decided"))
         limit = self._settings.meeting_timeout
         limit += LOOK_LIMIT_S * (len(self._input_paths) + len(self._output_paths))
         brought = join_rendezvous(f"phase {self._name}", limit, payload, peers)
-        agreed = json_decoder(Agreed).decode(brought[0])
-        if agreed.act == "refuse":
-            raise PhaseDone(agreed.why, agreed.remedy)
-        if agreed.act == "stop":
+        act, why = json_decoder(tuple[str, str]).decode(brought[0])
+        if act == "refuse":
+            remedy = 'remove it from the script, or give it if_done="reuse" or if_done="rerun"'
+            raise PhaseDone(why, remedy)
+        if act == "stop":
             if first:
-                sys.stderr.write(agreed.why)
+                sys.stderr.write(why)
             raise SystemExit(NEEDS_A_PERSON)
-        return agreed
+        return act, why
 
-    def _decide(self, alone: bool) -> Agreed:
-        try:
-            decision = phase_history.answered(self._weigh(), self._settings.if_done)
-        except PhaseDone as error:
-            return Agreed("refuse", str(error.args[0]), error.remedy)
-        if decision.act != "ask":
-            return Agreed(decision.act, decision.why)
+    def _decide(self, alone: bool) -> tuple[str, str]:
+        """Return what to do and why; HANGCHECK_IF_DONE or a person answers a question."""
+        decision, answer = self._decision, self._settings.if_done
+        act, why, reusable = decision.act, decision.why, self._if_done != "rerun"
+        if answer != "ask" and act in ("ask", "reuse"):
+            if act == answer:
+                return act, why
+            act = "reuse" if answer == "reuse" and reusable else "run"
+            return act, f"{why}; HANGCHECK_IF_DONE={answer}"
+        if act != "ask":
+            return act, why
         prices = attempt("reading HANGCHECK_PRICE", read_prices, [self._settings.price or ""])
-        asked = phase_history.question(decision, prices or Prices())
+        asked = phase_reuse.question(decision, self._if_done, prices or Prices())
         if not (alone and sys.stdin is not None and sys.stdin.isatty()):
-            answers = REUSABLE if decision.reusable else NOT_REUSABLE
-            return Agreed("stop", f"{asked}\n  nobody is here to answer; {answers}\n")
+            reuse, rerun = "HANGCHECK_IF_DONE=reuse", "HANGCHECK_IF_DONE=rerun"
+            answers = f"{reuse} or {rerun} answers it"
+            if not reusable:
+                answers = f"{rerun} runs all of them, {reuse} only this one"
+            return "stop", f"{asked}\n  nobody is here to answer; {answers}\n"
         # ask until one of the words comes; no answer means stop
-        sys.stderr.write(f"{asked}\n")
-        acts: dict[str, Literal["run", "reuse"]] = {"rerun": "run"}
-        acts = {"reuse": "reuse", **acts} if decision.reusable else acts
-        while True:
-            sys.stderr.write(f"{', '.join(acts)} or stop? ")
+        words = {"reuse": "reuse", "rerun": "run"} if reusable else {"rerun": "run"}
+        question, word = f"{asked}\n{', '.join(words)} or stop? ", ""
+        while word not in words:
+            sys.stderr.write(question)
             sys.stderr.flush()
             line = sys.stdin.readline()
-            answer = line.strip().lower()
-            if answer in acts:
-                return Agreed(acts[answer], f"{decision.why}; a person said {answer}")
-            if answer == "stop" or not line:
-                return Agreed("stop", "")
-
-    def _weigh(self) -> Decision:
-        if self._writes:
-            read = attempt("reading the ledger", within, WRITE_LIMIT_S, self._history)
-            history = read or PhaseHistory()
-            self._inputs = tuple(map(_look, self._input_paths))
-            known = self._name, self._if_done, self._inputs, self._output_paths, self._thresholds
-            self._decision = phase_history.decide(history, *known, _look)
-        return self._decision
-
-    def _history(self) -> PhaseHistory:
-        lines = ledger_file.read(self._file) if self._file.exists() else ledger_file.Pages()
-        return phase_history.tell(lines)
+            word, question = line.strip().lower(), f"{', '.join(words)} or stop? "
+            if word == "stop" or not line:
+                return "stop", ""
+        return words[word], f"{why}; a person said {word}"
 
     def _begin(self) -> None:
-        if self._writes and self._needed:
-            begun = ledger_file.Begun(
-                id=self._id,
-                at=utc_now(),
-                phase=self._name,
-                place=_look_around(self._identity),
-                deciding=self._deciding,
-                ask_from=self._thresholds[1] if self._if_done == "ask" else None,
-                # not computed yet if ranks could not meet, or nothing could be decided
-                inputs=self._inputs or tuple(map(_look, self._input_paths)),
-            )
-            self._write(begun)
+        now = utc_now()
+        line = PastPhase(
+            id=self._id,
+            at=now,
+            begun_at=now,
+            name=self._name,
+            place=_look_around(),
+            deciding=self._deciding,
+            ask_from=self._thresholds[1] if self._if_done == "ask" else None,
+            inputs=self._inputs,
+        )
+        self._write(line)
 
     def _end(self, error: BaseException | None) -> None:
         ended_well = error is None or (isinstance(error, SystemExit) and not error.code)
         said = "" if ended_well or error is None else describe_exception(error, LONGEST_ERROR)
-        ended = ledger_file.Ended(
+        end = PastPhase(
             id=self._id,
             at=utc_now(),
+            ended=True,
             duration_s=self._seconds(),
             cpu_s=round(sum(os.times()[:4]) - self._began_cpu_s, 3),
             error=said,
-            metrics=self._metrics,
+            metrics=self.metrics,
             outputs=() if said else tuple(map(_look, self._output_paths)),
             offloaded=tuple(offloaded_so_far),
         )
+        lines, earlier = [end], self._decision.earlier
         # a good end replaces the earlier phase and, if results differ, what depends on that
-        earlier = self._decision.earlier if not said else None
-        gone = [] if earlier is None else [(earlier, f"it was run again: {self._decision.why}")]
-        if earlier is not None and not earlier.made_same(ended.outputs):
-            left = f"{self._name}, which it rests on, was run again"
-            gone += [(phase, left) for phase in self._decision.invalidated]
-        discarded = [
-            ledger_file.Discarded(id=phase.id, at=utc_now(), phase=phase.name, by=self._id, why=why)
-            for phase, why in gone
-        ]
-        self._write(ended, *discarded)
+        if not said and earlier is not None:
+            why = f"it was run again: {self._why}"
+            lines.append(PastPhase(id=earlier.id, at=end.at, discarded=why))
+            if earlier.made != end.made or not (end.made and all(end.made.values())):
+                why = f"{self._name}, which it rests on, was run again"
+                gone = self._decision.invalidated
+                lines += [PastPhase(id=one.id, at=end.at, stale=why) for one in gone]
+        self._write(*lines)
 
-    def _write(self, *lines: ledger_file.AnyLine) -> None:
+    def _write(self, *lines: PastPhase) -> None:
         """Append lines and renew ``state.json``; a failure is logged once and otherwise ignored."""
 
-        def work() -> None:
+        def work() -> bool:
             for line in lines:
                 ledger_file.append(self._file, line)
-            ledger_file.write_state(self._file, self._history())
+            ledger_file.write_state(self._file)
+            return True
 
-        if not self._writes:
-            return
-        try:
-            within(WRITE_LIMIT_S, work)
-        except Exception as error:  # noqa: BLE001 - whatever storage, names and values refuse
-            # storage that did not answer once is not tried again
-            self._writes = not isinstance(error, NoAnswer)
-            log.once(
-                "ledger",
-                f"the ledger {self._file} cannot be written ({error}); training goes on; name "
-                "one elsewhere: HANGCHECK_LEDGER",
-            )
+        what = f"writing the ledger {self._file} (HANGCHECK_LEDGER names another)"
+        if self._writes:
+            # after one failure it is not tried again, as each may take 2 s
+            self._writes = bool(attempt(what, within, WRITE_LIMIT_S, work))
 
     def _seconds(self) -> float:
-        return round((time.monotonic_ns() - self._began_ns) / 1e9, 3)
+        return round(time.monotonic() - self._began_s, 3)
 
 
 def _absolute(paths: Paths) -> tuple[str, ...]:
@@ -319,36 +282,28 @@ def _absolute(paths: Paths) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _look(path: str) -> ledger_file.Fingerprint:
+def _look(path: str) -> Fingerprint:
     try:
         return within(LOOK_LIMIT_S, partial(ledger_file.fingerprint, path))
     except NoAnswer as error:
-        return ledger_file.Fingerprint(path=path, how=f"not read: {error}")
+        return Fingerprint(path=path, how=f"not read: {error}")
 
 
-def _look_around(identity: Identity) -> ledger_file.Place:
+def _look_around() -> ledger_file.Place:
     """Describe this process; about 20 ms, or 0.3 s with GPUs. Each step has a time limit."""
-
-    def git(*words: str) -> str | None:
-        """Run git without taking a lock of the repository; None if it fails."""
-        environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-        try:
-            ended = answer_of(["git", *words], GIT_LIMIT_S, environment)
-        except (OSError, ChildLate):
-            return None
-        return ended.stdout.decode(errors="replace").strip() if ended.returncode == 0 else None
-
+    # git takes no lock of the repository, and looks at no file that it does not track
+    git = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty"]
+    commit = ""
+    with suppress(OSError, ChildLate):
+        ended = answer_of(git, GIT_LIMIT_S, {**os.environ, "GIT_OPTIONAL_LOCKS": "0"})
+        commit = ended.stdout.decode(errors="replace").strip()
     stat = read_process_stat(os.getpid())
-    commit = git("rev-parse", "HEAD")
-    tracked = ("status", "--porcelain", "--untracked-files=no")
-    changes = git(*tracked) if commit is not None else None
     return ledger_file.Place(
         host=os.uname().nodename,
         pid=os.getpid(),
         started_ticks=stat.started_ticks if stat is not None else 0,
-        ranks=identity.world_size or 1,
+        ranks=identify(os.environ).world_size or 1,
         gpus=gpu_names(GPU_LIMIT_S),
-        commit=commit or "",
-        dirty=None if changes is None else bool(changes),
+        commit=commit,
         command=show_command(sys.orig_argv),
     )

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import PhaseTime, Spent
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lightning_hangcheck.model.beat import Beat, SaveMark
     from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.model.verdict import Verdict
 
@@ -31,35 +31,30 @@ class Spending:
 
     def __init__(self) -> None:
         self._seconds: dict[Phase, float] = {}
+        self._last = Beat(pid=0)
         self._read_ns: int | None = None
-        self._step: int | None = None
-        self._epoch: int | None = None
-        self._save: SaveMark | None = None
         self._unsaved_since_ns: int | None = None
         self._steps: Seen = []
         self._epochs: Seen = []
 
     def read(self, beat: Beat, now_ns: int) -> None:
         """Add one reading of the rank's page."""
-        if self._read_ns is not None and beat.phase is not None:
-            spent = (now_ns - self._read_ns) / NANOSECONDS
+        last, read_ns = self._last, self._read_ns
+        self._last, self._read_ns = beat, now_ns
+        if read_ns is not None and beat.phase is not None:
+            spent = (now_ns - read_ns) / NANOSECONDS
             self._seconds[beat.phase] = self._seconds.get(beat.phase, 0.0) + spent
-        steps_begin = self._step is None and beat.step is not None
-        if steps_begin or beat.save != self._save:
+        if beat.save != last.save or (last.step is None and beat.step is not None):
             # the time of what the first reading shows is unknown
-            self._unsaved_since_ns = now_ns if self._read_ns is not None else None
-        saves = self._save.number if self._save is not None else 0
-        if beat.save is not None and beat.save != self._save and beat.save.number == saves:
-            self._steps = []  # a checkpoint was loaded: other processes made its steps
-        if beat.step is not None and beat.step != self._step:
-            self._steps = [*self._steps[:1], (beat.step, now_ns)]
-        before, epoch = self._epoch, beat.epoch
-        if epoch is not None and before is not None and epoch != before:
-            if epoch < before:
-                self._epochs = []  # epochs start over: another training, measured anew
-            self._epochs = [*self._epochs[:1], (epoch, now_ns)]
-        self._read_ns = now_ns
-        self._step, self._epoch, self._save = beat.step, beat.epoch, beat.save
+            self._unsaved_since_ns = None if read_ns is None else now_ns
+        if beat.save != last.save and _saves(beat) == _saves(last):
+            self._steps.clear()  # a checkpoint was loaded: other processes made its steps
+        if beat.step is not None and beat.step != last.step:
+            self._steps[1:] = [(beat.step, now_ns)]
+        if beat.epoch is not None and last.epoch is not None and beat.epoch != last.epoch:
+            if beat.epoch < last.epoch:
+                self._epochs.clear()  # epochs start over: another training, measured anew
+            self._epochs[1:] = [(beat.epoch, now_ns)]
 
     def spent(self) -> Spent:
         """Return the sums so far."""
@@ -70,12 +65,16 @@ class Spending:
             unsaved_s = round((self._read_ns - self._unsaved_since_ns) / NANOSECONDS, 3)
         return Spent(
             phases=longest_first(self._seconds),
-            saves=self._save.number if self._save is not None else 0,
+            saves=_saves(self._last),
             unsaved_s=unsaved_s,
             steps=steps,
             training_s=round(training_s, 3),
             epoch_s=round(epochs_s / epochs, 3) if epochs else None,
         )
+
+
+def _saves(beat: Beat) -> int:
+    return beat.save.number if beat.save is not None else 0
 
 
 def _made(seen: Seen) -> tuple[int, float]:
@@ -90,15 +89,6 @@ def longest_first(seconds: Mapping[Phase, float]) -> tuple[PhaseTime, ...]:
     """Sort seconds by phase, longest first, rounded to the millisecond."""
     phases = sorted(seconds.items(), key=lambda item: -item[1])
     return tuple(PhaseTime(phase, round(spent, 3)) for phase, spent in phases)
-
-
-def rank_hours(world_size: int, seconds: float) -> float:
-    """Return the rank hours of this time: all ranks of the job count."""
-    return max(world_size, 1) * seconds / SECONDS_PER_HOUR
-
-
-ALARMS = ("suspect", "hang", "dead")
-OVER = ("crashed", "finished")  # Verdicts that end a round, and with it its stall.
 
 
 class Stall(Struct, frozen=True, kw_only=True):
@@ -128,36 +118,29 @@ class Stalls:
 
     def take(self, verdict: Verdict, now_ns: int) -> None:
         """Add a verdict; a repeated verdict on a stall, or its aftermath, begins no new stall."""
-        if verdict.verdict in ALARMS:
+        if verdict.verdict in ("suspect", "hang", "dead"):
             since_ns = now_ns - int(verdict.stalled_for_s * NANOSECONDS)
             self._since_ns = min(self._since_ns, since_ns) if self._alarm else since_ns
             self._alarm = verdict
-        elif verdict.verdict == "recovered":
-            self._close(verdict.stalled_for_s)
-        elif verdict.verdict in OVER:
-            self._close((now_ns - self._since_ns) / NANOSECONDS)
+        elif verdict.verdict in ("recovered", "crashed", "finished"):
+            self.ended(now_ns)
 
     def ended(self, now_ns: int) -> tuple[Stall, ...]:
-        """Return all stalls of the run, which ends now; so does the current stall."""
-        self._close((now_ns - self._since_ns) / NANOSECONDS)
-        return tuple(self._over)
-
-    def _close(self, seconds: float) -> None:
-        raised, self._alarm = self._alarm, None
-        if raised is None:
-            return
-        cause = raised.cause or ""
-        self._over.append(
-            Stall(
-                verdict=raised.verdict,
-                cause=cause,
-                phase=raised.phase or "",
+        """Return all stalls of the run; the current one ends now."""
+        alarm, self._alarm = self._alarm, None
+        if alarm is not None:
+            seconds = (now_ns - self._since_ns) / NANOSECONDS
+            stall = Stall(
+                verdict=alarm.verdict,
+                cause=alarm.cause or "",
+                phase=alarm.phase or "",
                 seconds=round(seconds, 3),
-                rank_hours=round(rank_hours(raised.world_size, seconds), 6),
-                explained=cause not in ("", "unknown"),
-                summary=raised.summary,
+                rank_hours=round(max(alarm.world_size, 1) * seconds / SECONDS_PER_HOUR, 6),
+                explained=alarm.cause not in (None, "unknown"),
+                summary=alarm.summary,
             )
-        )
+            self._over.append(stall)
+        return tuple(self._over)
 
 
 class Prices(Struct, frozen=True):
@@ -180,9 +163,7 @@ def read_prices(texts: Iterable[str]) -> Prices:
         BadUsage: A text is no price.
     """
     prices: dict[str, float] = {}
-    for text in (text.strip() for several in texts for text in several.split(",")):
-        if not text:
-            continue
+    for text in filter(None, map(str.strip, ",".join(texts).split(","))):
         model, equals, amount = text.rpartition("=")
         try:
             per_hour = float(amount.strip().removesuffix("/h"))

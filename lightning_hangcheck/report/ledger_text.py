@@ -17,8 +17,7 @@ from lightning_hangcheck.text.shown import one_line, seconds_in_words, several
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lightning_hangcheck.ledger.ledger_file import Run
-    from lightning_hangcheck.ledger.phase_history import PastPhase, PhaseHistory
+    from lightning_hangcheck.ledger.ledger_file import History, PastPhase, Run
     from lightning_hangcheck.ledger.spending import Prices
 
 WORTH_A_REASON_S = 10.0  # Below, processor time in so few ticks says nothing, and nobody asks.
@@ -94,7 +93,7 @@ class Totals(Struct, frozen=True, kw_only=True):
     unreadable: int = 0
 
 
-def sum_up(history: PhaseHistory, prices: Prices) -> Totals:
+def sum_up(history: History, prices: Prices) -> Totals:
     """Compute totals and costs of a ledger."""
 
     def summed(rows: list[Row]) -> tuple[tuple[Row, ...], float | None]:
@@ -149,7 +148,7 @@ def _of_phase(phase: PastPhase, prices: Prices) -> Row:
         cost=None if phase.duration_s is None else prices.cost(place.gpus, place.ranks, seconds),
         metrics=phase.metrics,
         gpus=place.gpus,
-        commit=f"{place.commit[:10]}{'+' if place.dirty else ''}",
+        commit=f"{place.commit[:10]}{'+' * place.commit.endswith('-dirty')}",
         reason="; ".join(reasons),
         note="; ".join(filter(None, notes)),
     )
@@ -232,7 +231,8 @@ def render(totals: Totals, *, markdown: bool = False) -> str:
     add("slowest, with what was seen", ("name", "time", "seen"), slow[:5])
     if totals.unreadable:
         lines = several(totals.unreadable, "line")
-        parts.append(f"{lines} of the ledger could not be read: torn by a kill, or newer")
+        why = "torn by a kill, or of another version"
+        parts.append(f"{lines} of the ledger could not be read: {why}")
     return "\n".join(parts).rstrip() + "\n" if parts else "nothing is in the ledger yet\n"
 
 

@@ -7,7 +7,6 @@ none of them: it asks what is saved by now, and reports late verdicts anyway.
 
 from __future__ import annotations
 
-import os
 import queue
 import subprocess
 import threading
@@ -494,7 +493,6 @@ class RunFiles:
                 seconds[phase.phase] = seconds.get(phase.phase, 0.0) + phase.seconds
         facts = self._session.facts
         line = Run(
-            id=os.urandom(4).hex(),
             at=ended_at,
             run_id=self._session.run_folder.run_id,
             command=facts.command,

@@ -31,7 +31,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "hangcheck_runs" / "ledger.jsonl"
     data, made = fingerprint("data"), fingerprint("last.ckpt")
     for line in (
-        begun("a", "train", data), ended("a", made, val_acc=0.6), discarded("a", "train", "poor"),
+        begun("a", "train", data), ended("a", made, val_acc=0.6), discarded("a", "poor"),
         begun("b", "train", data), ended("b", made, val_acc=0.91),
         run("7b", loading_s=7200.0), replace(run("70b", STALL), offloaded=("parts on cpu",)),
     ):  # fmt: skip
@@ -122,7 +122,7 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     said = capsys.readouterr().out
     assert said.startswith("ask: phase train: ")
     assert "rerun  1 h 00 min, price 2.00" in said
-    ledger_file.append(ledger, discarded("b", "train", "no good"))
+    ledger_file.append(ledger, discarded("b", "no good"))
     assert invoke(["ledger", "check", "train"]) == 1
     assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
 

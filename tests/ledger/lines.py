@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from lightning_hangcheck.ledger.ledger_file import (
-    Begun,
-    Discarded,
-    Ended,
     Fingerprint,
-    Pages,
+    History,
+    PastPhase,
     Place,
     Run,
+    append,
+    read,
 )
-from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 from lightning_hangcheck.model.case import PhaseTime
 
 if TYPE_CHECKING:
-    from lightning_hangcheck.ledger.ledger_file import AnyLine
     from lightning_hangcheck.ledger.spending import Stall
 
 AT = "2026-11-20T10:00:00.000Z"
@@ -28,16 +28,17 @@ def file(path: str, content: str = "1") -> Fingerprint:
     return Fingerprint(path=path, size=len(content), digest=content, how="its whole content")
 
 
-def begun(id: str, phase: str, *inputs: Fingerprint, place: Place = HERE) -> Begun:
-    return Begun(id=id, at=AT, phase=phase, place=place, inputs=inputs)
+def begun(id: str, phase: str, *inputs: Fingerprint, place: Place = HERE) -> PastPhase:
+    return PastPhase(id=id, at=AT, begun_at=AT, name=phase, place=place, inputs=inputs)
 
 
 def ended(
     id: str, *outputs: Fingerprint, duration_s: float = 3600.0, error: str = "", **metrics: float
-) -> Ended:
-    return Ended(
+) -> PastPhase:
+    return PastPhase(
         id=id,
         at=AT,
+        ended=True,
         duration_s=duration_s,
         cpu_s=duration_s,
         error=error,
@@ -46,13 +47,12 @@ def ended(
     )
 
 
-def discarded(id: str, phase: str, why: str) -> Discarded:
-    return Discarded(id=id, at=AT, phase=phase, by="new", why=why)
+def discarded(id: str, why: str) -> PastPhase:
+    return PastPhase(id=id, at=AT, discarded=why)
 
 
 def run(run_id: str, *stalls: Stall, duration_s: float = 7200.0, loading_s: float = 0.0) -> Run:
     return Run(
-        id=run_id,
         at=AT,
         run_id=run_id,
         command="torchrun train.py",
@@ -69,5 +69,10 @@ def run(run_id: str, *stalls: Stall, duration_s: float = 7200.0, loading_s: floa
     )
 
 
-def history(*lines: AnyLine, alive: bool | None = True) -> PhaseHistory:
-    return tell(Pages(lines), lambda _: alive)
+def history(*lines: PastPhase) -> History:
+    """Read a ledger of these lines."""
+    with TemporaryDirectory() as folder:
+        ledger = Path(folder, "ledger.jsonl")
+        for line in lines:
+            append(ledger, line)
+        return read(ledger)

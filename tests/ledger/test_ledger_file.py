@@ -31,16 +31,17 @@ def test_a_writer_that_is_killed_at_any_byte_loses_no_other_line(cut: int, count
     One that lacks its newline alone is no beginning: all of it is there, and it is read.
     """
     whole = [msgspec.json.encode(line) + b"\n" for line in LINES]
-    before, torn = b"".join(whole[:count]), whole[0][: cut % len(whole[0].rstrip())]
+    written, torn = b"".join(whole[:count]), whole[0][: cut % len(whole[0].rstrip())]
     with tempfile.TemporaryDirectory() as folder:
         ledger = Path(folder, "ledger.jsonl")
-        ledger.write_bytes(before + torn)
-        assert ledger_file.read(ledger).lines == LINES[:count]
+        ledger.write_bytes(written + torn)
+        before = ledger_file.read(ledger)
         ledger_file.append(ledger, LINES[2])
         after = ledger_file.read(ledger)
-    assert after.lines[:count] == LINES[:count]
-    assert after.lines[-1] == LINES[2]
-    assert len(after.lines) + after.unreadable == count + 1 + (len(torn) > 0)
+    assert [(phase.name, phase.ended) for phase in after.phases] == [("prepare", count > 1)]
+    assert before.phases == after.phases
+    assert after.runs == (*before.runs, LINES[2])
+    assert (len(after.runs), after.unreadable) == (1 + count // 3, len(torn) > 0)
 
 
 def test_the_ledger_is_for_its_owner_alone_and_a_folder_that_somebody_named_as_it_was(
@@ -49,21 +50,21 @@ def test_the_ledger_is_for_its_owner_alone_and_a_folder_that_somebody_named_as_i
     tmp_path.chmod(0o755)
     ledger = ledger_file.find_ledger(str(tmp_path / "hangcheck_runs" / "ledger.jsonl"))
     for file in (ledger, tmp_path / "mine.jsonl"):
-        ledger_file.append(file, LINES[0])
+        ledger_file.append(file, LINES[2])
     modes = [stat.S_IMODE(one.stat().st_mode) for one in (ledger, ledger.parent, tmp_path)]
     assert modes == [0o600, 0o700, 0o755]
     (tmp_path / "hangcheck_runs").rename(tmp_path / "elsewhere")
     (tmp_path / "hangcheck_runs").symlink_to("elsewhere")  # as to a larger disk
-    ledger_file.append(ledger, LINES[0])
-    assert len(ledger_file.read(ledger).lines) == 2
+    ledger_file.append(ledger, LINES[2])
+    assert len(ledger_file.read(ledger).runs) == 2
 
 
 def test_lines_of_newer_versions_are_counted_and_of_older_ones_read(tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.jsonl"
-    older = b'{"kind":"end","id":"a","at":"","duration_s":2}\n'
+    older = b'{"kind":"phase","id":"a","at":"","name":"train","duration_s":2}\n'
     ledger.write_bytes(b'{"kind":"dream","id":"1","at":""}\n\xff\xfe\n' + older)
-    pages = ledger_file.read(ledger)
-    assert ([line.id for line in pages.lines], pages.unreadable) == (["a"], 2)
+    told = ledger_file.read(ledger)
+    assert ([phase.name for phase in told.phases], told.unreadable) == (["train"], 2)
 
 
 def test_a_ledger_that_is_none_is_one_sentence(tmp_path: Path) -> None:

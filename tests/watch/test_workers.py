@@ -12,7 +12,6 @@ from processes import PATIENCE_S, end, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.ledger_file import Run
 from lightning_hangcheck.observe.watched_rank import Faults
 from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
 from lightning_hangcheck.watch.roster import PATIENCE_NS, StartStates
@@ -115,8 +114,7 @@ def watched(folder: Path, code: str, *options: str, **environment: str) -> int:
 @pytest.mark.real
 def test_a_run_is_kept_with_its_stalls_and_what_they_cost(tmp_path: Path) -> None:
     assert watched(tmp_path, STALLS) == 0
-    (line,) = ledger_file.read(tmp_path / "hangcheck_runs" / "ledger.jsonl").lines
-    assert isinstance(line, Run)
+    (line,) = ledger_file.read(tmp_path / "hangcheck_runs" / "ledger.jsonl").runs
     assert (line.verdict, line.exit_code, line.ranks) == ("finished", 0, 1)
     (stall,) = line.stalls
     assert stall.verdict == "suspect"

@@ -13,7 +13,6 @@ from processes import PROGRAMS
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.ledger import ledger_file
-from lightning_hangcheck.ledger.phase_history import PhaseHistory, tell
 
 if TYPE_CHECKING:
     import subprocess
@@ -42,8 +41,8 @@ def in_folder(folder: Path, code: str, **environment: str) -> subprocess.Complet
     return run(folder, "-c", f"import os, lightning_hangcheck as hc\n{code}", **environment)
 
 
-def history(folder: Path) -> PhaseHistory:
-    return tell(ledger_file.read(folder / "hangcheck_runs" / "ledger.jsonl"))
+def history(folder: Path) -> ledger_file.History:
+    return ledger_file.read(folder / "hangcheck_runs" / "ledger.jsonl")
 
 
 def test_phases_are_kept_with_what_they_were_made_from(folder: Path) -> None:
@@ -135,13 +134,13 @@ def test_a_full_disk_does_not_stop_training(folder: Path) -> None:
     """The size limit of files fails a write as a full disk does, after a part of the line."""
     code = (
         "import resource, runpy, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000));"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500));"
         f"sys.argv[1:] = ['rerun', '0.9']; runpy.run_path({str(PROGRAM)!r})"
     )
     done = run(folder, "-c", code)
     assert (done.returncode, done.stderr.count("the ledger")) == (0, 1), done.stderr
     assert history(folder).phases[0].name == "prepare"
-    assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 2000
+    assert (folder / "hangcheck_runs" / "ledger.jsonl").stat().st_size == 1500
 
 
 def test_all_ranks_do_what_the_first_decides_and_only_it_writes(folder: Path) -> None:
@@ -178,4 +177,4 @@ def test_what_the_disk_refuses_is_said_once_and_training_goes_on(folder: Path) -
     gone = "os.mkdir('gone'); os.chdir('gone'); os.rmdir('../gone'); data = 'raw.txt'"
     done = in_folder(folder, f"{gone}\n{FOUR_PHASES}")
     assert (done.returncode, done.stdout) == (0, "trained\n"), done.stderr
-    assert done.stderr.count("cannot be written") == 1, done.stderr
+    assert done.stderr.count("writing the ledger") == 1, done.stderr
