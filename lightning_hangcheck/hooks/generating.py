@@ -1,14 +1,16 @@
 """`generate` and `pipeline`: prompts to texts, with each step timed and a beat per token.
 
-A `WatchedGeneration` surrounds every call of ``model.generate``: here, in our pipelines, and in a
-watched script. The tokens are the model's own; only a debug run's limits change them, as reported.
+One watcher surrounds every call of ``model.generate``: ours, a pipeline's, a watched script's. The
+tokens are the model's own; only a debug run's limits change them, as reported.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
+from functools import cache, partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -18,14 +20,14 @@ from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, later, replace, wrap
 from lightning_hangcheck.recorder.announcer import attempt
-from lightning_hangcheck.recorder.lifecycle import Section, current
+from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.text.shown import seconds_in_words, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from types import ModuleType
 
-    from torch import Tensor, device
+    from torch import Tensor
 
     from lightning_hangcheck.hooks.models import Model
 
@@ -36,6 +38,7 @@ MODES = ("do_sample", "num_beams", "return_dict_in_generate", "use_cache")
 """Flags that decide whether others have an effect."""
 WARN_AFTER = 300.0  # seconds
 FULL = 0.9  # share of a GPU's memory; the KV cache has to fit into the rest
+_asked = threading.local()  # attribute now: what this thread asks of the generation that comes next
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,15 +62,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         return {"truncation": True, "max_length": self.max_length}
 
 
-class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
+class GenerationReport(msgspec.Struct, kw_only=True):
     """Figures of one generation: counts over all prompts and sequences, times in seconds.
 
     None or 0 means unknown, such as characters in a pipeline. Padding is not counted.
     """
 
-    prompts: int
-    prompt_tokens: int
-    new_tokens: int
+    prompts: int = 0
+    prompt_tokens: int = 0
+    new_tokens: int = 0
     tokenize_s: float = 0.0
     device: str = ""
     move_s: float = 0.0
@@ -80,7 +83,7 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
     max_new_tokens_cut: int | None = None
     memory_before: tuple[models.GpuMemory, ...] = ()
     memory_after: tuple[models.GpuMemory, ...] = ()
-    warnings: tuple[str, ...] = ()
+    warnings: list[str] = []
 
     @property
     def tokens_per_second(self) -> float:
@@ -105,6 +108,11 @@ class GenerationReport(msgspec.Struct, frozen=True, kw_only=True):
             f"({self.tokens_per_second:.1f} a second); {models.in_one_line(self.memory_after)}; "
             f"{steps}total {self.total_s:.3f} s{minutes}"
         )
+
+    def warn(self, sentence: str) -> None:
+        """Print a warning and keep it."""
+        self.warnings.append(sentence)
+        current().say(f"WARNING: {sentence}")
 
 
 class Generated(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,33 +148,29 @@ def generate(
     """
     recorder, limits = current(), Limits() if debug is True else debug or None
     asked = [prompts] if isinstance(prompts, str) else list(prompts)
-    began, batched = time.perf_counter(), len(asked) > 1
-    if batched:
+    report, options = GenerationReport(prompt_characters=sum(map(len, asked))), {}
+    began = time.perf_counter()
+    if len(asked) > 1:
         models.give_pad_token(tokenizer, recorder)
-    options, cut = {}, 0
     if limits is not None:
-        cut = sum(len(ids) > limits.max_length for ids in tokenizer(asked)["input_ids"])
+        lengths = map(len, tokenizer(asked)["input_ids"])
+        report.truncated_prompts = cut = sum(length > limits.max_length for length in lengths)
         options = limits.say_cut(cut, tokenizer) if cut else {}
-    encoded = tokenizer(asked, return_tensors="pt", padding=batched, **options)
-    recorder.beat()
-    device, tokenized = models.input_device(model), time.perf_counter()
+    encoded = tokenizer(asked, return_tensors="pt", padding=len(asked) > 1, **options)
+    tokenized, device = time.perf_counter(), models.input_device(model)
     # only these, as in a pipeline: a model may refuse or misread token_type_ids
     names = [name for name in ("input_ids", "attention_mask") if name in encoded]
     inputs = {name: encoded[name].to(device) for name in names}
-    times = {"tokenize_s": tokenized - began, "move_s": time.perf_counter() - tokenized}
-    recorder.say(
-        f"generate: prompts tokenized ({times['tokenize_s']:.3f}s), moved to {device} "
-        f"({times['move_s']:.3f}s)"
-    )
-    watch = WatchedGeneration(model, {**inputs, **generation}, limits=limits)
-    watch.figures |= {"prompt_characters": sum(map(len, asked)), "truncated_prompts": cut, **times}
-    with Section(recorder, _title(model)), watch.around(warn_after_s):
-        output = model.generate(**watch.named)
-        began = time.perf_counter()
-    texts = tokenizer.batch_decode(watch.new_tokens(output), skip_special_tokens=True)
-    watch.figures["response_characters"] = sum(map(len, texts))
-    watch.figures["decode_s"] = time.perf_counter() - began
-    return Generated(texts=texts, output=output, report=watch.report(output))
+    report.tokenize_s, report.move_s = tokenized - began, time.perf_counter() - tokenized
+    with _asking(report, limits, warn_after_s):
+        output = model.generate(**inputs, **generation)
+    began = time.perf_counter()
+    new_tokens = _without_prompt(model, output, inputs["input_ids"])
+    texts = tokenizer.batch_decode(new_tokens, skip_special_tokens=True)
+    report.decode_s = time.perf_counter() - began
+    report.response_characters = sum(map(len, texts))
+    recorder.say(str(report))
+    return Generated(texts=texts, output=output, report=report)
 
 
 def pipeline(
@@ -187,206 +191,166 @@ def pipeline(
     from lightning_hangcheck.hooks.loading import watched_load
 
     recorder, limits = current(), Limits() if debug is True else debug or None
-    if isinstance(model, str):
-        arguments = {**named, **(named.get("model_kwargs") or {})}
-        with watched_load(model, f"{task} pipeline", "model", arguments):
-            made = transformers.pipeline(task, model, **named)
-        attempt("a look at the model", models.look_at_model, made.model, recorder)
-        if made.tokenizer is not None:
-            attempt("a look at the tokenizer", models.give_pad_token, made.tokenizer, recorder)
-    else:
+    arguments = {**named, **(named.get("model_kwargs") or {})}
+    with watched_load(model, f"{task} pipeline", arguments):
         made = transformers.pipeline(task, model, **named)
-    if isinstance(made, transformers.TextGenerationPipeline):
-        _watch_pipeline(made, limits, warn_after_s)
-    return made
-
-
-def _watch_pipeline(made: Pipeline, limits: Limits | None, warn_after_s: float) -> None:
-    cut = 0  # of the prompts of the next batch
-    made.last_report = None
+    if isinstance(model, str):
+        attempt("a look at the model", models.look_at_model, made.model, recorder)
+        for guest in (made.model, made.tokenizer):
+            attempt("a look at the pad token", models.give_pad_token, guest, recorder)
+    if not isinstance(made, transformers.TextGenerationPipeline):
+        return made
+    made.last_report, coming = None, GenerationReport()
 
     def shorten(call: Call) -> Any:  # noqa: ANN401 - inputs of the model
-        nonlocal cut
         inputs = call.go()
         if limits is None or inputs["input_ids"].shape[-1] <= limits.max_length:
             return inputs
-        cut += 1
+        coming.truncated_prompts += 1
         return call.go(**limits.say_cut(1, made.tokenizer))
 
     @contextmanager
-    def generating(call: Call) -> Iterator[None]:
-        nonlocal cut
-        prepare = getattr(made, "_prepare_generate_kwargs", None)  # transformers 5
-        flags = {"generation_config": getattr(made, "generation_config", None), **call.named}
-        flags = dict(prepare(dict(call.named))) if prepare is not None else flags
-        given = {**call.given()["model_inputs"], **flags}
-        watch = WatchedGeneration(made.model, call.named, given, limits)
-        watch.figures["truncated_prompts"], cut = cut, 0
-        call.named = watch.named
-        with Section(current(), _title(made.model)), watch.around(warn_after_s):
+    def generating(_: Call) -> Iterator[None]:
+        nonlocal coming
+        report, coming = coming, GenerationReport()
+        with _asking(report, limits, warn_after_s):
             yield
-        made.last_report = watch.report(call.result["generated_sequence"].flatten(0, 1))
+        recorder.say(str(report))
+        made.last_report = report
 
     replace(made, "preprocess", shorten)
     wrap(made, "_forward", generating)
+    return made
 
 
-class WatchedGeneration:
-    """Watches one generation: a beat per token, warnings before and during the run.
+@contextmanager
+def _asking(report: GenerationReport, limits: Limits | None, warn_after_s: float) -> Iterator[None]:
+    """Have the generation of the body fill this report, and keep to these limits."""
+    instrument_generation(import_module("transformers.generation.utils"))
+    _asked.now = report, limits, warn_after_s
+    try:
+        yield
+    finally:
+        _asked.now = None
 
-    `named` holds the arguments of ``generate`` with the limits and the beat added; ``given`` all
-    options that decide how it generates, by default the same. A mask is read from the device;
-    without one, padding is counted as tokens. With ``HANGCHECK_DISABLE=1`` it only measures, and
-    applies the limits.
-    """
 
-    def __init__(
-        self,
-        model: Model,
-        named: Mapping[str, Any],
-        given: Mapping[str, Any] | None = None,
-        limits: Limits | None = None,
-        beat: Callable[[], None] | None = None,
-        *,
-        spoken: bool = True,
-    ) -> None:
-        self._recorder, self._model = current(), model
-        self._on = not self._recorder.settings.disable
-        self._spoken = spoken and self._on
-        self._steps, self._began = 0, 0.0
-        self._warnings: list[str] = []
-        self.named, flags = dict(named), dict(named if given is None else given)
-        config = flags.get("generation_config") or getattr(model, "generation_config", None)
-        tokens, mask = flags.get("input_ids"), flags.get("attention_mask")
-        shape = tuple(getattr(flags.get("inputs") if tokens is None else tokens, "shape", ()))
-        # other inputs, such as images or embeddings, are not counted
-        prompts, width = shape if len(shape) == 2 else (0, 0)
-        self._width: int = width
-        self.figures: dict[str, Any] = {
-            "prompts": prompts,
-            "prompt_tokens": prompts * width if mask is None else int(mask.sum()),
-        }
-        self._limit(flags, config, limits)
-        whole = {**(config.to_diff_dict() if config is not None else {}), **flags}
-        # flags that are not given in this call were looked at when the model was loaded
-        self._flags = {**{name: whole.get(name) for name in MODES}, **self.named}
-        beat = beat or self._recorder.beat
-
-        def step() -> None:
-            self._steps += 1
-            beat()
-
-        if self._on and named.get("cache_implementation") != "paged":  # it takes no criteria
-            from transformers import StoppingCriteriaList
-
-            criteria = [token_beat(step), *(named.get(CRITERIA) or ())]
-            self.named[CRITERIA] = StoppingCriteriaList(criteria)
-
-    def _limit(self, flags: dict[str, Any], config: Any, limits: Limits | None) -> None:  # noqa: ANN401 - a guest's
-        most = None
-        for asked in (flags, {} if config is None else vars(config)):
-            if most is None and asked.get("max_new_tokens") is not None:
-                most = int(asked["max_new_tokens"])
-            elif most is None and asked.get("max_length") is not None:
-                most = int(asked["max_length"]) - self._width
-        if limits is not None and most is not None and most > limits.max_new_tokens:
-            self._recorder.say(
-                f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
-                "at most (limit of a debug run: Limits(max_new_tokens=...))"
-            )
-            self.figures["max_new_tokens_cut"], most = most, limits.max_new_tokens
-            for arguments in (self.named, flags):
-                arguments.pop("max_length", None)
-                arguments["max_new_tokens"] = most
-        self.figures["max_new_tokens"] = most
-
-    @contextmanager
-    def around(self, warn_after_s: float = WARN_AFTER) -> Iterator[None]:
-        """Watch the body, in which ``generate`` is called."""
-        gpus, devices = "the memory of the GPUs", []
-        if self._spoken:
-            devices = models.devices_of(self._model)
-            self.figures["memory_before"] = attempt(gpus, models.gpu_memory, devices) or ()
-            attempt("a look before generation", self._look_before, devices[0])
-        self._began, long = time.perf_counter(), "the warning of a long run"
-        with later(warn_after_s, long, self._warn_long) if self._on else nullcontext():
-            yield
-            self.figures["generate_s"] = time.perf_counter() - self._began
-        if devices:
-            self.figures["memory_after"] = attempt(gpus, models.gpu_memory, devices) or ()
-
-    def new_tokens(self, output: Any) -> Tensor:  # noqa: ANN401 - a tensor, or a structure with one
-        """Cut off the prompt, or an encoder-decoder model's start token."""
-        sequences: Tensor = getattr(output, "sequences", output)
-        apart = getattr(self._model.config, "is_encoder_decoder", False)
-        return sequences[:, 1 if apart else self._width :]
-
-    def report(self, output: Any) -> GenerationReport:  # noqa: ANN401 - what ``generate`` returned
-        """Make the report and print it."""
-
-        def count() -> int:
-            """Count the tokens of all sequences, including each sequence's end token."""
-            end = getattr(self._model.generation_config, "eos_token_id", None)
-            ends = set(end) if isinstance(end, (list, tuple)) else {end}
-            return sum(
-                next((place for place, token in enumerate(row, 1) if token in ends), len(row))
-                for row in self.new_tokens(output).tolist()
-            )
-
-        report = GenerationReport(
-            **self.figures,
-            new_tokens=attempt("counting tokens", count) or 0,
-            device=str(models.devices_of(self._model)[0]),
-            warnings=tuple(self._warnings),
+@contextmanager
+def _generating(call: Call) -> Iterator[None]:
+    """Watch a call of ``generate``: a beat per token, warnings before and during it, figures."""
+    tell_start()
+    model, recorder, given, steps = call.instance, current(), call.given(), 0
+    asked = getattr(_asked, "now", None)
+    report, limits, warn_after_s = asked or (GenerationReport(), None, WARN_AFTER)
+    named, on = dict(call.named), not recorder.settings.disable
+    spoken = on and (call.spoken or asked is not None)
+    config = given.get("generation_config") or getattr(model, "generation_config", None)
+    prompts = given.get("inputs") if given.get("input_ids") is None else given["input_ids"]
+    shape, mask = tuple(getattr(prompts, "shape", ())), given.get("attention_mask")
+    width = shape[1] if len(shape) == 2 else 0
+    if len(shape) == 2:  # other inputs, such as images or embeddings, are not counted
+        report.prompts = shape[0]
+        # a mask must be read from the device, which a watched script does not wait for
+        report.prompt_tokens = int(mask.sum()) if asked and mask is not None else shape[0] * width
+    options = {**({} if config is None else vars(config)), **given}
+    most, length = options.get("max_new_tokens"), options.get("max_length")
+    report.max_new_tokens = most = length and length - width if most is None else most
+    if limits is not None and most is not None and most > limits.max_new_tokens:
+        recorder.say(
+            f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
+            "at most (limit of a debug run: Limits(max_new_tokens=...))"
         )
-        self._recorder.say(str(report))
-        return report
+        report.max_new_tokens_cut, report.max_new_tokens = most, limits.max_new_tokens
+        named.pop("max_length", None)
+        named["max_new_tokens"] = limits.max_new_tokens
+    # flags that are not given in this call were looked at when the model was loaded
+    flags = {**{name: options.get(name) for name in MODES}, **named}
 
-    def _warn(self, sentence: str) -> None:
-        self._warnings.append(sentence)
-        self._recorder.say(f"WARNING: {sentence}")
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        models.sign_of_life(recorder)
 
-    def _look_before(self, device: device) -> None:
-        known = self.figures
-        nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
-        counts = [several(known[name], noun) for name, noun in nouns.items() if known.get(name)]
-        goes_in = ", ".join(counts) if known["prompts"] else "prompts that are no tokens"
-        most, memory = known["max_new_tokens"], known["memory_before"]
-        limit = "max_new_tokens not given" if most is None else f"max_new_tokens={most}"
-        where = f"first parameter on {device}; {models.in_one_line(memory)}"
-        self._recorder.say(f"generate: {goes_in}; {limit}; {where}")
-        for gpu in memory:
-            if gpu.used / gpu.total > FULL:
-                self._warn(
-                    f"GPU {gpu.index} is {gpu.used / gpu.total:.0%} full before generation: it may "
-                    "run out of memory or become very slow; use a smaller batch or context, 8 "
-                    "bits, or more GPUs"
-                )
-        places = models.offloaded_places(self._model)
-        if places:
-            self._warn(
-                f"parts of the model are offloaded ({', '.join(places)}): each token waits for "
-                "them to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
-            )
-        elif device.type == "cpu":
-            self._warn(
-                "the model is on the CPU, where a large one takes seconds a token; "
-                "where there are GPUs, load it with device_map='auto'"
-            )
-        for doubt in models.doubtful_flags(self._flags):
-            self._warn(doubt)
-
-    def _warn_long(self) -> None:
-        seconds = time.perf_counter() - self._began
-        self._warn(
-            f"generation has run for {seconds:.0f} s ({several(self._steps, 'step')} so far, "
-            f"{self._steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS "
+    def warn_long() -> None:
+        seconds = time.perf_counter() - began
+        report.warn(
+            f"generation has run for {seconds:.0f} s ({several(steps, 'step')} so far, "
+            f"{steps / seconds:.2f} a second); a smaller max_new_tokens or max_time=SECONDS "
             "ends it sooner"
         )
 
+    # given positionally, criteria cannot be given by name too; custom code may not know them
+    foreign = given.get("custom_generate") or given.get("cache_implementation") == "paged"
+    if on and not foreign and (CRITERIA in named or CRITERIA not in given):
+        from transformers import StoppingCriteriaList
 
-def _title(model: Model) -> str:
-    return f"generate ({type(model).__name__})"
+        criteria = [token_beat(step), *(named.get(CRITERIA) or ())]
+        named[CRITERIA] = StoppingCriteriaList(criteria)
+    call.named = named
+    devices, gpus = models.devices_of(model), "the memory of the GPUs"
+    report.device, looked_at = str(devices[0]), devices if spoken else []
+    report.memory_before = attempt(gpus, models.gpu_memory, looked_at) or ()
+    if spoken:
+        attempt("a look before generation", _look_before, report, model, flags)
+    began = time.perf_counter()
+    with later(warn_after_s, "the warning of a long run", warn_long) if on else nullcontext():
+        yield
+    report.generate_s = time.perf_counter() - began
+    report.memory_after = attempt(gpus, models.gpu_memory, looked_at) or ()
+    if report.prompts and (spoken or asked):  # reads the device, which is idle by now
+        count = partial(_count_new, model, call.result, prompts)
+        report.new_tokens = attempt("counting tokens", count) or 0
+        if asked is None:
+            recorder.say(str(report))
+
+
+def _look_before(report: GenerationReport, model: Model, flags: Mapping[str, Any]) -> None:
+    """Say what goes in, and warn of what makes this generation slow or fail."""
+    nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
+    known = [(getattr(report, name), noun) for name, noun in nouns.items()]
+    goes_in = ", ".join(several(count, noun) for count, noun in known if count)
+    most = report.max_new_tokens
+    current().say(
+        f"generate: {goes_in if report.prompts else 'prompts that are no tokens'}; "
+        f"max_new_tokens{' not given' if most is None else f'={most}'}; "
+        f"first parameter on {report.device}; {models.in_one_line(report.memory_before)}"
+    )
+    for gpu in report.memory_before:
+        if gpu.used / gpu.total > FULL:
+            report.warn(
+                f"GPU {gpu.index} is {gpu.used / gpu.total:.0%} full before generation: it may "
+                "run out of memory or become very slow; use a smaller batch or context, 8 "
+                "bits, or more GPUs"
+            )
+    places = models.offloaded_places(model)
+    if places:
+        report.warn(
+            f"parts of the model are offloaded ({', '.join(places)}): each token waits for "
+            "them to be copied; load in 8 bits or on more GPUs to keep the model on GPUs"
+        )
+    elif report.device == "cpu":
+        report.warn(
+            "the model is on the CPU, where a large one takes seconds a token; "
+            "where there are GPUs, load it with device_map='auto'"
+        )
+    for doubt in models.doubtful_flags(flags):
+        report.warn(doubt)
+
+
+def _without_prompt(model: Model, output: Any, prompts: Tensor) -> Tensor:  # noqa: ANN401 - or a structure
+    """Cut off the prompt, or an encoder-decoder model's start token."""
+    sequences: Tensor = getattr(output, "sequences", output)
+    apart = getattr(model.config, "is_encoder_decoder", False)
+    return sequences[:, 1 if apart else prompts.shape[-1] :]
+
+
+def _count_new(model: Model, output: Any, prompts: Tensor) -> int:  # noqa: ANN401 - as above
+    """Count the new tokens of all sequences, with each sequence's end token."""
+    end = getattr(model.generation_config, "eos_token_id", None)
+    ends = set(end) if isinstance(end, (list, tuple)) else {end}
+    return sum(
+        next((place for place, token in enumerate(row, 1) if token in ends), len(row))
+        for row in _without_prompt(model, output, prompts).tolist()
+    )
 
 
 def token_beat(beat: Callable[[], None]) -> Callable[..., Tensor]:
@@ -395,40 +359,20 @@ def token_beat(beat: Callable[[], None]) -> Callable[..., Tensor]:
     # processor makes assisted search do more work. A criterion leaves scores, tokens and random
     # numbers alone. It is a function because some searches copy their criteria, and a function is
     # its own copy.
-    not_done: Tensor | None = None
+    import torch
 
     def criterion(input_ids: Tensor, scores: object, **_: object) -> Tensor:
-        nonlocal not_done
         beat()
-        now = not_done
-        if now is None or len(now) != len(input_ids) or now.device != input_ids.device:
-            import torch
-
-            now = torch.zeros(len(input_ids), dtype=torch.bool, device=input_ids.device)
-            not_done = now
-        return now
+        return input_ids.new_zeros(len(input_ids), dtype=torch.bool)
 
     return criterion
 
 
+@cache
 def instrument_generation(module: ModuleType) -> None:
     """Watch ``generate`` of all models; ``module`` is transformers.generation.utils."""
-
-    @contextmanager
-    def generating(call: Call) -> Iterator[None]:
-        tell_start()
-        given, beat = call.given(), partial(models.sign_of_life, current())
-        counted = {**given, "attention_mask": None}
-        watch = WatchedGeneration(call.instance, call.named, counted, beat=beat, spoken=call.spoken)
-        # given positionally, it cannot be given by name too; custom generate code may not know it
-        if (CRITERIA in call.named or CRITERIA not in given) and not given.get("custom_generate"):
-            call.named = watch.named
-        with watch.around():
-            yield
-        if call.spoken and watch.figures["prompts"]:  # reads the device, which is idle by now
-            attempt("the report", watch.report, call.result)
-
-    section = in_section("generate", lambda call: _title(call.instance), around=generating)
+    title = lambda call: f"generate ({type(call.instance).__name__})"  # noqa: E731
+    section = in_section("generate", title, around=_generating)
     wrap(module.GenerationMixin, "generate", section)
 
 

@@ -2,7 +2,7 @@
 
 Before a load it reports the source, the expected time, and known traps in the arguments. During the
 load each weight is a sign of life and each weight file a line. Loads of a watched script are
-reported the same way, without time estimate and test generation.
+reported the same way, without time estimate, pad token and test generation.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import os
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,7 +21,7 @@ import msgspec
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import models
 from lightning_hangcheck.hooks.generating import token_beat
-from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.start import passing
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, inside, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section, current
@@ -29,21 +29,21 @@ from lightning_hangcheck.text.shown import bytes_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
     from lightning_hangcheck.hooks.models import Model
+    from lightning_hangcheck.hooks.zero_code.start import Number
 
-LOOK_LIMIT = 2.0  # seconds that looking at the files may take before the load begins
+LOOK_LIMIT = 2.0  # seconds that looking at the files, and again sampling them, may take
 SAMPLES = 4
 SAMPLE_SIZE = 1 << 20  # bytes: large enough to hide the cost of opening the file; read in 10 ms
 SMALLEST_MODEL = 64 << 20  # bytes; smaller models load too fast to be worth an estimate
 TRIAL_TOKENS = 4
-MARKS = ("config.json", "tokenizer_config.json")  # one is cached if any part of a model is
-WITHOUT_WEIGHTS = ("Tokenizer", "Processor", "Config", "FeatureExtractor")
-GENERATING = ("LM", "Generation", "generation")  # in the class names of models that generate
+GENERATING = ("LM", "Generation", "generation")  # in names of classes that need its settings
 SPREADING = ("auto", "balanced", "balanced_low_0", "sequential")
-_following = threading.local()  # attribute load: the load running in this thread
+WITHOUT_WEIGHTS = ("Tokenizer", "Processor", "FeatureExtractor")
+_loading = threading.local()  # attribute source: of the load that runs in this thread, or None
 
 
 def load_pretrained(
@@ -77,16 +77,13 @@ def load_pretrained(
             "write the name of a class of transformers, as 'AutoModelForCausalLM' or "
             "'AutoTokenizer', or give the class itself",
         )
-    recorder, title = current(), loader.__name__
-    without = any(word in title for word in WITHOUT_WEIGHTS)
-    with watched_load(name_or_path, title, "tokenizer" if without else "model", named):
+    recorder = current()
+    with watched_load(name_or_path, loader.__name__, named):
         result = loader.from_pretrained(name_or_path, **named)
     loaded = result[0] if isinstance(result, tuple) else result
-    if not hasattr(loaded, "named_parameters"):
-        attempt("a look at the tokenizer", models.give_pad_token, loaded, recorder)
-        return result
+    attempt("a look at the pad token", models.give_pad_token, loaded, recorder)
     attempt("a look at the model", models.look_at_model, loaded, recorder)
-    if not recorder.settings.disable:
+    if hasattr(loaded, "named_parameters") and not recorder.settings.disable:
         attempt("clearing the cache of the GPU", give_gpu_memory_back, recorder)
         if test_generation:
             attempt("the test generation", try_generation, loaded, recorder)
@@ -107,17 +104,14 @@ def give_gpu_memory_back(recorder: Recorder) -> None:
 
 
 def try_generation(model: Model, recorder: Recorder) -> None:
-    """Generate four tokens without sampling, the same number on every rank."""
-    # Skipped for a sharded model: each of its steps waits for other ranks.
+    """Generate four tokens without sampling, unless that would wait for other ranks."""
     import torch
 
     can_generate = getattr(model, "can_generate", None)
     if not (callable(can_generate) and can_generate()):
         return
-    shared = models.are_shared_out(model.parameters())
-    if shared or models.without_data(model):
-        why = "are shared out over the ranks" if shared else "have no data"
-        recorder.say(f"test generation: left out, because its parameters {why}")
+    if models.are_shared_out(model.parameters()):
+        recorder.say("test generation: left out, because its parameters are shared out over ranks")
         return
     device = models.input_device(model)
     gpus = [device.index or 0] if device.type == "cuda" else []
@@ -147,7 +141,6 @@ class Source(msgspec.Struct, frozen=True):
 
     kind: Literal["folder", "cache", "hub"] = "folder"
     offline: bool = True
-    folder: Path | None = None
     weight_files: dict[Path, int] = {}  # bytes of each; 0 of a pipe
     file_of_weight: dict[str, str] = {}  # if there is an index
     has_generation_config: bool = False
@@ -158,15 +151,12 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
     from huggingface_hub import constants, try_to_load_from_cache
 
     offline = bool(named.get("local_files_only")) or bool(constants.HF_HUB_OFFLINE)
-    root, cached = Path(name), None
-    if not root.is_dir():
-        place = {"cache_dir": named.get("cache_dir"), "revision": named.get("revision")}
-        try:
-            found = [try_to_load_from_cache(name, mark, **place) for mark in MARKS]
-        except ValueError:  # no valid hub name, for example a path of three parts
-            found = []
-        cached = next((path for path in found if isinstance(path, str)), None)
-        if cached is None:
+    root, is_folder = Path(name), Path(name).is_dir()
+    if not is_folder:
+        place, cached = {key: named.get(key) for key in ("cache_dir", "revision")}, None
+        with suppress(ValueError):  # no valid hub name, for example a path of three parts
+            cached = try_to_load_from_cache(name, "config.json", **place)
+        if not isinstance(cached, str):
             return Source("hub", offline)
         root = Path(cached).parent
     folder, variant = root / (named.get("subfolder") or ""), named.get("variant")
@@ -184,7 +174,7 @@ def find_source(name: str, named: Mapping[str, Any]) -> Source:
             files = [folder / file for file in sorted({*held.values()})]
     sizes = {file: file.stat().st_size for file in files}
     configured = (folder / "generation_config.json").exists()
-    return Source("cache" if cached else "folder", offline, folder, sizes, held, configured)
+    return Source("folder" if is_folder else "cache", offline, sizes, held, configured)
 
 
 def traps(
@@ -195,17 +185,16 @@ def traps(
     places = device_map.values() if isinstance(device_map, dict) else ()
     if named.get("offload_state_dict"):
         yield (
-            "offload_state_dict=True (ignored from transformers 4.57 on) writes all weights to a "
-            "temporary folder and reads them back at the end: on slow storage loading seems never "
-            "to end, and parameters can stay on the meta device; leave it out, and limit memory "
-            "with max_memory={0: '20GiB', 'cpu': '60GiB'}"
+            "offload_state_dict=True (ignored from transformers 4.57 on) writes all weights to "
+            "disk and reads them back: on slow storage loading seems never to end; leave it out, "
+            "and limit memory with max_memory={0: '20GiB', 'cpu': '60GiB'}"
         )
     if device_map is not None and (named.get("offload_folder") is not None or "disk" in places):
         yield (
             "with a device map and offload_folder, what does not fit goes to disk: its parameters "
             "stay on the meta device, each forward pass reads them again, and DDP, FSDP or "
-            "model.to() fail on them or never end; leave offload_folder out, and load in 8 bits, "
-            "on more GPUs, or with a max_memory map that holds the whole model"
+            "model.to() fail on them or never end; leave it out, and load in 8 bits, on more GPUs, "
+            "or with a max_memory map that holds the whole model"
         )
     if ranks > 1 and str(device_map) in SPREADING:
         yield (
@@ -224,10 +213,9 @@ def traps(
             f"there is no folder {name}, so it is taken for a hub's name; give the path of a "
             "folder that exists, or the full name of the hub (owner/model)"
         )
-    needs_config = bool(source.weight_files) and any(word in loader for word in GENERATING)
-    if loader == "GenerationConfig":  # what the cache lacks, the hub may have
-        needs_config = source.kind == "folder" or (source.kind == "cache" and source.offline)
-    if needs_config and not source.has_generation_config:
+    # what the cache lacks, the hub may have
+    is_all = source.kind == "folder" or (source.kind == "cache" and source.offline)
+    if is_all and not source.has_generation_config and any(word in loader for word in GENERATING):
         yield (
             "it has no generation_config.json: GenerationConfig.from_pretrained fails for it, and "
             "asks the network first where the model is given by its hub name; use "
@@ -235,140 +223,108 @@ def traps(
         )
 
 
-def announced(
-    name: object, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool = False
-) -> Source:
-    """Report what will be loaded and its traps; a new object is made without a name."""
-    if not isinstance(name, (str, os.PathLike)) or current().settings.disable:
-        return Source()
-    look = partial(look_ahead, str(name), loader, what, named, estimate=estimate)
-    return attempt("looking at the files", look) or Source()
+@contextmanager
+def watched_load(
+    name: object, loader: str, named: Mapping[str, Any], *, by_hand: bool = True
+) -> Iterator[None]:
+    """Report what will be loaded and its traps; then how far the load in the body has come.
+
+    A load within a load belongs to the outer one. A load ``by_hand`` is a section, and its time is
+    estimated.
+    """
+    nested = getattr(_loading, "source", None) is not None
+    if nested or current().settings.disable or not isinstance(name, (str, os.PathLike)):
+        yield
+        return
+    look = partial(look_ahead, str(name), loader, named, estimate=by_hand)
+    _loading.source = attempt("looking at the files", look) or Source()
+    # transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or
+    # weight (5.x). A version that does not still loads, without progress.
+    attempt("the progress of loading", _watch_bars)
+    title = f"{kind_of(loader)[0]} from_pretrained ({loader})"
+    try:
+        with Section(current(), title) if by_hand else nullcontext():
+            yield
+    finally:
+        _loading.source = None
 
 
-def look_ahead(
-    name: str, loader: str, what: str, named: Mapping[str, Any], *, estimate: bool
-) -> Source:
-    """Report what will be loaded and which traps that meets, in about 2 seconds."""
-    recorder = current()
+def kind_of(loader: str) -> tuple[str, Number | None]:
+    """Return what a class of this name loads, and the checkpoint that this proves."""
+    if any(word in loader for word in WITHOUT_WEIGHTS):
+        return "tokenizer", 4
+    return ("model config", None) if "Config" in loader else ("model", 5)
+
+
+def look_ahead(name: str, loader: str, named: Mapping[str, Any], *, estimate: bool) -> Source:
+    """Report what will be loaded, which traps that meets and how long it may take, in 4 s."""
+    recorder, source, (what, _) = current(), Source(), kind_of(loader)
     try:
         source = within(LOOK_LIMIT, partial(find_source, name, named))
-    except NoAnswer:
-        slow = f"the storage of {name} did not answer within {LOOK_LIMIT:g} s"
-        recorder.say(f"WARNING: {slow}")
-        return Source()
-    where = {
-        "folder": f"the local folder {name}",
-        "cache": f"{name} from the cache of the hub ({source.folder})",
-        "hub": f"{name} from the hub (no folder here has this name, and the cache has it not)",
-    }
-    parts = [f"{loader}.from_pretrained will read {where[source.kind]}"]
-    files, size = source.weight_files, sum(source.weight_files.values())
-    if what == "model":
-        if files:
-            parts.append(f"{several(len(files), 'weight file')}, {bytes_in_words(size)}")
-        dtype = named.get("dtype", named.get("torch_dtype"))
-        parts.append(f"device_map={named.get('device_map')!r}")
-        parts.append("dtype=transformers' default" if dtype is None else f"dtype={dtype}")
-    parts.append("offline: the hub is not asked" if source.offline else "online")
-    recorder.say("; ".join(parts))
-    ranks = recorder.identity.world_size or 1
-    for trap in traps(name, loader, named, source, ranks) if what != "tokenizer" else ():
-        recorder.say(f"WARNING: {trap}")
-    if estimate and what == "model" and size >= SMALLEST_MODEL:
-        attempt("an estimate of the time", _estimate, source, size)
+        where = {"folder": "", "cache": " from the cache of the hub", "hub": " from the hub"}
+        local = "the local folder " if source.kind == "folder" else ""
+        parts = [f"{loader}.from_pretrained will read {local}{name}{where[source.kind]}"]
+        files, size = source.weight_files, sum(source.weight_files.values())
+        if what == "model":
+            if files:
+                parts.append(f"{several(len(files), 'weight file')}, {bytes_in_words(size)}")
+            dtype = named.get("dtype", named.get("torch_dtype", "transformers' default"))
+            parts.append(f"device_map={named.get('device_map')!r}; dtype={dtype}")
+        parts.append("offline: the hub is not asked" if source.offline else "online")
+        recorder.say("; ".join(parts))
+        ranks = recorder.identity.world_size or 1
+        for trap in traps(name, loader, named, source, ranks) if what != "tokenizer" else ():
+            recorder.say(f"WARNING: {trap}")
+        if estimate and what == "model" and size >= SMALLEST_MODEL:
+            rate = within(LOOK_LIMIT, partial(sampled_rate, files))
+            recorder.say(
+                f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
+                f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
+            )
+    except NoAnswer as error:
+        recorder.say(f"WARNING: the files of {name} were not read in time: {error}")
     return source
 
 
-def _estimate(source: Source, size: int) -> None:
-    """Say how long reading may take, by sampling the storage's speed."""
-    readable = [file for file in source.weight_files.items() if file[1] >= SAMPLE_SIZE]
-
-    def bytes_a_second() -> float:
-        started, read = time.perf_counter(), 0
+def sampled_rate(files: Mapping[Path, int]) -> float:
+    """Read samples of the largest file; return the bytes per second."""
+    started, read, largest = time.perf_counter(), 0, max(files, key=files.__getitem__)
+    with largest.open("rb", buffering=0) as file:
         for number in range(SAMPLES):
-            file, whole = readable[number * len(readable) // SAMPLES]
-            with file.open("rb", buffering=0) as opened:
-                opened.seek(int((whole - SAMPLE_SIZE) * (number + 0.5) / SAMPLES))
-                read += len(opened.read(SAMPLE_SIZE))
-        return read / (time.perf_counter() - started)
-
-    try:
-        rate = within(LOOK_LIMIT, bytes_a_second)
-    except NoAnswer:
-        slow = f"a sample of the weight files was not read within {LOOK_LIMIT:g} s"
-        current().say(f"WARNING: {source.folder} is slow: {slow}")
-        return
-    current().say(
-        f"reading may take about {size / rate:.0f} s (an estimate: {bytes_in_words(size)} "
-        f"at {bytes_in_words(rate)}/s, measured just now on a sample of the files)"
-    )
+            file.seek(files[largest] * number // SAMPLES)
+            read += len(file.read(SAMPLE_SIZE))
+    return read / (time.perf_counter() - started)
 
 
-@contextmanager
-def watched_load(
-    name: str | os.PathLike[str], loader: str, what: str, named: Mapping[str, Any]
-) -> Iterator[None]:
-    """Announce a load of ours, make it a section, and report its progress."""
-    source = announced(name, loader, what, named, estimate=True)
-    with Section(current(), f"{what} from_pretrained ({loader})"), followed(source):
-        yield
+def with_progress(items: Iterable[object], source: Source) -> Iterator[object]:
+    """Yield a bar's items: each is a sign of life, and the last weight of a file a line."""
+    sizes = {file.name: size for file, size in source.weight_files.items()}
+    left, untold, since = Counter(source.file_of_weight.values()), {**sizes}, time.monotonic()
 
-
-@contextmanager
-def followed(source: Source) -> Iterator[None]:
-    """Report what transformers loads in this thread; a nested load belongs to the outer one."""
-    # transformers 4.48 to 5.23 use ``transformers.utils.logging.tqdm`` for each file (4.x) or
-    # weight (5.x). A version that does not still loads, without progress.
-    if getattr(_following, "load", None) is not None or current().settings.disable:
-        yield
-        return
-    attempt("the progress of loading", _watch_bars)
-    _following.load = Progress(source)
-    try:
-        yield
-    finally:
-        _following.load = None
-
-
-class Progress:
-    """Progress of a load: each weight is a sign of life, each weight file a line."""
-
-    def __init__(self, source: Source) -> None:
-        self._sizes = {file.name: size for file, size in source.weight_files.items()}
-        self._file_of_weight = source.file_of_weight
-        self._weights_left = Counter(source.file_of_weight.values())
-        self._unsaid, self._since = {*self._sizes}, time.monotonic()
-
-    def each(self, items: Iterable[object]) -> Iterator[object]:
-        """Yield a bar's items, and report each once the next is asked for."""
-        for item in items:
-            yield item
-            attempt("telling of a weight", self._tell, item)
-        for file in self._sizes:  # files with weights that the model does not have
-            attempt("telling of a weight", self._tell_file, file)
-
-    def _tell(self, item: object) -> None:
-        """Report a finished bar item: a weight in transformers 5 (name, mapping), else a file."""
-        models.sign_of_life(current())
-        match item:
-            case (str() as name, mapping) if not isinstance(mapping, str):
-                targets = getattr(mapping, "layer_targets", None) or {"": [name]}
-                for weight in {key for keys in targets.values() for key in keys}:
-                    file = self._file_of_weight.get(weight, "")
-                    self._weights_left[file] -= 1
-                    if not self._weights_left[file]:
-                        self._tell_file(file)
-            case (str() as path) | (str() as path, *_):  # or the arguments of its load (4.5x)
-                self._tell_file(Path(path).name)
-
-    def _tell_file(self, name: str) -> None:
-        if name in self._unsaid:
-            self._unsaid.discard(name)
-            number, before = [*self._sizes].index(name) + 1, self._since
-            self._since = time.monotonic()
-            size, took = bytes_in_words(self._sizes[name]), self._since - before
-            of = f"{number}/{len(self._sizes)}"
+    def tell_file(name: str) -> None:
+        nonlocal since
+        if untold.pop(name, None) is not None:
+            before, since = since, time.monotonic()
+            of = f"{[*sizes].index(name) + 1}/{len(sizes)}"
+            size, took = bytes_in_words(sizes[name]), since - before
             current().say(f"loaded weight file {of} {name} ({size}, {took:.3f}s)")
+
+    def tell(item: object) -> None:
+        models.sign_of_life(current())
+        # transformers 5: a weight's name and mapping; before: a file, or arguments that begin so
+        name, *rest = item if isinstance(item, tuple) else (item,)
+        targets = getattr(rest[0] if rest else None, "layer_targets", None) or {"": [str(name)]}
+        for key in {key for keys in targets.values() for key in keys}:
+            file = source.file_of_weight.get(key) or Path(key).name
+            left[file] -= 1
+            if left[file] <= 0 or key not in source.file_of_weight:
+                tell_file(file)
+
+    for item in items:
+        yield item
+        attempt("telling of a weight", tell, item)
+    for name in sizes:  # files with weights that the model does not have
+        attempt("telling of a weight", tell_file, name)
 
 
 @cache
@@ -377,17 +333,13 @@ def _watch_bars() -> None:
 
     @contextmanager
     def progress_bar(call: Call) -> Iterator[None]:
-        """Follow a bar's items, or its updates if it is moved by hand (loads in threads)."""
-        load: Progress | None = getattr(_following, "load", None)
-        followed = load is not None and str(call.named.get("desc")).startswith("Loading")
-        if followed and call.arguments:
+        source, title = getattr(_loading, "source", None), str(call.named.get("desc"))
+        if source is not None and call.arguments and title.startswith("Loading"):
             items, *rest = call.arguments
             total = len(items) if hasattr(items, "__len__") else None
             call.named = {"total": total, **call.named}
-            call.arguments = (load.each(items), *rest)  # type: ignore[union-attr] # followed says so
+            call.arguments = (with_progress(items, source), *rest)
         yield
-        if followed and not call.arguments:
-            wrap(call.result, "update", after=lambda _: models.sign_of_life(current()))
 
     wrap(type(logging.tqdm), "__call__", progress_bar)
 
@@ -398,41 +350,20 @@ def instrument_loading(module: ModuleType) -> None:
 
     @contextmanager
     def loading(call: Call) -> Iterator[None]:
-        with followed(announced(_name(call), call.instance.__name__, "model", call.named)):
+        name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
+        name = call.named.get("pretrained_model_name") if name is None else name
+        with watched_load(name, call.instance.__name__, call.named, by_hand=False):
             yield
-        # a model, or a tuple with loading info (output_loading_info=True)
-        model = call.result[0] if isinstance(call.result, tuple) else call.result
-        attempt("a look at the model", models.show_class_and_device, model, current())
+        if getattr(_loading, "source", None) is None:  # else whoever began the load looks
+            attempt("a look at the model", models.look_at_model, call.result, current())
+
+    def title(call: Call) -> str:
+        loader = call.instance.__name__
+        return f"{kind_of(loader)[0]} {call.function.__name__} ({loader})"
 
     for owner in [var for var in vars(module).values() if isinstance(var, type)]:
-        if owner.__module__ != module.__name__ or "from_pretrained" not in vars(owner):
-            continue
-        if "Tokenizer" in owner.__name__ or "Processor" in owner.__name__:
-            section = in_section("tokenizer", _titled("tokenizer"), then=lambda _: passed(4))
-            wrap(owner, "from_pretrained", section)
-        elif "Model" in owner.__name__:
-            loaded = in_section("model", _titled("model"), lambda _: passed(5), around=loading)
-            wrap(owner, "from_pretrained", loaded)
-            configured = in_section("model", _titled("model", "config"), lambda _: passed(5))
-            wrap(owner, "from_config", configured)
-
-
-def instrument_config(module: ModuleType) -> None:
-    """Watch how a generation config is read, except the one that comes with a model."""
-
-    @contextmanager
-    def reading(call: Call) -> Iterator[None]:
-        announced(_name(call), call.instance.__name__, "model config", call.named)
-        yield
-
-    section = in_section("model", _titled("model config"), around=reading)
-    wrap(module.GenerationConfig, "from_pretrained", section)
-
-
-def _titled(what: str, source: str = "pretrained") -> Callable[[Call], str]:
-    return lambda call: f"{what} from_{source} ({call.instance.__name__})"
-
-
-def _name(call: Call) -> object:
-    name = next(iter(call.arguments), call.named.get("pretrained_model_name_or_path"))
-    return call.named.get("pretrained_model_name") if name is None else name
+        if owner.__module__ == module.__name__ and "from_pretrained" in vars(owner):
+            what, number = kind_of(owner.__name__)
+            kind, then = what.partition(" ")[0], number and passing(number)
+            wrap(owner, "from_pretrained", in_section(kind, title, then, loading))
+            wrap(owner, "from_config", in_section(kind, title, then))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.text.shown import bytes_in_words, several
 
 if TYPE_CHECKING:
@@ -72,25 +71,8 @@ def input_device(model: Model) -> device:
     import torch
 
     first = devices_of(model)[0]
-    places = [place for place in device_map_of(model).values() if place != "disk"]
-    return first if first.type != "meta" else torch.device(places[0] if places else "cpu")
-
-
-def are_shared_out(tensors: Iterable[Tensor]) -> bool:
-    """Whether the tensors are sharded over ranks, so that a step with them waits for others."""
-    return any(hasattr(tensor, mark) for tensor in tensors for mark in SHARED_OUT)
-
-
-def without_data(model: Model) -> list[str]:
-    """Return parameters on the meta device that no accelerate offloading hook will fill."""
-    filled = []
-    for name, module in model.named_modules():
-        hook = getattr(module, "_hf_hook", None)
-        if any(getattr(part, "offload", False) for part in getattr(hook, "hooks", (hook,))):
-            filled.append(f"{name}." if name else "")
-    parameters = model.named_parameters()
-    bare = [name for name, parameter in parameters if parameter.device.type == "meta"]
-    return [name for name in bare if not name.startswith(tuple(filled))]
+    places = (place for place in device_map_of(model).values() if place != "disk")
+    return first if first.type != "meta" else torch.device(next(places, "cpu"))
 
 
 def device_map_of(model: Model) -> dict[str, Any]:
@@ -112,56 +94,43 @@ def tell_offloaded(what: str, recorder: Recorder) -> None:
         recorder.note("offloaded", what=what)
 
 
-def show_class_and_device(model: Model, recorder: Recorder) -> None:
-    """Say what was loaded and its first parameter's device; note what is offloaded."""
-    recorder.say(f"model: {type(model).__name__}, its first parameter on {devices_of(model)[0]}")
-    places = offloaded_places(model)
-    if places:
-        parts = f"parts on {' and '.join(places)} (device map)"
-        tell_offloaded(f"{type(model).__name__}, {parts}", recorder)
+def are_shared_out(tensors: Iterable[Tensor]) -> bool:
+    """Whether the tensors are sharded over ranks, so that a step with them waits for others."""
+    return any(hasattr(tensor, mark) for tensor in tensors for mark in SHARED_OUT)
 
 
 def look_at_model(model: Model, recorder: Recorder) -> None:
-    """Say where the model is and what is wrong with it; set its pad token id if it has none."""
-
-    def some(names: Sequence[str], most: int) -> str:
-        more = f" and {len(names) - most} more" if len(names) > most else ""
-        return f"{', '.join(names[:most])}{more}"
-
-    show_class_and_device(model, recorder)
-    sizes: Counter[str] = Counter()
+    """Say where a model is and what is wrong with it; note what is offloaded."""
+    model = model[0] if isinstance(model, tuple) else model  # with output_loading_info=True
+    if not hasattr(model, "named_parameters"):  # a tokenizer, a configuration
+        return
+    kind, devices, sizes = type(model).__name__, devices_of(model), Counter[str]()
     for parameter in model.parameters():
         sizes[str(parameter.device)] += parameter.numel() * parameter.element_size()
-    parts = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
-    recorder.say(f"device map: {some(parts, 12) or 'none'}")
     held = ", ".join(f"{bytes_in_words(size)} on {where}" for where, size in sizes.items())
-    recorder.say(f"parameters: {held}")
-    recorder.say(in_one_line(gpu_memory(devices_of(model))))
-    for where in ("config", "generation_config"):
-        settings: Any = getattr(model, where, None)
-        end = getattr(settings, "eos_token_id", None)
-        end = end[0] if isinstance(end, (list, tuple)) and end else end
-        if getattr(settings, "pad_token_id", 0) is None and isinstance(end, int):
-            settings.pad_token_id = end
-            recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
-    names, config = without_data(model), getattr(model, "generation_config", None)
-    flags = {} if config is None else config.to_diff_dict()
-    for doubt in attempt("a look at generation flags", doubtful_flags, flags) or ():
+    parts = [f"{name or 'all'}: {place}" for name, place in device_map_of(model).items()]
+    recorder.say(
+        f"model: {kind}, its first parameter on {devices[0]}; parameters: {held}; "
+        f"{in_one_line(gpu_memory(devices))}; device map: {', '.join(parts) or 'none'}"
+    )
+    places = offloaded_places(model)
+    if places:
+        tell_offloaded(f"{kind}, parts on {' and '.join(places)} (device map)", recorder)
+    on_meta = [name for name, made in model.named_parameters() if made.device.type == "meta"]
+    if on_meta:
+        why = "without data, so using them fails: see whether the weight files hold these names"
+        if any(hasattr(module, "_hf_hook") for module in model.modules()):  # accelerate's
+            why = "offloaded, so each forward pass brings them again"
+        recorder.say(
+            f"WARNING: {several(len(on_meta), 'parameter')}, {bytes_in_words(sizes['meta'])}, on "
+            f"the meta device ({', '.join(on_meta[:3])}...), {why}. Training, DDP, FSDP and "
+            "model.to() fail on them or never end; load without offload_state_dict, offload_folder "
+            "and torch.device('meta'), with a max_memory map that holds the whole model, or in 8 "
+            "bits"
+        )
+    config = getattr(model, "generation_config", None)
+    for doubt in doubtful_flags({} if config is None else config.to_diff_dict()):
         recorder.say(f"WARNING: generation_config.json: {doubt}")
-    if names:
-        recorder.say(
-            f"WARNING: {several(len(names), 'parameter')} still on the meta device without data "
-            f"({some(names, 3)}): using or moving them fails or never ends; "
-            "load without offload_state_dict, offload_folder and torch.device('meta'), and see "
-            "whether the weight files hold these names"
-        )
-    elif sizes["meta"]:
-        recorder.say(
-            f"WARNING: {bytes_in_words(sizes['meta'])} of parameters are offloaded and shown on "
-            "the meta device: each forward pass brings them again, and training, DDP, FSDP or "
-            "model.to() fail on them; give a max_memory map that holds the whole model, or load "
-            "in 8 bits"
-        )
 
 
 def doubtful_flags(flags: Mapping[str, Any]) -> list[str]:
@@ -179,9 +148,16 @@ def doubtful_flags(flags: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
-    """Use the end-of-sequence token as a tokenizer's, or processor's, missing pad token."""
-    tokenizer = getattr(tokenizer, "tokenizer", tokenizer)
+def give_pad_token(guest: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a guest's
+    """Use the end-of-sequence token as the missing pad token of a model, tokenizer or processor."""
+    for where in ("config", "generation_config"):
+        settings: Any = getattr(guest, where, None)
+        end = getattr(settings, "eos_token_id", None)
+        end = end[0] if isinstance(end, (list, tuple)) and end else end
+        if getattr(settings, "pad_token_id", 0) is None and isinstance(end, int):
+            settings.pad_token_id = end
+            recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
+    tokenizer = getattr(guest, "tokenizer", guest)
     if getattr(tokenizer, "pad_token", "unknown") is not None:
         return
     if tokenizer.eos_token is None:
@@ -192,8 +168,10 @@ def give_pad_token(tokenizer: Any, recorder: Recorder) -> None:  # noqa: ANN401 
         )
         return
     tokenizer.pad_token = tokenizer.eos_token
-    is_now = f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
-    recorder.say(f"the tokenizer had no pad token; it is now its end-of-sequence token {is_now}")
+    recorder.say(
+        "the tokenizer had no pad token; it is now its end-of-sequence token "
+        f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
+    )
 
 
 def sign_of_life(recorder: Recorder) -> None:

@@ -58,22 +58,33 @@ def load(saved):
     return model, tokenizer
 
 
-def generate_alike(model, tokenizer):
-    kinds = {
-        "greedy": {"max_new_tokens": 12},
-        "sampled": {"max_new_tokens": 12, "do_sample": True, "temperature": 0.8},
-        "beams": {"max_new_tokens": 12, "num_beams": 3, "num_return_sequences": 2},
-    }
-    for kind, flags in kinds.items():
+KINDS = {
+    "greedy": {"max_new_tokens": 12},
+    "sampled": {"max_new_tokens": 12, "do_sample": True, "temperature": 0.8},
+    "beams": {"max_new_tokens": 12, "num_beams": 3, "num_return_sequences": 2},
+}
+PIPED = {"max_new_tokens": 8, "temperature": 0.7, "batch_size": 2}
+
+
+def generate_plainly(model, tokenizer):
+    """What transformers makes by itself, before ours has its calls watched."""
+    made = {}
+    inputs = tokenizer(PROMPTS, return_tensors="pt", padding=True)
+    inputs.pop("token_type_ids", None)
+    for kind, flags in KINDS.items():
         torch.manual_seed(1)
-        inputs = tokenizer(PROMPTS, return_tensors="pt", padding=True)
-        inputs.pop("token_type_ids", None)
-        plain = model.generate(**inputs, **flags)
+        made[kind] = model.generate(**inputs, **flags)
+    plain = transformers.pipeline("text-generation", model, tokenizer=tokenizer)
+    torch.manual_seed(2)
+    return {**made, "width": inputs["input_ids"].shape[1], "piped": plain(PROMPTS, **PIPED)}
+
+
+def generate_alike(model, tokenizer, plain):
+    for kind, flags in KINDS.items():
         torch.manual_seed(1)
         made = hc.transformers.generate(model, tokenizer, PROMPTS, **flags)
-        width = inputs["input_ids"].shape[1]
-        texts = tokenizer.batch_decode(plain[:, width:], skip_special_tokens=True)
-        say(kind, same=torch.equal(plain, made.output), texts=made.texts == texts)
+        texts = tokenizer.batch_decode(plain[kind][:, plain["width"] :], skip_special_tokens=True)
+        say(kind, same=torch.equal(plain[kind], made.output), texts=made.texts == texts)
     say(
         "report",
         prompts=made.report.prompts,
@@ -84,13 +95,13 @@ def generate_alike(model, tokenizer):
 
 
 class Stop:
-    """A user's criterion: notes the phase and the beats, and raises when it should."""
+    """A user's criterion: notes the phase and the last sign of life, and raises when it should."""
 
     def __init__(self, raise_at=None):
         self.beats, self.phases, self.raise_at = [], set(), raise_at
 
     def __call__(self, input_ids, scores, **_):
-        self.beats.append(page().beats)
+        self.beats.append(page().last_beat_ns)
         self.phases.add(page().phase)
         if len(self.beats) == self.raise_at:
             raise LookupError("the user's own")
@@ -129,16 +140,12 @@ def generate_limited(model, tokenizer):
     )
 
 
-def use_pipelines(model, tokenizer):
-    plain = transformers.pipeline("text-generation", model, tokenizer=tokenizer)
+def use_pipelines(model, tokenizer, plain):
     ours = hc.transformers.pipeline("text-generation", model, tokenizer=tokenizer)
-    flags = {"max_new_tokens": 8, "temperature": 0.7, "batch_size": 2}
-    torch.manual_seed(2)
-    expected = plain(PROMPTS, **flags)
     torch.manual_seed(2)
     say(
         "pipeline",
-        same=ours(PROMPTS, **flags) == expected,
+        same=ours(PROMPTS, **PIPED) == plain["piped"],
         kind=isinstance(ours, transformers.TextGenerationPipeline),
         prompts=ours.last_report.prompts,
         new_tokens=ours.last_report.new_tokens > 0,
@@ -191,10 +198,11 @@ def break_our_own_part():
 
 saved = save_model("model")
 model, tokenizer = load(saved)
-generate_alike(model, tokenizer)
+plain = generate_plainly(model, tokenizer)
+generate_alike(model, tokenizer, plain)
 generate_watched(model, tokenizer)
 generate_limited(model, tokenizer)
-use_pipelines(model, tokenizer)
+use_pipelines(model, tokenizer, plain)
 walk_into_traps(tokenizer)
 fail_as_without_us()
 break_our_own_part()

@@ -22,7 +22,7 @@ from lightning_hangcheck.hooks.callbacks import (
     watch_saves,
 )
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.start import passed
+from lightning_hangcheck.hooks.zero_code.start import passed, passing
 from lightning_hangcheck.hooks.zero_code.watched_calls import SECTIONS, modules_of
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
-    from lightning_hangcheck.hooks.zero_code.start import Number
     from lightning_hangcheck.hooks.zero_code.wrapping import Before
 
 
@@ -121,12 +120,8 @@ def instrument_sections(module: ModuleType) -> None:
     for name, function, kind, title, number in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
-            section = in_section(kind, title, then=number and _passing(number))
+            section = in_section(kind, title, then=number and passing(number))
             wrap(getattr(module, owner) if owner else module, method, section)
-
-
-def _passing(number: Number) -> Callable[[Call], None]:
-    return lambda _: passed(number)
 
 
 def instrument_first_batch(module: ModuleType) -> None:
@@ -161,7 +156,7 @@ def offload_asked_for(given: Mapping[str, Any]) -> str:
 
 def instrument_connector(module: ModuleType) -> None:
     """Watch the connector with which Lightning's Trainer chooses an accelerator."""
-    wrap(module._AcceleratorConnector, "__init__", after=_passing(8))  # noqa: SLF001 - no other door
+    wrap(module._AcceleratorConnector, "__init__", after=passing(8))  # noqa: SLF001 - no other door
 
 
 def instrument_trainer(module: ModuleType) -> None:
@@ -186,7 +181,7 @@ def instrument_trainer(module: ModuleType) -> None:
 
     wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
     for name in ("fit", "validate", "test", "predict"):
-        then = _passing(12) if name == "fit" else None
+        then = passing(12) if name == "fit" else None
         wrap(module.Trainer, name, in_section(f"Trainer.{name}", then=then, around=staged))
     watch_saves(module.Trainer)
 

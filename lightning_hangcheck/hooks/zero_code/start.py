@@ -18,6 +18,7 @@ from lightning_hangcheck.recorder.lifecycle import current
 
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Literal, TypeAlias
 
     Number: TypeAlias = Literal[1, 4, 5, 7, 8, 9, 11, 12]
@@ -59,6 +60,11 @@ def passed(number: Number) -> None:
     """Report once that a checkpoint was passed, unless the script uses this package itself."""
     if not _script_names_us():
         current().checkpoint(NAMES[number], number, ours=True)
+
+
+def passing(number: Number) -> Callable[[object], None]:
+    """Make a function that reports this checkpoint, whatever call it is given."""
+    return lambda _: passed(number)
 
 
 @cache

@@ -46,7 +46,7 @@ WATCHED = (
     ("torch.serialization", "callbacks.instrument_saves"),
     ("torch.utils.data.dataloader", "zero_code.loops.instrument_first_batch"),
     ("transformers.generation.utils", "generating.instrument_generation"),
-    ("transformers.generation.configuration_utils", "loading.instrument_config"),
+    ("transformers.generation.configuration_utils", "loading.instrument_loading"),
     ("transformers.pipelines.base", "generating.instrument_pipelines"),
     ("transformers.modeling_utils", "loading.instrument_loading"),
     ("transformers.tokenization_utils_base", "loading.instrument_loading"),
