@@ -93,7 +93,7 @@ def render(plan: Plan) -> str:
     weights = many if plan.parameters >= 1e9 else f"{plan.parameters / 1e6:.3g} million"
     size = f"{weights} weights, {_gb(plan.weights)} in {use.dtype}"
     needs = [
-        ["weights", _gb(plan.weights), f"{layers}; {plan.sureness} by {plain(plan.source)}"],
+        ["weights", _gb(plan.weights), f"{layers}; counted by {plain(plan.source)}"],
         ["KV cache", _gb(plan.cache), f"context {use.context} tokens, batch {use.batch}"],
         ["activations", _gb(plan.activations), "estimated, within a factor of 1.5"],
     ]

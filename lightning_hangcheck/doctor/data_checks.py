@@ -31,7 +31,6 @@ from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger.ledger_file import difference, fingerprint
 from lightning_hangcheck.planning.config import (
     CONFIG_NAME,
-    FAMILIES,
     NAMES,
     Fields,
     read_config,
@@ -49,6 +48,8 @@ FINGERPRINTS_LIMIT_S = 20.0  # For fingerprints of all files; at most 64 MiB of 
 MODEL_LIMIT_S = 20.0
 """For one model: headers of 100 files on a slow network disk, and a tokenizer of 33 MB (1 s)."""
 FIT = "checkpoint's backbone"
+NAMED_SO = ("gpt2", "llama", "mistral", "mixtral", "qwen2")
+"""Families whose tensors have the names below."""
 MOST_SHOWN = 3
 STEP = re.compile(r"(?:step|checkpoint)[_=-]?(\d+|final)", re.IGNORECASE)
 """Folder names of Lightning (step=500), transformers (checkpoint-500) and most scripts."""
@@ -318,7 +319,7 @@ def _some(sentences: list[str]) -> str:
 
 def _by_config(fields: Fields | None) -> dict[str, Shape]:
     """Derive shapes from sizes, for families whose layers have these names."""
-    if fields is None or fields.model_type not in FAMILIES or fields.latent:
+    if fields is None or fields.model_type not in NAMED_SO or fields.latent:
         return {}
     hidden, wide = fields.hidden, fields.intermediate
     queries, keys = fields.heads * fields.head_dim, fields.kv_heads * fields.head_dim

@@ -9,20 +9,25 @@ from lightning_hangcheck.doctor.check import Finding, check, failed, ok, warning
 from lightning_hangcheck.doctor.data_checks import find_model
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
+from lightning_hangcheck.isolation.command import interpreter
 from lightning_hangcheck.look.gpu import gpu_memory
 from lightning_hangcheck.look.kernel import memory_use
+from lightning_hangcheck.look.programs import ChildLate, answer_of
+from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.planning.config import count_weights, find_config, read_config, read_fields
-from lightning_hangcheck.planning.plan import GB, Machine, settle_use
-from lightning_hangcheck.planning.planner import ANSWER, Model, make_plan
+from lightning_hangcheck.planning.config import find_config
+from lightning_hangcheck.planning.plan import GB, Machine, Plan
+from lightning_hangcheck.planning.planner import ANSWER
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable
 
     from lightning_hangcheck.doctor.check import Subject
+    from lightning_hangcheck.planning.plan import Extra
 
 READ_LIMIT_S = 4.0
+PLAN_LIMIT_S = 60.0  # torch and transformers are imported in 4 s, from a busy network disk in 40 s
 MOST_WAYS = 3
 CPU_SHARE = 0.9
 """Of free main memory; transformers uses the same share (get_max_memory)."""
@@ -33,7 +38,7 @@ EXAMPLE = "for example --gpus 2 --gpu-memory 80, or --gpus 0 for none"
     "memory",
     "a model that is offloaded takes seconds for a token, and looks like a hang",
     name="model's memory",
-    limit_s=12.0,
+    limit_s=READ_LIMIT_S + PLAN_LIMIT_S,
 )
 def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | None:
     """Config.json of --backbone, what --extra keeps beside it, and the memory of this machine."""
@@ -42,28 +47,23 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
         return None
     for_a_job = f"hangcheck plan {name} --gpus 1 --gpu-memory 80"
 
-    def read() -> Mapping[str, object] | None:
-        path = find_config(str(find_model(name, subject.environment)))
-        return None if path is None or path.suffix != ".json" else read_config(path)
-
     try:
-        config = apart(READ_LIMIT_S, read)
-        if config is None:
+        folder = str(find_model(name, subject.environment))
+        config = apart(READ_LIMIT_S, lambda: find_config(folder))
+        if config is None or config.suffix != ".json":
             return None  # `model_fits` reports it
-        fields = read_fields(config)
         if machine is None:
             try:
                 machine = find_machine()
             except BadUsage:
                 machine = find_machine(gpus=0)
-    except (BadUsage, OSError, NoAnswerFromStorage) as error:
+        plan = _planned(str(config), machine, subject.extras)
+    except (BadUsage, OSError, NoAnswerFromStorage, ChildLate) as error:
         return warning(f"{name} cannot be planned: {error}", for_a_job)
-    use, _ = settle_use(config, fields, extras=subject.extras)
-    plan = make_plan(Model(name, fields, count_weights(fields)), machine, use)
     size = f"{bytes_in_words(plan.weights)} in {plan.use.dtype}"
     extra = sum(plan.extras.values())
     more = f", {bytes_in_words(extra)} beside it" if extra else ""
-    facts = f"{plan.model}: {size}{more}, context {plan.use.context}: {plan.reason}"
+    facts = f"{name}: {size}{more}, context {plan.use.context}: {plan.reason}"
     if not machine.gpus:  # often not the machine of the run
         sentence = f"no GPU was found here; {facts}"
         what_job = "say what the job will have:"
@@ -73,7 +73,24 @@ def model_memory(subject: Subject, machine: Machine | None = None) -> Finding | 
         return ok("; ".join((facts, f"about {answer} for {ANSWER} tokens", *plan.unused)))
     helps = [f"{way.change} ({way.speed})" for way in plan.ways_out if way.fits][:MOST_WAYS]
     found = failed if plan.speed == "too slow" else warning
-    return found(f"{facts}; {plan.speed}", f"hangcheck plan {plan.model}", advice="\n".join(helps))
+    return found(f"{facts}; {plan.speed}", f"hangcheck plan {name}", advice="\n".join(helps))
+
+
+def _planned(config: str, machine: Machine, extras: Iterable[Extra]) -> Plan:
+    """Plan in a process of its own, as torch and transformers are imported for it."""
+    options = ["--gpus", str(len(machine.gpus)), "--cpu-memory", f"{machine.cpu / GB:.9f}"]
+    if machine.gpus:
+        options += ["--gpu-memory", f"{min(machine.gpus) / GB:.9f}"]
+    for extra in extras:
+        place = "@cpu" if extra.on_cpu else ""
+        options += ["--extra", f"{extra.name}={extra.size / GB:.9f}{place}"]
+    command = [interpreter(), "-m", "lightning_hangcheck", "plan", config, "--json", *options]
+    ended = answer_of(command, PLAN_LIMIT_S, os.environ)
+    if ended.returncode:
+        said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        what, _, remedy = said.removeprefix("hangcheck: ").rpartition("; ")
+        raise BadUsage(what, remedy)
+    return json_decoder(Plan).decode(ended.stdout)
 
 
 def find_machine(

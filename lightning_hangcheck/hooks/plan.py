@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.planning.config import (
+    CONFIG_NAME,
+    ENCODERS,
     Dtype,
-    Piece,
-    Weights,
-    count_weights,
     find_config,
     read_config,
     read_fields,
+    stored_dtype,
 )
-from lightning_hangcheck.planning.plan import Extra, Machine, Plan, PlannedPhase, settle_use
-from lightning_hangcheck.planning.planner import ENCODERS, Model, make_plan
+from lightning_hangcheck.planning.plan import Extra, Machine, Model, Piece, Plan, PlannedPhase, Use
+from lightning_hangcheck.planning.planner import make_plan
+from lightning_hangcheck.recorder.announcer import describe_exception
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-
 TIME_LIMIT_S = 15.0
+CONTEXT = 4096  # tokens, if the model was made for so many
 _HUB_NAME = re.compile(r"[\w][\w.-]*(/[\w][\w.-]*)?")
 
 
@@ -65,32 +65,19 @@ def fetch_config(name: str, time_limit_s: float = TIME_LIMIT_S) -> Path:
 Module: TypeAlias = Any
 
 
-def counted_weights(config: Path) -> Weights:
-    """Count the weights of the model's own class, built without data; shared weights count once."""
-    module = _build(config)
-    blocks, linear = _blocks(module), _linear_weights(module)
-    pieces = {name: [0, 0] for name in ("before", *blocks, "after")}
-    seen_block = False
-    for name, parameter in module.named_parameters():
-        block = next((block for block in blocks if name.startswith(block + ".")), None)
-        seen_block = seen_block or block is not None
-        piece = pieces[block or ("after" if seen_block else "before")]
-        piece[0] += parameter.numel()
-        piece[1] += parameter.numel() if name in linear else 0
-    return Weights(
-        pieces=tuple(Piece(*piece) for piece in pieces.values()),
-        sureness="counted",
-        source=f"{type(module).__name__} of transformers {version('transformers')}, "
-        "built without loading weights",
-    )
+def count_weights(config: Path) -> tuple[tuple[Piece, ...], str]:
+    """Count the weights of the model's own class, built without data; shared weights count once.
 
-
-def _build(config: Path) -> Module:
+    Returns:
+        As in `Model`: the pieces, and on what they were counted.
+    """
     import transformers
     from accelerate import init_empty_weights
+    from torch import nn
+    from transformers.pytorch_utils import Conv1D
 
     known = transformers.AutoConfig.from_pretrained(
-        str(config.parent if config.name == "config.json" else config), local_files_only=True
+        str(config.parent if config.name == CONFIG_NAME else config), local_files_only=True
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
     kind = transformers.AutoModel
@@ -101,9 +88,26 @@ def _build(config: Path) -> Module:
             kind = transformers.AutoModelForCausalLM
     # buffers too: GPT-J keeps a mask of positions x positions
     with init_empty_weights(include_buffers=True):
-        module = named(known) if named is not None else kind.from_config(known)
+        module: Module = named(known) if named is not None else kind.from_config(known)
     module.tie_weights()
-    return module
+    # bitsandbytes replaces exactly these classes, not the head
+    head, modules = module.get_output_embeddings(), dict(module.named_modules())
+    linear = {
+        f"{name}.weight"
+        for name, child in modules.items()
+        if child is not head and (type(child) is nn.Linear or isinstance(child, Conv1D))
+    }
+    blocks = _blocks(module)
+    counts = {name: [0, 0] for name in ("before", *blocks, "after")}
+    outside = "before"
+    for name, parameter in module.named_parameters():
+        block = next((block for block in blocks if name.startswith(f"{block}.")), None)
+        outside = "after" if block else outside
+        count = counts[block or outside]
+        count[0] += parameter.numel()
+        count[1] += parameter.numel() if name in linear else 0
+    by = f"{type(module).__name__} of transformers {version('transformers')}"
+    return tuple(Piece(*count) for count in counts.values()), f"{by}, built without loading weights"
 
 
 def _blocks(module: Module) -> list[str]:
@@ -118,19 +122,6 @@ def _blocks(module: Module) -> list[str]:
     return [name for name in found if not any(name.startswith(f"{block}.") for block in found)]
 
 
-def _linear_weights(module: Module) -> set[str]:
-    """Return the weights that bitsandbytes replaces: exactly these classes, not the head."""
-    from torch import nn
-    from transformers.pytorch_utils import Conv1D
-
-    head = module.get_output_embeddings()
-    return {
-        f"{name}.weight"
-        for name, child in module.named_modules()
-        if child is not head and (type(child) is nn.Linear or isinstance(child, Conv1D))
-    }
-
-
 def plan_memory(
     model: str,
     machine: Machine,
@@ -143,9 +134,9 @@ def plan_memory(
 ) -> Plan:
     """Say whether a model fits, where its parts go, how fast it will be, and what would help.
 
-    Weights are counted on the model's own class without data, if transformers and accelerate are
-    installed and know the class, else by formulas. Only config.json is downloaded, and only for a
-    hub name. `BadUsage` if it cannot be found, read or understood.
+    Weights are counted on the model's own class without data. Only config.json is downloaded, and
+    only for a hub name. `BadUsage` if it cannot be found, read or understood, or if transformers or
+    accelerate are not installed.
 
     Args:
         model: A model's folder, its config.json, or its hub name.
@@ -158,19 +149,30 @@ def plan_memory(
     """
     path = find_config(model) or fetch_config(model)
     config = read_config(path)
-    fields = read_fields(config)
-    use, assumed = settle_use(config, fields, dtype, context, batch, extras)
-    with _quiet(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            weights = counted_weights(path)
-        except Exception as error:  # noqa: BLE001 - models raise anything on configurations they don't know; formulas still hold
-            why = f"transformers cannot build it ({type(error).__name__})"
-            if isinstance(error, ImportError):
-                why = f"{error.name or error} is not installed"
-            weights = count_weights(fields)
-            assumed = (*assumed, f"weights by formula: {why}")
-    return make_plan(Model(model, fields, weights), machine, use, assumed, phases)
+    fields, assumed = read_fields(config), []
+    if dtype is None:
+        dtype, why = stored_dtype(config)
+        assumed.append(f"weights in {dtype}: {why}")
+    if context is None:
+        context = min(CONTEXT, fields.positions or CONTEXT)
+        assumed.append(f"a context of {context} tokens where nobody says more: see --context")
+    try:
+        with _quiet(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            pieces, source = count_weights(path)
+    except ImportError as error:
+        raise BadUsage(
+            f"a plan counts weights with accelerate and transformers ({error})",
+            "pip install 'lightning-hangcheck[plan]'",
+        ) from error
+    except Exception as error:  # models raise anything on configurations they don't know
+        raise BadUsage(
+            f"transformers {version('transformers')} cannot build {model} "
+            f"({describe_exception(error, 200)})",
+            "install a version that knows its model_type, or correct its config.json",
+        ) from error
+    use = Use(dtype=dtype, context=context, batch=batch, extras=extras)
+    return make_plan(Model(model, fields, pieces, source), machine, use, assumed, phases)
 
 
 @contextlib.contextmanager

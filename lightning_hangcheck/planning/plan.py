@@ -4,23 +4,49 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.config import Dtype, Sureness, stored_dtype
+from lightning_hangcheck.planning.config import Dtype, Fields
 from lightning_hangcheck.text.shown import several
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from lightning_hangcheck.planning.config import Fields
 
 GB = 10**9  # Bytes of a GB, as accelerate reads ``"72GB"``; an 80 GB GPU has a little more.
 SpeedClass = Literal["fast", "good", "acceptable", "slow", "too slow"]
 SPEEDS: tuple[SpeedClass, ...] = get_args(SpeedClass)  # Fastest first.
+# bitsandbytes packs two 4-bit weights into a byte, with a float32 scale per 64 weights
+# (bitsandbytes/functional.py, quantize_4bit: blocksize 64)
+QUANTIZED: dict[Dtype, float] = {"int8": 1, "int4": 0.5 + 4 / 64}  # Bytes per weight.
+
+
+class Piece(Struct, frozen=True):
+    """A part of the model that stays on one device.
+
+    Attributes:
+        linear: Parameters that 8-bit and 4-bit loading shrinks. bitsandbytes replaces only
+            ``nn.Linear`` and ``Conv1D`` (transformers/integrations/bitsandbytes.py): not
+            embeddings, norms, the head, or experts stored in one tensor.
+    """
+
+    parameters: int
+    linear: int = 0
+
+
+class Model(Struct, frozen=True):
+    """A model to plan.
+
+    Attributes:
+        pieces: In the order in which the model runs: embeddings (with the head if it shares their
+            weights), each layer, norm and head.
+        source: On what its weights were counted, in words.
+    """
+
+    name: str
+    fields: Fields
+    pieces: tuple[Piece, ...]
+    source: str
 
 
 class Extra(Struct, frozen=True):
@@ -91,7 +117,7 @@ class Plan(Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Name of the phase that the plan is for, if any.
-        sureness: How the weights were found; `source` says it in words.
+        source: On what the weights were counted, in words.
         weights: Bytes of all weights in the chosen format; the next three fields are bytes too.
         shares: What each device holds; empty devices are left out, except GPUs.
         max_memory: Argument of ``from_pretrained``; the keys of GPUs are their numbers.
@@ -107,7 +133,6 @@ class Plan(Struct, frozen=True, kw_only=True):
     model: str
     name: str = ""
     parameters: int
-    sureness: Sureness
     source: str
     machine: Machine
     use: Use
@@ -137,8 +162,8 @@ class Plan(Struct, frozen=True, kw_only=True):
     @property
     def fits(self) -> bool:
         """Whether everything fits on GPUs (without GPUs: in main memory)."""
-        enough = all(share.headroom >= 0 for share in self.shares)
-        return enough and not self.offloaded and all(s.device != "disk" for s in self.shares)
+        on_disk = any(share.device == "disk" for share in self.shares)
+        return self.least_left >= 0 and not self.offloaded and not on_disk
 
 
 COUNTS = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9}
@@ -159,50 +184,36 @@ def read_extra(text: str) -> Extra:
     Raises:
         BadUsage: The name or size is missing.
     """
-    name, equals, size = text.partition("=")
-    on_cpu = size.endswith(ON_CPU)
+    name, _, size = text.partition("=")
     count, times, kind = size.removesuffix(ON_CPU).partition("*")
     count, wanted = count.strip(), math.nan
     with suppress(ValueError, KeyError):
-        if times:
-            factor = COUNTS.get(count[-1:], 1.0)
-            numbers = float(count[:-1] if count[-1:] in COUNTS else count) * factor
-            wanted = numbers * BYTES_OF_A_NUMBER[kind.strip()]
-        else:
-            wanted = float(count) * GB
-    if not (name.strip() and equals and 0 <= wanted < math.inf):
+        factor = COUNTS.get(count[-1:], 1.0) if times else 1.0
+        number = float(count[:-1] if factor > 1 else count) * factor
+        wanted = number * (BYTES_OF_A_NUMBER[kind.strip()] if times else GB)
+    if not (name.strip() and 0 <= wanted < math.inf):
         raise BadUsage(
             f"--extra {text} is neither NAME=GB nor NAME=COUNT*TYPE",
             "write for example --extra operators=6, or --extra operators=174M*complex64@cpu",
         )
-    return Extra(name.strip(), int(wanted), on_cpu=on_cpu)
+    return Extra(name.strip(), int(wanted), on_cpu=size.endswith(ON_CPU))
 
 
 LARGEST_NUMBER = 100_000_000
 EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'"
 
 
-class PlannedPhase(Struct, frozen=True, kw_only=True):
-    """How a phase differs from the rest of the run; None for no difference.
-
-    Attributes:
-        extras: Modules kept next to the model only in this phase, or with another size.
-    """
+class PlannedPhase(Struct, frozen=True):
+    """How a phase of a run differs from its rest: in context and batch, or by other extras."""
 
     name: str
-    context: int | None = None
-    batch: int | None = None
+    numbers: dict[str, int] = {}
     extras: tuple[Extra, ...] = ()
 
     def use_in(self, rest: Use) -> Use:
-        """Return the use of the model in this phase."""
-        own = {extra.name for extra in self.extras}
-        return replace(
-            rest,
-            context=self.context or rest.context,
-            batch=self.batch or rest.batch,
-            extras=(*(extra for extra in rest.extras if extra.name not in own), *self.extras),
-        )
+        """Return the use of the model in this phase; an extra of the same name replaces one."""
+        extras = {extra.name: extra for extra in (*rest.extras, *self.extras)}
+        return replace(rest, **self.numbers, extras=tuple(extras.values()))
 
 
 def read_phase(text: str) -> PlannedPhase:
@@ -211,9 +222,9 @@ def read_phase(text: str) -> PlannedPhase:
     Raises:
         BadUsage: The name is missing, or a setting has no size.
     """
-    name, colon, rest = text.partition(":")
+    name, _, rest = text.partition(":")
     settings = [word.strip() for word in rest.split(",") if word.strip()]
-    if not (name.strip() and colon and settings):
+    if not (name.strip() and settings):
         raise BadUsage(f"--phase {text} is not NAME:SETTING,SETTING", EXAMPLE)
     numbers: dict[str, int] = {}
     extras = []
@@ -226,30 +237,7 @@ def read_phase(text: str) -> PlannedPhase:
         else:
             why = f"{value!r} is not a number from 1 to {LARGEST_NUMBER}"
             raise BadUsage(f"--phase {text}: {why}", EXAMPLE)
-    return PlannedPhase(name=name.strip(), extras=tuple(extras), **numbers)
-
-
-CONTEXT = 4096
-"""Default context in tokens, if the model was made for so many."""
-
-
-def settle_use(
-    config: Mapping[str, object],
-    fields: Fields,
-    dtype: Dtype | None = None,
-    context: int | None = None,
-    batch: int = 1,
-    extras: tuple[Extra, ...] = (),
-) -> tuple[Use, tuple[str, ...]]:
-    """Choose what the user left open, and return a note for each choice."""
-    assumed = []
-    if dtype is None:
-        dtype, why = stored_dtype(config)
-        assumed.append(f"weights in {dtype}: {why}")
-    if context is None:
-        context = min(CONTEXT, fields.positions or CONTEXT)
-        assumed.append(f"a context of {context} tokens where nobody says more: see --context")
-    return Use(dtype=dtype, context=context, batch=batch, extras=extras), tuple(assumed)
+    return PlannedPhase(name.strip(), numbers, tuple(extras))
 
 
 def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int:

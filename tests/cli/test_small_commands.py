@@ -104,6 +104,7 @@ def test_without_a_cause_all_are_listed(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_plan_is_text_that_begins_with_the_class_or_json_that_holds_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    pytest.importorskip("accelerate")
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "dtype": "bfloat16"}))
     machine = ("--gpus", "1", "--gpu-memory", "80", "--cpu-memory", "64")
     assert invoke(["plan", str(tmp_path), *machine, "--extra", "operators=6", "--json"]) == 0

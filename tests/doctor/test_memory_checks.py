@@ -25,34 +25,35 @@ def llama(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
+pytest.importorskip("accelerate")
+pytest.importorskip("transformers", exc_type=ImportError)
+
+
 def _check(backbone: str, on: Machine) -> Finding:
     run = Subject(environment={}, run_dir=Path("runs"), backbone=backbone)
     (check,) = model_memory(run, machine=on)
     return check
 
 
+@pytest.mark.real
 @pytest.mark.parametrize(
-    ("gpu_gb", "status"), [(24, "ok"), (16, "warning"), (8, "warning"), (0.2, "failed")]
+    ("gpu_gb", "status", "advised"), [(24, "ok", ""), (16, "warning", "8-bit"), (0.2, "failed", "")]
 )
 def test_what_must_be_carried_is_a_warning_and_what_cannot_be_fails(
-    llama: str, gpu_gb: float, status: str
+    llama: str, gpu_gb: float, status: str, advised: str
 ) -> None:
+    """Only what would really help is advised."""
     check = _check(llama, machine(gpu_gb))
     assert check.status == status, check.found
     assert "16.1 GB in bfloat16" in check.found
     assert ("hangcheck plan" in check.remedy) == (status != "ok")
+    assert ("--dtype int8 (fast)" in check.remedy) == (advised == "8-bit")
 
 
-def test_only_what_would_really_help_is_advised(llama: str) -> None:
-    advice = _check(llama, machine(16)).remedy
-    assert "8-bit: --dtype int8 (fast)" in advice
-    assert "--dtype" not in _check(llama, machine(0.2)).remedy
-
-
-@pytest.mark.parametrize(("cpu_gb", "status"), [(64, "ok"), (4, "warning")])
-def test_without_a_gpu_nothing_fails(llama: str, cpu_gb: int, status: str) -> None:
-    check = _check(llama, machine(cpu_gb=cpu_gb))
-    assert check.status == status
+@pytest.mark.real
+def test_without_a_gpu_nothing_fails(llama: str) -> None:
+    check = _check(llama, machine(cpu_gb=4))
+    assert check.status == "warning"
     assert "no GPU was found here" in check.found
 
 

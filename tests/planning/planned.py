@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from lightning_hangcheck.planning.config import count_weights, read_fields
-from lightning_hangcheck.planning.plan import GB, Extra, Machine, Use
-from lightning_hangcheck.planning.planner import Model
+from lightning_hangcheck.planning.config import read_fields
+from lightning_hangcheck.planning.plan import GB, Extra, Machine, Model, Piece, Use
 
 LLAMA_8B: dict[str, object] = {
     "model_type": "llama",
@@ -23,8 +22,11 @@ PUBLISHED_PARAMETERS = 8_030_261_248
 
 
 def model(**changes: object) -> Model:
-    fields = read_fields({**LLAMA_8B, **changes})
-    return Model("llama-8b", fields, count_weights(fields))
+    """Llama 3.1 8B: its embeddings, 32 layers of two norms and linear weights, norm and head."""
+    linear, norm, table = 218_103_808, 4096, 128256 * 4096
+    layers = (Piece(linear + 2 * norm, linear),) * 32
+    pieces = (Piece(table), *layers, Piece(norm + table))
+    return Model("llama-8b", read_fields({**LLAMA_8B, **changes}), pieces, "paper")
 
 
 def machine(*gpu_gb: float, cpu_gb: float = 64) -> Machine:
