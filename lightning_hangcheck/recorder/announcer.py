@@ -189,9 +189,13 @@ class Console:
 
 def format_line(at_s: float, elapsed_s: float, who: str, text: str) -> bytes:
     """Format one line as the contract, section 1, says; with its newline at most 4096 bytes."""
-    hour, minute, second = time.localtime(at_s)[3:6]
-    clock = f"{hour:02}:{minute:02}:{second:02}.{int(at_s % 1 * 1000):03}"
-    data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}".encode(errors="replace")
-    if len(data) >= LONGEST_LINE:
-        data = data[: LONGEST_LINE - 1].decode(errors="ignore").encode()
-    return data + b"\n"
+    clock = f"{_clock(int(at_s))}.{int(at_s % 1 * 1000):03}"
+    data = f"[{clock}][+{elapsed_s:.3f}s]{who} {text}\n".encode(errors="replace")
+    if len(data) > LONGEST_LINE:
+        data = data[: LONGEST_LINE - 1].decode(errors="ignore").encode() + b"\n"
+    return data
+
+
+@lru_cache(maxsize=2)
+def _clock(second: int) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(second))

@@ -287,7 +287,9 @@ def checkpoint(name: str, number: int | None = None) -> None:
     Up to 200 characters of the name are shown, with secrets hidden. The number is from 0 to 2**53,
     by default the last number plus 1. Takes under 10 microseconds; never raises, never waits.
     """
-    current().checkpoint(name, _usable("checkpoint(number=...)", number))
+    if number is not None:
+        number = _usable("checkpoint(number=...)", number)
+    current().checkpoint(name, number)
 
 
 def section(name: str) -> Section:

@@ -1,232 +1,203 @@
-"""The journal: one JSON object per line, appended by a thread of its own.
+"""The journal: one JSON object per line, left in shared memory for the sidecar to write to disk.
 
 Each line holds ``at`` (ISO 8601 UTC), ``ns`` (CLOCK_MONOTONIC, comparable between the ranks of a
-host), ``pid``, ``kind``, and the fields of its kind. Training only queues an entry. The thread puts
-it into shared memory for the sidecar, which writes to disk. A full or stalled disk costs lines,
-which are counted, but never time. Lines that come close together are written together, so that
-training shares the interpreter less often with this thread.
+host), ``pid``, ``kind``, and the fields of its kind. A line is stored into mapped memory: training
+makes no system call, and nothing is lost if it is killed. A full or stalled disk costs lines, which
+are counted, but never time. Only if no sidecar is there, or will be, a thread of the rank writes.
 """
 
 from __future__ import annotations
 
-import json
+import _thread
 import os
 import threading
 import time
-from _queue import Empty, SimpleQueue  # without heaps, which take 0.5 ms
+from collections import deque
 from contextlib import suppress
 from functools import lru_cache
-from math import isfinite
+from json.encoder import encode_basestring
 
-from lightning_hangcheck import log
+from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnpreparedRunFolder
-from lightning_hangcheck.files import write_atomically
 from lightning_hangcheck.machine import is_alive, start_thread
+from lightning_hangcheck.recorder.page import encode
+from lightning_hangcheck.session.journal_carrier import HEAD, POSITION, Carrier
 from lightning_hangcheck.session.session import Session, read_sidecar
-from lightning_hangcheck.text.redaction import HIDDEN, redact_text, redact_value
-from lightning_hangcheck.text.shown import clock_text, visible_json
+from lightning_hangcheck.text.redaction import redact_text
+from lightning_hangcheck.text.shown import NANOSECONDS, visible_json
 
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from pathlib import Path
-    from typing import NamedTuple
-
-    from lightning_hangcheck.rundir import RunFolder
-    from lightning_hangcheck.session.journal_carrier import Carrier
-else:
-    from lightning_hangcheck.plain import NamedTuple
+    from collections.abc import Mapping
 
 
-MOST_WAITING = 10_000
-MOST_LEFT_BYTES = 512 * 2**10
-"""Limit of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default, and
-DataLoaders need it."""
-# a rank without a known number writes to ranks/pid-<PID>.jsonl once so many lines wait
-MOST_UNSETTLED = 1_000
-# the page shows the newest of these at once, in case the process dies in this time
-GATHER_S = 0.05
-# about 50 kB: by so much the waiting lines may exceed their limit
-MOST_TOGETHER = 500
-WAIT_TO_BE_TAKEN_S = 0.5
+SEGMENT_BYTES = 32 * 2**10
+MOST_SEGMENTS = 16
+"""512 KiB of one rank's waiting lines, about 4,000: /dev/shm has 64 MB in a container by default,
+and DataLoaders need it."""
+MOST_WAITING = 10_000  # lines that wait in the rank's own memory while the segments are full
+CARRY_EVERY_S = 0.5
 SIDECAR_COMES_WITHIN_S = 5.0
 """HangCheck's sidecar announces itself within 1 s of the recorder's start. Until this time lines
 wait for it, so that the rank need not touch the disk; without a sidecar the rank writes."""
 
 
-class Entry(NamedTuple):
-    """A line that waits to be written."""
-
-    kind: str
-    fields: dict[str, object]
-    at_ns: int
-    monotonic_ns: int
-
-
 class JournalWriter:
-    """The journal of this process, kept in the session; `NoRoom` if its thread cannot start."""
+    """The journal of this process; `NoRoom` if it needs a thread and none can start."""
 
-    # Lines of a rank whose number is unknown wait in memory. ``prepare`` makes the run folder, in
-    # our thread, and only if nobody else collects the lines.
-
-    def __init__(
-        self,
-        session: Session,
-        prepare: Callable[[], RunFolder],
-        rank: int | None,
-        ranks: int = 1,
-    ) -> None:
-        self._session = session
-        self._left: dict[Path, int] = {}
-        self._prepare = prepare
-        self._carrier: Carrier | None = None
-        self._pid = os.getpid()
-        self._alone_from = time.monotonic() + SIDECAR_COMES_WITHIN_S
-        self._queue: SimpleQueue[Entry | None] = SimpleQueue()
-        self._dropped = 0
+    def __init__(self, session: Session, rank: int | None, ranks: int = 1) -> None:
+        self._session, self._pid = session, os.getpid()
         self._name = ""
+        self._waiting: deque[bytes] = deque()
+        self._dropped = 0
+        # whoever has it stores all waiting lines; the others leave theirs to it
+        self._turn = _thread.allocate_lock()
+        self._segments: list[str] = []
+        self._memory, self._at, self._end = memoryview(b""), 0, 0
+        self._full_until_s = 0.0
+        self._closing = threading.Event()
+        self._thread: threading.Thread | None = None
         if rank is not None:
             self.settle(rank)
-        self._closing = threading.Event()
-        self._thread = start_thread(self._run, "hangcheck-journal", ranks)
+        if not session.facts.launched:  # else its launcher keeps a sidecar running
+            self._thread = start_thread(self._carry_if_alone, "hangcheck-journal", ranks)
 
-    def add(self, kind: str, fields: dict[str, object]) -> None:
-        """Queue a line, in about a microsecond; it is dropped while too many wait."""
-        if self._queue.qsize() >= MOST_WAITING:
+    def add(self, kind: str, fields: Mapping[str, object]) -> None:
+        """Write a line, in a few microseconds; any thread and signal handler may call this."""
+        if len(self._waiting) >= MOST_WAITING:
             self._dropped += 1
-            return
-        self._queue.put(Entry(kind, fields, time.time_ns(), time.monotonic_ns()))
+        else:
+            self._waiting.append(encode_entry(kind, fields, self._pid))
+            self.flush()
 
     def settle(self, rank: int | None) -> None:
         """Name the file, by the process id if the rank is unknown; later calls change nothing."""
         self._name = self._name or self._session.run_folder.journal(rank, self._pid).name
+        self.flush()
 
-    def close(self, limit_s: float) -> bool:
-        """Flush all lines, to disk if there is no sidecar; return whether that ended in time."""
+    def close(self, limit_s: float) -> None:
+        """Leave all lines to the sidecar; without one, write them to disk within the limit."""
+        self.settle(None)
         self._closing.set()
-        self._queue.put(None)
-        self._thread.join(limit_s)
-        return not self._thread.is_alive()
+        if self._thread is None:
+            self._leave_rest()
+        else:
+            self._thread.join(limit_s)
 
-    def _run(self) -> None:
-        unsettled: list[Entry] = []
-        closed = False
+    def flush(self) -> None:
+        """Store waiting lines as far as there is room, unless another call does."""
+        if not self._turn.acquire(blocking=False):
+            return
         try:
-            while not closed:
-                items = self._next_items()
-                closed = None in items
-                unsettled += [item for item in items if item is not None]
-                if closed or len(unsettled) > MOST_UNSETTLED:
-                    self.settle(None)
-                if self._name and unsettled:
-                    self._leave_all(unsettled)
-                    unsettled = []
-            self._leave(self._dropped_so_far())
-            self._carry_if_alone()
-        except (OSError, UnpreparedRunFolder) as error:  # from here on lines are only counted
+            if self._name and self._segments and self._segments[-1].endswith("."):
+                unnamed = self._segments.pop()
+                self._segments.append(unnamed + self._name)
+                os.rename(unnamed, unnamed + self._name)  # noqa: PTH104 - names, no paths
+            while self._waiting:
+                line = self._waiting.popleft()
+                if not self._has_room(len(line)):
+                    self._waiting.appendleft(line)
+                    break
+                self._store(line)
+        except OSError as error:
+            log.once("journal", f"the journal lacks lines, training goes on without them: {error}")
+        finally:
+            self._turn.release()
+
+    def _store(self, line: bytes) -> None:
+        end = self._at + len(line)
+        self._memory[self._at : end] = line
+        POSITION.pack_into(self._memory, 0, end)
+        self._at = end
+
+    def _has_room(self, size: int) -> bool:
+        if self._at + size <= self._end:
+            return True
+        now_s = time.monotonic()
+        if now_s < self._full_until_s:
+            return False
+        self._full_until_s = now_s + CARRY_EVERY_S
+        self._segments = [name for name in self._segments if os.path.exists(name)]  # noqa: PTH110
+        if len(self._segments) < MOST_SEGMENTS:
+            self._begin_segment(size)
+        return self._at + size <= self._end
+
+    def _begin_segment(self, size: int) -> None:
+        name = f"{time.monotonic_ns():020d}.{self._pid}.{self._name}"
+        path = f"{self._session.journals}/{name}"
+        descriptor = os.open(path, os.O_RDWR | files.NEW_FILE, files.PRIVATE_FILE)
+        try:
+            memory = files.reserve(descriptor, SEGMENT_BYTES + size)
+        except OSError:
+            os.unlink(path)  # noqa: PTH108
+            raise
+        finally:
+            os.close(descriptor)
+        self._segments.append(path)
+        self._memory, self._at, self._end = memoryview(memory), HEAD.size, len(memory)
+        self._full_until_s = 0.0
+        dropped, self._dropped = self._dropped, 0
+        if dropped:
+            log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
+            self._store(encode_entry("dropped", {"lines": dropped}, self._pid))
+
+    def _leave_rest(self) -> bool:
+        """At the end, count the lines that found no room; return whether there are any."""
+        self._dropped += len(self._waiting)
+        self._waiting.clear()
+        missing = bool(self._dropped)
+        if missing:
+            with suppress(OSError):  # there is no memory left
+                self._begin_segment(0)
+        return missing
+
+    def _carry_if_alone(self) -> None:
+        """Write to disk while no other process does, or will."""
+        # imported here: with a sidecar no rank needs it
+        from lightning_hangcheck.session.run_folders import prepare_settled
+
+        carrier = Carrier(self._session.journals, lambda: prepare_settled(self._session))
+        wait_s = SIDECAR_COMES_WITHIN_S
+        try:
+            while True:
+                is_last = self._closing.wait(wait_s)
+                wait_s = CARRY_EVERY_S
+                sidecar = read_sidecar(self._session.sidecar_file)
+                alone = sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks)
+                if alone:
+                    carrier.carry(self._pid)
+                    self._full_until_s = 0.0
+                self.flush()
+                if is_last and not (alone and self._waiting):
+                    self._leave_rest()
+                    if alone:
+                        carrier.carry(self._pid)
+                    return
+        except (OSError, UnpreparedRunFolder) as error:
             sentence = "the journal cannot be written, training goes on without it"
             log.once("journal", f"{sentence}: {error}")
 
-    def _next_items(self) -> list[Entry | None]:
-        """Wait for an item, then briefly for more; meanwhile look after lines not collected yet."""
-        items: list[Entry | None] = []
-        while not items:
-            waiting = self._waiting_bytes()
-            if waiting:
-                self._carry_if_alone()
-            with suppress(Empty):
-                items.append(self._queue.get(timeout=WAIT_TO_BE_TAKEN_S if waiting else None))
-        self._closing.wait(GATHER_S)
-        with suppress(Empty):
-            while True:
-                items.append(self._queue.get_nowait())
-        return items
 
-    def _leave_all(self, entries: list[Entry]) -> None:
-        """Write lines to shared memory as room allows; count lines without room at the end."""
-        for start in range(0, len(entries), MOST_TOGETHER):
-            together = entries[start : start + MOST_TOGETHER]
-            while self._waiting_bytes() >= MOST_LEFT_BYTES:
-                at_the_end = self._closing.is_set()
-                self._carry_if_alone()
-                if at_the_end:  # then there is no time to wait for room
-                    break
-                self._closing.wait(WAIT_TO_BE_TAKEN_S)
-            if self._waiting_bytes() < MOST_LEFT_BYTES:
-                self._leave([*together, *self._dropped_so_far()])
-                self._carry_if_alone()
-            else:
-                self._dropped += len(together)
-
-    def _leave(self, entries: list[Entry]) -> None:
-        if entries:
-            lines = b"".join(encode_entry(entry, self._pid) for entry in entries)
-            name = f"{time.monotonic_ns():020d}.{self._pid}.{self._name}"
-            write_atomically(self._session.journals / name, lines)
-            self._left[self._session.journals / name] = len(lines)
-
-    def _waiting_bytes(self) -> int:
-        self._left = {path: size for path, size in self._left.items() if path.exists()}
-        return sum(self._left.values())
-
-    def _dropped_so_far(self) -> list[Entry]:
-        dropped, self._dropped = self._dropped, 0
-        if not dropped:
-            return []
-        log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
-        return [Entry("dropped", {"lines": dropped}, time.time_ns(), time.monotonic_ns())]
-
-    def _carry_if_alone(self) -> None:
-        """Write to disk if no other process does, or will."""
-        if self._session.facts.launched:
-            return  # its launcher keeps a sidecar running
-        if self._closing.is_set() or time.monotonic() >= self._alone_from:
-            sidecar = read_sidecar(self._session.sidecar_file)
-            if sidecar is None or not is_alive(sidecar.pid, sidecar.started_ticks):
-                # imported here: with a sidecar no rank needs it
-                from lightning_hangcheck.session.journal_carrier import Carrier
-
-                self._carrier = self._carrier or Carrier(self._session.journals, self._prepare)
-                self._carrier.carry(only_pid=self._pid)
-
-
-_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
-
-
-def encode_entry(entry: Entry, pid: int) -> bytes:
+def encode_entry(kind: str, fields: Mapping[str, object], pid: int) -> bytes:
     """Encode a line with its newline. Never fails: values that JSON cannot hold are reported."""
-    head: dict[str, object] = {
-        "at": clock_text(entry.at_ns),
-        "ns": entry.monotonic_ns,
-        "pid": pid,
-        "kind": entry.kind,
-    }
+    second, rest_ns = divmod(time.time_ns(), NANOSECONDS)
+    at = f"{_text_of(second)}.{rest_ns // 1000:06}Z"
+    line = head = f'{{"at":"{at}","ns":{time.monotonic_ns()},"pid":{pid},"kind":"{kind}"'
     try:
-        fields = {name: _plain(value) for name, value in entry.fields.items()}
-        return visible_json(_encode(head | fields).encode()) + b"\n"
+        for name, value in fields.items():
+            line += f',"{name}":{encode(value, _quote)}'
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         problem = f"its values cannot be written as JSON ({type(error).__name__})"
-        return _encode({**head, "problem": problem}).encode() + b"\n"
+        line = f'{head},"problem":"{problem}"'
+    return f"{line}}}\n".encode()
 
 
-def _plain(value: object) -> object:
-    """Redact all strings, and convert values that JSON cannot hold to text."""
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    if value is None or isinstance(value, (bool, int)):
-        return value
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if not isinstance(value, dict):
-        return _plain_text(str(value))
-    found: dict[str, object] = {}
-    for key, inner in value.items():
-        hidden = isinstance(inner, str) and redact_value(str(key), inner) == HIDDEN
-        found[_plain_text(str(key))] = HIDDEN if hidden else _plain(inner)
-    return found
+@lru_cache(maxsize=2)
+def _text_of(second: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 @lru_cache(maxsize=512)
-def _plain_text(text: str) -> str:
-    # undecodable bytes of an environment become lone surrogates, which JSON cannot hold
-    return redact_text(text).encode(errors="replace").decode()
+def _quote(text: str) -> str:
+    """Redact a text and encode it; undecodable bytes, as lone surrogates, become question marks."""
+    return visible_json(encode_basestring(redact_text(text)).encode(errors="replace")).decode()

@@ -24,7 +24,7 @@ from lightning_hangcheck.recorder.announcer import (
     one_line,
 )
 from lightning_hangcheck.recorder.journal_writer import JournalWriter
-from lightning_hangcheck.recorder.page import BeatWriter, PageWriter, ShownSection
+from lightning_hangcheck.recorder.page import BeatWriter, OpenedSection, PageWriter
 from lightning_hangcheck.session.session import (
     SESSION_VARIABLE,
     Session,
@@ -40,30 +40,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable, MutableMapping
     from typing import Concatenate, Literal, ParamSpec, TypeVar
 
-    from lightning_hangcheck.model.slugs import Phase
     from lightning_hangcheck.recorder.page import Call
-    from lightning_hangcheck.rundir import RunFolder
     from lightning_hangcheck.settings import Settings
 
     Arguments = ParamSpec("Arguments")
     Result = TypeVar("Result")
+    State = Literal["new", "starting", "off", "quiet", "recording", "broken"]
+    """``off`` by a setting; ``quiet`` if this is no rank, as far as known; ``broken`` for good."""
 
 
 EXIT_LIMIT_S = 1.0
 REPLACED_WITHIN_S = 5.0
 """A sidecar announces itself 0.5 s after its start; on a busy machine it takes a few seconds."""
 LONGEST_SAID = 1000  # characters of a line that a hook prints
-
-
-class OpenedSection:
-    """A section that is or was open: what the page shows, and the phase that its name implies."""
-
-    # Only a section of the training thread sets the rank's phase, and restores the earlier phase at
-    # its end. A ``spoken`` section is also on the console and in the journal.
-
-    def __init__(self, shown: ShownSection, phase: Phase | None, *, spoken: bool) -> None:
-        self.shown, self.phase, self.spoken = shown, phase, spoken
-        self.phase_before: Phase | None = None
 
 
 def _say_once(problem: str) -> None:
@@ -101,22 +90,19 @@ class Recorder:
     page: PageWriter
     on_pulse: Callable[[], None] | None
     _pulse: process.Pulse | None
-    _announced_page: PageWriter | None
 
     def __init__(self, environment: MutableMapping[str, str]) -> None:
         self._environment = environment
-        self._state: Literal["new", "starting", "quiet", "recording", "broken"] = "new"
+        self._state: State = "new"
         self._training = process.TrainingThread(self._end_training)
         self.in_training_thread = self._training.is_here
         self.identity = Identity()
-        self._disabled, self._console_mode = False, "auto"
         self.session: Session | None = None
         self._beat_writer = BeatWriter(self.start)
         self.beat: Callable[[], None] = self._beat_writer.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.meets_ranks = self._place_is_sent = False
-        self._reports_ends = False
-        self._begin_in_silence()
+        self._be_silent("new")
 
     @functools.cached_property
     def settings(self) -> Settings:
@@ -148,10 +134,10 @@ class Recorder:
         self._console_mode = said("HANGCHECK_CONSOLE") or "auto"
         checked = said(SESSION_VARIABLE) and self._console_mode in CONSOLE_MODES
         if not checked or said("HANGCHECK_DISABLE") or said("HANGCHECK_QUIET"):
-            self._disabled = self.settings.disable
             self._console_mode = "off" if self.settings.quiet else self.settings.console
-        if self._disabled:
-            return
+            if self.settings.disable:
+                self._state = "off"
+                return
         self.identity = identify(self._environment)
         for problem in self.identity.problems:
             _say_once(problem)
@@ -165,26 +151,25 @@ class Recorder:
         """Accept which rank this process is, from Lightning or another source that knows."""
         self.start()
         with self._life_lock:
-            if self._disabled or self._state == "broken":
-                return
-            records = self._state == "recording"
             # a child of multiprocessing may have set its variables since
-            known = self.identity if records else identify(self._environment)
-            self.identity = known._replace(
+            known = self.identity if self._state == "recording" else identify(self._environment)
+            learnt = known._replace(
                 rank=rank,
                 world_size=world_size,
                 local_rank=local_rank,
-                store_port=known.store_port if store_port is None else store_port,
+                store_port=store_port or known.store_port,
             )
-            if not records:
+            if self._state == "quiet":
+                self.identity = learnt
                 self._record()
-            elif self.identity != known:
-                self._console.identify(self.identity)
-                self.page.identify(self.identity)
+            elif self._state == "recording" and learnt != known:
+                self.identity = learnt
+                self._console.identify(learnt)
+                self.page.identify(learnt)
                 if self._journal:
                     self._journal.settle(rank)
                 facts = {"rank": rank, "world_size": world_size, "local_rank": local_rank}
-                self.note("identity", **facts, versions=process.versions())
+                self._note("identity", **facts, versions=process.versions())
 
     @harmless
     def be_rank_of_environment(self) -> None:
@@ -193,7 +178,7 @@ class Recorder:
         with self._life_lock:
             identity = identify(self._environment)
             known = identity.rank is not None and identity.world_size is not None
-            if known and self._state == "quiet" and not self._disabled:
+            if known and self._state == "quiet":
                 self.identity = identity
                 self._record(unless_helper=True)
 
@@ -202,14 +187,11 @@ class Recorder:
         """Show the number that the parent gave this process, only on a page, until it joins."""
         self.start()
         with self._life_lock:
-            if self._disabled or self._state != "quiet":
-                return
-            self.identity = identify(self._environment)
-            self._join()
-            self._announced_page = page = self._create_page()
-            page.show(announced=number)
-            self._speak_through(page, Console("off", self.identity), None)
-            self._report_ends()
+            if self._state == "quiet":
+                self.identity = identify(self._environment)
+                self._speak_through(self._make_page(self._join()), "off", None)
+                self.page.show(announced=number)
+                self._report_ends()
 
     def _join(self) -> Session | None:
         if self.session is None:
@@ -225,27 +207,14 @@ class Recorder:
         session, identity = self._join(), self.identity
         if unless_helper and session is not None and process.is_helper(session.pages, identity):
             return
-        journal = None
-        if session is not None:
-
-            def settle() -> RunFolder:
-                """Runs in the journal's thread, and logs a named folder that cannot be used."""
-                # imported here: with a sidecar no rank needs it
-                from lightning_hangcheck.session.run_folders import settle_run_folder
-
-                settled = settle_run_folder(session)
-                if settled.trouble:
-                    log.once("run folder", settled.trouble)
-                return settled.folder
-
-            journal = process.unless_no_room(
-                session, lambda: JournalWriter(session, settle, identity.rank, identity.ranks_here)
-            )
-        page = self._announced_page or self._create_page()  # readers keep the first page open
+        journal = session and process.unless_no_room(
+            session, lambda: JournalWriter(session, identity.rank, identity.ranks_here)
+        )
+        page = self._make_page(session)
         page.identify(identity)
-        self._speak_through(page, Console(self._console_mode, identity), journal)
+        self._speak_through(page, self._console_mode, journal)
         self._state = "recording"
-        self.note("start", **process.start_facts(self._environment, identity))
+        self._note("start", **process.start_facts(self._environment, identity))
         self._report_ends()
         if session is None:
             return
@@ -261,6 +230,8 @@ class Recorder:
 
         def run_task() -> None:
             self._tell_place()
+            if self._journal:
+                self._journal.flush()
             if self.on_pulse is not None:
                 self.on_pulse()
 
@@ -272,27 +243,25 @@ class Recorder:
             pulse.look()  # just once
 
     def _report_ends(self) -> None:
-        if not self._reports_ends:
-            self._reports_ends = True
-            process.report_ends(self.mark_raised, self.finish, self.fall_silent)
+        process.report_ends(self.mark_raised, self.finish, self.fall_silent)
         if spawned_as() is not None:
             process.report_end_of_child(self.mark_raised, self.finish)
 
-    def _create_page(self) -> PageWriter:
+    def _make_page(self, session: Session | None) -> PageWriter:
+        if self.page.is_shared:  # this process was announced, and readers keep that page open
+            return self.page
         page = PageWriter.unseen()
-        if self.session is not None:
+        if session is not None:
             try:
-                page = PageWriter.create(self.session.pages / f"{os.getpid()}.page")
+                page = PageWriter.create(session.pages / f"{os.getpid()}.page")
             except OSError as error:
                 log.once("page", f"no page in shared memory, so no sidecar sees this rank: {error}")
         page.show_phase("startup")
         return page
 
-    def _speak_through(
-        self, page: PageWriter, console: Console, journal: JournalWriter | None
-    ) -> None:
+    def _speak_through(self, page: PageWriter, mode: str, journal: JournalWriter | None) -> None:
         """Report through these from now on, with nothing said and nothing opened yet."""
-        self.page, self._console, self._journal = page, console, journal
+        self.page, self._console, self._journal = page, Console(mode, self.identity), journal
         self._open: list[OpenedSection] = []
         self._last_number = 0
         self._script_counts = False
@@ -301,32 +270,29 @@ class Recorder:
         if self._state != "new":  # until then a beat starts the recording
             self._beat_writer.attach(page.buffer)
 
-    def _begin_in_silence(self) -> None:
+    def _be_silent(self, state: State) -> None:
+        self._state = state
         self._life_lock = threading.RLock()
-        self._pulse = self.on_pulse = self._announced_page = None
-        self._speak_through(PageWriter.unseen(), Console("off", Identity()), None)
+        self._pulse = self.on_pulse = None
+        self._speak_through(PageWriter.unseen(), "off", None)
 
     def fall_silent(self) -> None:
         """Stop recording: in a forked child, whose page, journal and threads are the parent's."""
-        self._state = "broken" if self._state == "broken" else "quiet"
-        self._begin_in_silence()
+        self._be_silent("broken" if self._state == "broken" else "quiet")
 
     def give_up(self) -> None:
         """After a failure in here, only show on a blank page that the process is alive."""
-        self._state = "broken"
-        blank = PageWriter(self.page.buffer)
-        blank.identify(self.identity)
-        self._begin_in_silence()
+        PageWriter(self.page.buffer).identify(self.identity)
+        self._be_silent("broken")
 
     def _tell_place(self) -> None:
         """As a node's first rank, tell the sidecar which node this is, once known."""
         first = self._environment.get("LOCAL_RANK", "0") == "0"
-        if self._place_is_sent or not first or self.session is None:
-            return
-        place = place_in(self._environment)
-        if place is not None:
-            self._place_is_sent = True
-            tell_place(self.session, place)
+        if first and not self._place_is_sent and self.session is not None:
+            place = place_in(self._environment)
+            if place is not None:
+                self._place_is_sent = True
+                tell_place(self.session, place)
 
     @harmless
     def checkpoint(self, name: str, number: int | None = None, *, ours: bool = False) -> None:
@@ -346,13 +312,13 @@ class Recorder:
             if phase != self.page.phase:
                 self.page.show_phase(phase)
         self._console.say(f"CHECKPOINT {number}: {name}")
-        self.note("checkpoint", number=number, name=name)
+        self._note("checkpoint", number=number, name=name)
 
     @harmless
     def is_in(self, name: str) -> bool:
         """Whether a section of this name is open, in any thread."""
         with self._lock:
-            return any(section.shown.name == name for section in self._open)
+            return any(section.name == name for section in self._open)
 
     @harmless
     def open_section(
@@ -360,67 +326,70 @@ class Recorder:
     ) -> OpenedSection:
         """Report that a critical section begins; only on the page unless it is spoken."""
         name = clean_name(text_of(name))
-        trains = self.in_training_thread()
-        shown = ShownSection(name, time.monotonic_ns(), None, goes_on_after_s, trains)
-        opened = OpenedSection(shown, phase_of_name(name), spoken=spoken)
+        opened = OpenedSection(
+            name,
+            time.monotonic_ns(),
+            goes_on_after_s=goes_on_after_s,
+            in_main_thread=self.in_training_thread(),
+            phase=phase_of_name(name),
+            spoken=spoken,
+        )
         with self._lock:
             opened.phase_before = self.page.phase
             self._open.append(opened)
-            self._show_sections(advanced=trains)
-            if opened.phase and trains:
+            self.page.show_sections(self._open, advanced=opened.in_main_thread)
+            if opened.phase and opened.in_main_thread:
                 self.page.show_phase(opened.phase)
         if spoken:
             self._console.say(f"About to call {name}...")
-            self.note("section_begin", name=name)
+            self._note("section_begin", name=name)
         return opened
 
     @harmless
     def advance(self, opened: OpenedSection, item: int) -> None:
         """Show which item a tracked loop, one of the open sections, is at."""
         with self._lock:
-            opened.shown = opened.shown._replace(item=item)
-            self._show_sections(advanced=True)
+            opened.item = item
+            self.page.show_sections(self._open)
 
     @harmless
     def close_section(self, opened: OpenedSection, error: BaseException | None) -> None:
         """Report how a critical section ended; not in a child that was forked within it."""
-        name = opened.shown.name
-        seconds = (time.monotonic_ns() - opened.shown.since_ns) / NANOSECONDS
+        seconds = (time.monotonic_ns() - opened.since_ns) / NANOSECONDS
         with self._lock:
             if opened not in self._open:  # it was opened before a fork, by the parent
                 return
             self._open.remove(opened)
-            self._show_sections(advanced=opened.shown.in_main_thread)
-            if opened.phase and opened.shown.in_main_thread and self.page.phase == opened.phase:
+            self.page.show_sections(self._open, advanced=opened.in_main_thread)
+            if opened.phase and opened.in_main_thread and self.page.phase == opened.phase:
                 self.page.show_phase(opened.phase_before)
             saves = any(section.phase == "checkpoint_save" for section in self._open)
             if opened.phase == "checkpoint_save" and error is None and not saves:
                 # count one save, even if parts of it had sections of their own
-                self.note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
+                self._note("saved", seconds=seconds, step=self.page.mark_save(time.time_ns()))
         if not opened.spoken:
             return
-        if error is None:
-            self._console.say(f"{name} returned ({seconds:.3f}s)")
-            self.note("section_end", name=name, seconds=seconds)
-            return
-        self._console.in_trouble = True
-        reason = describe_exception(error)
-        self._console.say(f"{name} raised {reason} ({seconds:.3f}s)")
-        self.note("section_raised", name=name, seconds=seconds, error=reason)
-
-    def _show_sections(self, *, advanced: bool) -> None:
-        self.page.show_sections([section.shown for section in self._open], advanced=advanced)
+        kind, how, facts = "section_end", "returned", {"name": opened.name, "seconds": seconds}
+        if error is not None:
+            self._console.in_trouble = True
+            reason = describe_exception(error)
+            kind, how, facts = "section_raised", f"raised {reason}", facts | {"error": reason}
+        self._console.say(f"{opened.name} {how} ({seconds:.3f}s)")
+        self._note(kind, **facts)
 
     @harmless
     def say(self, text: str) -> None:
         """Print a line of at most 1000 characters, and keep it in the journal."""
         text = one_line(text, LONGEST_SAID)
         self._console.say(text)
-        self.note("said", text=text)
+        self._note("said", text=text)
 
     @harmless
     def note(self, kind: str, /, **fields: object) -> None:
         """Write a line of the journal."""
+        self._note(kind, **fields)
+
+    def _note(self, kind: str, /, **fields: object) -> None:
         if self._journal:
             self._journal.add(kind, fields)
 
@@ -453,20 +422,20 @@ class Recorder:
         words = error if isinstance(error, str) else last_words(error)
         self._console.in_trouble = True
         self.page.end("raised", words)
-        self.note("raised", last_words=words)
+        self._note("raised", last_words=words)
 
     @harmless
     def mark_going_on(self) -> None:
         """Record that training continues: an exception of an earlier stage was caught."""
         if self.page.ending == "raised":
             self.page.end("running")
-            self.note("went_on")
+            self._note("went_on")
 
     @harmless
     def mark_finished(self) -> None:
         """Record that the program has done all its work."""
         self.page.end("finished")
-        self.note("finished")
+        self._note("finished")
 
     @harmless
     def begin_shutdown(self) -> None:

@@ -1,26 +1,28 @@
 """The page: fixed bytes of shared memory per process, written by it and read by the sidecar.
 
-A beat is two stores. The writer never waits; `page_reader` reads. Beats, phases and the pulse come
-often and have their own records. All else is rewritten as one piece.
+The writer never waits; `page_reader` reads. Beats, phases, checkpoints and timed steps come often
+and have records of their own. All else is one JSON object, rewritten when a part of it changes.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import threading
 from functools import lru_cache
+from json.encoder import encode_basestring
+from math import isfinite
 from time import monotonic_ns
 
-from lightning_hangcheck import files, log
+from lightning_hangcheck import files
 from lightning_hangcheck.model.words import PHASES
-from lightning_hangcheck.text.shown import NANOSECONDS
+from lightning_hangcheck.text.redaction import HIDDEN, is_secret, telling
+from lightning_hangcheck.text.shown import clock_text
 
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     import mmap
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
     from typing import NamedTuple
 
@@ -32,9 +34,10 @@ else:
 
 
 MAGIC = b"HANGPAGE"
-LAYOUT_VERSION = 12
+LAYOUT_VERSION = 13
 PAGE_SIZE = 16_384
 UNKNOWN = -1
+NAME_BYTES = 160
 _PHASE_INDEX = {None: UNKNOWN} | {phase: index for index, phase in enumerate(PHASES)}
 
 
@@ -59,15 +62,42 @@ PULSE = Record(64, "@q")
 BEAT = Record(128, "@Qq")
 # monotonic time, phase, epoch, step, batch, count of `enter_phase`
 PHASE = Record(192, "@QqqqqqqQ")
-# count of timed steps, seconds of their three parts, as in `StepTimes`
-STEPS = Record(256, "@QdddQ")
+# count of timed steps, nanoseconds of their three parts, as in `StepTimes`
+STEPS = Record(256, "@QqqqqQ")
+# monotonic time, number, nanoseconds since 1970, name
+CHECKPOINT = Record(320, f"@Qqqq{NAME_BYTES}sQ")
 # all else (fields of `Beat`, in JSON): how often it was written, and its size in bytes. Two
 # places are used in turn, so that a writer that dies leaves the previous version intact
-REST = Record(320, "@Q")
-PLACES = (384, 384 + (PAGE_SIZE - 384) // 2)
+REST = Record(576, "@Q")
+PLACES = (640, 640 + (PAGE_SIZE - 640) // 2)
 SIZES = 1 << 16
-_encode_text = json.JSONEncoder(ensure_ascii=False).encode
+_pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start  # a hook of training waits for it
 _WORDS = {None: "null", True: "true", False: "false"}
+
+
+def encode(value: object, quote: Callable[[str], str] = encode_basestring) -> str:
+    """Encode as JSON, small values in a third of the time that `json` takes; ``quote`` a text.
+
+    What JSON cannot hold becomes text or null. Secrets that a key shows are hidden.
+    """
+    kind = type(value)
+    if kind is str:
+        return quote(value)  # type: ignore[arg-type] # it is one
+    if kind is int:
+        return repr(value)
+    if isinstance(value, (list, tuple)):
+        return f"[{','.join([encode(inner, quote) for inner in value])}]"
+    if isinstance(value, dict):
+        pairs = []
+        for key, inner in value.items():
+            hidden = isinstance(inner, str) and is_secret(telling(str(key)), inner)
+            pairs.append(f"{quote(str(key))}:{encode(HIDDEN if hidden else inner, quote)}")
+        return f"{{{','.join(pairs)}}}"
+    if value is None or isinstance(value, bool):
+        return _WORDS[value]
+    if isinstance(value, float):
+        return float.__repr__(value) if isfinite(value) else "null"
+    return int.__repr__(value) if isinstance(value, int) else quote(str(value))
 
 
 @lru_cache(maxsize=128)  # step names repeat
@@ -88,27 +118,56 @@ class Call(NamedTuple):
         return f"{self.function} ({self.file}:{self.line})"
 
 
-class ShownSection(NamedTuple):
-    """A section as the page shows it; `model.beat.OpenSection` explains the fields."""
+class OpenedSection:
+    """A section that is or was open; `model.beat.OpenSection` explains what the page shows of it.
 
-    name: str
-    since_ns: int
-    item: int | None = None
-    goes_on_after_s: float | None = None
-    in_main_thread: bool = True
+    A ``spoken`` section is also on the console and in the journal. Only a section of the training
+    thread sets the rank's phase, and restores the earlier phase at its end.
+    """
 
+    __slots__ = ("_head", "in_main_thread", "item", "name", "phase", "phase_before", "since_ns",
+                 "spoken")  # fmt: skip
 
-_pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start
+    def __init__(
+        self,
+        name: str,
+        since_ns: int,
+        item: int | None = None,
+        goes_on_after_s: float | None = None,
+        in_main_thread: bool = True,
+        *,
+        phase: Phase | None = None,
+        spoken: bool = False,
+    ) -> None:
+        self.name, self.since_ns, self.item = name, since_ns, item
+        self.in_main_thread, self.phase, self.spoken = in_main_thread, phase, spoken
+        self.phase_before: Phase | None = None
+        self._head = (  # it stays the same while others begin and end
+            f'{{"name":{encode(fit_text(name, 88))},"since_ns":{since_ns},"in_main_thread":'
+            f'{_WORDS[in_main_thread]},"goes_on_after_s":{encode(goes_on_after_s)},"item":'
+        )
+
+    @property
+    def text(self) -> str:
+        """Its JSON."""
+        return f"{self._head}{encode(self.item)}}}"
 
 
 class BeatWriter:
     """Where `beat` writes, read at each call: `beat` may be taken before recording begins."""
 
-    __slots__ = ("_record", "count")
+    __slots__ = ("_begin", "_record", "count")
 
     def __init__(self, begin: Callable[[], object]) -> None:
-        self.count = 0
-        self._record: memoryview | _FirstBeat = _FirstBeat(self, begin)
+        self.count, self._begin = 0, begin
+        # until it has a page: so no later beat has to ask whether recording began
+        self._record: memoryview | BeatWriter = self
+
+    def __setitem__(self, word: int, value: int) -> None:
+        if word == 0:
+            self._begin()
+            if self._record is not self:
+                self.beat()
 
     def attach(self, buffer: mmap.mmap | bytearray) -> None:
         """Beat on this page from now on, counting from 0."""
@@ -124,41 +183,31 @@ class BeatWriter:
         record[1] = monotonic_ns()
 
 
-class _FirstBeat:
-    """Stands in for the record, so that no later beat has to ask whether recording began."""
-
-    def __init__(self, writer: BeatWriter, begin: Callable[[], object]) -> None:
-        self._writer, self._begin = writer, begin
-
-    def __setitem__(self, word: int, value: int) -> None:
-        if word == 0:
-            self._begin()
-            if self._writer._record is not self:  # noqa: SLF001 - one idea in two classes
-                self._writer.beat()
-
-
 class PageWriter:
     """One page. `BeatWriter` writes beats, this class all else; any thread may write.
 
     Attributes:
         buffer: Its bytes: shared memory, or private memory that nobody reads.
         phase: The phase that it shows.
+        step: The step that it shows.
         ending: The ending that it shows.
     """
 
     def __init__(self, buffer: mmap.mmap | bytearray) -> None:
         self.buffer = buffer
         self.phase: Phase | None = None
+        self.step: int | None = None
         self._epoch = self._step = self._batch = UNKNOWN
-        self._entries = self._phase_stamp = self._stamp = self._saves = 0
-        self._steps, self._parts_ns = 0, (0, 0, 0)
+        self._entries = self._stamp = self._saves = 0
+        self._parts = (0, 0, 0, 0)
         self.ending: Ending = "running"
-        self._shown: dict[str, str] = {}  # each field with its value, encoded
+        self._rest = {"pid": repr(os.getpid())}  # each field's JSON
+        self._rest_stamp = 0
         # re-entrant: a signal handler may interrupt the thread that holds it
         self._lock = threading.RLock()
         header = (MAGIC, LAYOUT_VERSION, PAGE_SIZE, os.getpid(), monotonic_ns(), os.getppid())
+        buffer[: REST.stop] = bytes(REST.stop)
         HEADER.form.pack_into(buffer, HEADER.start, *header)
-        BEAT.form.pack_into(buffer, BEAT.start, 0, 0)
         self.show_phase(None)
         self.show(last_beat_ns=monotonic_ns())
 
@@ -183,9 +232,13 @@ class PageWriter:
         return cls(bytearray(PAGE_SIZE))
 
     @property
-    def step(self) -> int | None:
-        """The step that it shows."""
-        return None if self._step == UNKNOWN else self._step
+    def is_shared(self) -> bool:
+        """Whether others can read it."""
+        return not isinstance(self.buffer, bytearray)
+
+    def _write(self, record: Record, *values: int | bytes) -> None:
+        self._stamp = stamp = self._stamp + 1
+        record.form.pack_into(self.buffer, record.start, stamp, *values, stamp)
 
     def pulse(self) -> None:
         """Show that a Python thread of this process runs."""
@@ -203,26 +256,21 @@ class PageWriter:
         """Show which phase the rank is in; counts as progress. About 0.5 microseconds.
 
         None is a phase without a name. ``epoch``, ``step`` (of the optimizer) and ``batch`` keep
-        their values if None. It also counts as a beat, unless the rank beats by itself. An invalid
-        phase, or a number beyond 64 bits, is logged once and ignored.
+        their values if None. It also counts as a beat, unless the rank beats by itself.
         """
         if epoch is not None:
             self._epoch = epoch
         if step is not None:
-            self._step = step
+            self._step = self.step = step
         if batch is not None:
             self._batch = batch
-        try:
-            self._entries += beats
-            self.show_phase(phase)
-        except (KeyError, TypeError, struct.error) as error:
-            log.once("phase", f"enter_phase({phase!r}) was ignored: {error!r}")
+        self._entries += beats
+        self.show_phase(phase)
 
     def show_phase(self, phase: Phase | None) -> None:
         """Show a phase that a section or checkpoint implies; it promises no further beats."""
-        index = _PHASE_INDEX[phase]
-        self.phase = phase
-        self._phase_stamp = stamp = self._phase_stamp + 1
+        index, self.phase = _PHASE_INDEX[phase], phase
+        self._stamp = stamp = self._stamp + 1
         _pack_phase(
             self.buffer,
             _PHASE_START,
@@ -236,25 +284,15 @@ class PageWriter:
             stamp,
         )
 
-    def identify(self, me: Identity) -> None:
-        """Show which rank this is, in which round, and where its store is, as far as known."""
-        names = ("rank", "world_size", "local_rank", "round", "store_port")
-        self.show(**{name: getattr(me, name) for name in names})
+    def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
+        """Add one step to the sums of its parts, as in `StepTimes`; in about a microsecond."""
+        steps, loader, forward, rest = self._parts
+        self._parts = steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns
+        self._write(STEPS, *self._parts)
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
-        # the reader converts the time: here that would take as long as all the rest
-        mark = number, fit_text(name, 160), at_ns
-        self.show(checkpoint=mark, last_beat_ns=monotonic_ns())
-
-    def show_sections(self, sections: Sequence[ShownSection], *, advanced: bool = True) -> None:
-        """Show the open sections, oldest first; only the newest that fit."""
-        # A change in a thread other than the training thread is no progress of the rank.
-        texts = ",".join(map(_text_of_section, sections[-8:]))
-        encoded = {"sections": f'"sections":[{texts}]'}
-        if advanced:
-            encoded["last_beat_ns"] = f'"last_beat_ns":{monotonic_ns()}'
-        self._write(encoded)
+        self._write(CHECKPOINT, monotonic_ns(), number, at_ns, fit_text(name, NAME_BYTES).encode())
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a successful save of a checkpoint at the current step; return that step."""
@@ -264,7 +302,21 @@ class PageWriter:
 
     def mark_loaded(self, at_ns: int, step: int | None) -> None:
         """Show the checkpoint that training resumes from as the last one; it is no save."""
-        self.show(save=(self._saves, at_ns, step))
+        self.show(save={"number": self._saves, "at": clock_text(at_ns), "step": step})
+
+    def identify(self, me: Identity) -> None:
+        """Show which rank this is, in which round, and where its store is, as far as known."""
+        names = ("rank", "world_size", "local_rank", "round", "store_port")
+        self.show(**{name: getattr(me, name) for name in names})
+
+    def show_sections(self, sections: Sequence[OpenedSection], *, advanced: bool = True) -> None:
+        """Show the open sections, oldest first; only the newest that fit."""
+        # A change in a thread other than the training thread is no progress of the rank.
+        texts = [section.text for section in sections[-8:]]
+        shown = {"sections": f"[{','.join(texts)}]"}
+        if advanced:
+            shown["last_beat_ns"] = repr(monotonic_ns())
+        self._show(shown)
 
     def show_wait(self, signals: tuple[int, ...], calls: Sequence[Call], handling: str) -> None:
         """Show what only the process itself knows of its main thread's wait.
@@ -279,28 +331,10 @@ class PageWriter:
             if room < 0:
                 break
             awaiting -= 1
-        words = fit_text(handling, 200)
-        state = {"handled_signals": signals, "awaiting": calls[awaiting:], "handling": words}
-        if not _encoded(state).items() <= self._shown.items():
-            self.show(**state)
-
-    def time_step(self, loader_ns: int, forward_ns: int, rest_ns: int) -> None:
-        """Add one step to the sums of its parts, as in `StepTimes`; in about a microsecond."""
-        loader, forward, rest = self._parts_ns
-        self._parts_ns = loader, forward, rest = (
-            loader + loader_ns,
-            forward + forward_ns,
-            rest + rest_ns,
-        )
-        self._steps = steps = self._steps + 1
-        STEPS.form.pack_into(
-            self.buffer,
-            STEPS.start,
-            steps,
-            loader / NANOSECONDS,
-            forward / NANOSECONDS,
-            rest / NANOSECONDS,
-            steps,
+        self.show(
+            handled_signals=signals,
+            awaiting=[call._asdict() for call in calls[awaiting:]],
+            handling=fit_text(handling, 200),
         )
 
     def end(self, ending: Ending, last_words: str = "") -> None:
@@ -311,37 +345,18 @@ class PageWriter:
 
     def show(self, **changed: object) -> None:
         """Show other values of these fields of `Beat`."""
-        self._write(_encoded(changed))
+        self._show({name: encode(value) for name, value in changed.items()})
 
-    def _write(self, encoded: Mapping[str, str]) -> None:
+    def _show(self, changed: dict[str, str]) -> None:
+        if changed.items() <= self._rest.items():
+            return
         with self._lock:
-            self._shown |= encoded
-            self._stamp = stamp = self._stamp + 1
-            text, place = f"{{{','.join(self._shown.values())}}}", PLACES[stamp % 2]
-            data = text.encode(errors="replace")
-            self.buffer[place : place + len(data)] = data
-            REST.form.pack_into(self.buffer, REST.start, stamp * SIZES + len(data))
-            if self._stamp != stamp:  # a signal handler wrote meanwhile
-                self._write({})
-
-
-def _encoded(fields: Mapping[str, object]) -> dict[str, str]:
-    """Encode each field alone, so that a change encodes only what has changed."""
-    return {name: f'"{name}":{_encode(value)}' for name, value in fields.items()}
-
-
-def _encode(value: object) -> str:
-    """Encode as JSON; for small values in a third of the time that `json` takes for a list."""
-    kind = type(value)
-    if kind is int or kind is float:
-        return repr(value)
-    if isinstance(value, str):
-        return _encode_text(value)
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(_encode, value))}]"
-    return _WORDS[value]  # type: ignore[index] # anything else is an error of ours
-
-
-@lru_cache(maxsize=64)  # it stays the same while others begin and end
-def _text_of_section(section: ShownSection) -> str:
-    return _encode(section._replace(name=fit_text(section.name, 88)))
+            self._rest |= changed
+            while True:
+                self._rest_stamp = stamp = self._rest_stamp + 1
+                fields = [f'"{name}":{text}' for name, text in self._rest.items()]
+                data, place = f"{{{','.join(fields)}}}".encode(errors="replace"), PLACES[stamp % 2]
+                self.buffer[place : place + len(data)] = data
+                REST.form.pack_into(self.buffer, REST.start, stamp * SIZES + len(data))
+                if self._rest_stamp == stamp:  # else a signal handler wrote meanwhile
+                    break

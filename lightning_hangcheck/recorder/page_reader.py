@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
 from lightning_hangcheck import files
-from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, SaveMark, StepTimes
-from lightning_hangcheck.model.evidence import Frame, Gap
+from lightning_hangcheck.model.beat import Beat, CheckpointMark, StepTimes
+from lightning_hangcheck.model.codec import json_decoder
+from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.recorder.page import (
     BEAT,
+    CHECKPOINT,
     HEADER,
     LAYOUT_VERSION,
     MAGIC,
@@ -25,15 +26,20 @@ from lightning_hangcheck.recorder.page import (
     SIZES,
     STEPS,
 )
-from lightning_hangcheck.text.moments import moment_of, utc
+from lightning_hangcheck.text.shown import NANOSECONDS, clock_text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ATTEMPTS = 8
-_MARKS: dict[str, type[msgspec.Struct]] = {"checkpoint": CheckpointMark, "save": SaveMark}
-_LISTS: dict[str, type[msgspec.Struct]] = {"sections": OpenSection, "awaiting": Frame}
-"""Fields that the page holds without the names of their parts."""
+TORN = (
+    f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped or "
+    "killed there, or writes without pause"
+)
+
+
+class PageUnreadable(Exception):
+    """These bytes are no page, or not a consistent page at this moment."""
 
 
 class Memory(Protocol):
@@ -49,7 +55,7 @@ class PageReader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._descriptor: int | None = None
-        self._known: KnownRest = {}
+        self._known: dict[bytes, Beat] = {}
 
     def read(self) -> Beat | Gap:
         """Read the page, in about 7 microseconds. Never raises, never waits for the writer."""
@@ -78,23 +84,10 @@ class PageReader:
         return data
 
 
-_TORN = (
-    f"torn: a record was half written in each of {ATTEMPTS} readings; its writer was stopped or "
-    "killed there, or writes without pause"
-)
-
-
-class PageUnreadable(Exception):
-    """These bytes are no page, or not a consistent page at this moment."""
-
-
-KnownRest: TypeAlias = dict[bytes, Beat]
-"""All else as last read, by the page's header and how often it was written."""
-
-
-def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
+def read_page(memory: Memory, known: dict[bytes, Beat] | None = None) -> Beat:
     """Read each record of a page; `PageUnreadable` if it is no page, or torn."""
-    # All else changes seldom: it is read again only if it was written since ``known_rest``.
+    # ``known`` keeps what changes seldom, the checkpoint and the JSON, by the page's header and
+    # their stamps: both are decoded again only if they were written since
     front = memory[0 : REST.stop]
     header = front[HEADER.start : HEADER.stop]
     magic, version, _, pid, created_ns, parent_pid = HEADER.form.unpack(header)
@@ -107,44 +100,44 @@ def read_page(memory: Memory, known_rest: KnownRest | None = None) -> Beat:
         )
     for _ in range(ATTEMPTS):
         before, front = front, memory[0 : REST.stop]
-        shown, steps = front[PHASE.start : PHASE.stop], front[STEPS.start : STEPS.stop]
-        same = all(
-            now[:8] == now[-8:] and now == before[record.start : record.stop]
-            for record, now in ((PHASE, shown), (STEPS, steps))
-        )
-        if same and any(shown[:8]):
+        stamped = [slice(record.start, record.stop) for record in (PHASE, STEPS, CHECKPOINT)]
+        same = all(front[at][:8] == front[at][-8:] and front[at] == before[at] for at in stamped)
+        if same and any(front[PHASE.start : PHASE.start + 8]):
             break
     else:
-        raise PageUnreadable(_TORN)
+        raise PageUnreadable(TORN)
     beats, beat_ns = BEAT.form.unpack(front[BEAT.start : BEAT.stop])
-    _, phase_ns, phase, epoch, step, batch, entries, _ = PHASE.form.unpack(shown)
-    count, *parts_s, _ = STEPS.form.unpack(steps)
-    known_rest = {} if known_rest is None else known_rest
+    _, phase_ns, phase, *place, entries, _ = PHASE.form.unpack(front[PHASE.start : PHASE.stop])
+    _, steps, *parts_ns, _ = STEPS.form.unpack(front[STEPS.start : STEPS.stop])
+    mark = front[CHECKPOINT.start : CHECKPOINT.stop]
     head = front[REST.start : REST.stop]
-    name = bytes(header + head)
-    if name not in known_rest:
-        rest = _read_rest(memory, head)
-        known_rest.clear()
-        known_rest[name] = rest
-    known = known_rest[name]
+    known = {} if known is None else known
+    key = bytes(header + head + mark[:8])
+    if key not in known:
+        rest = _read_rest(memory, head, mark)
+        known.clear()
+        known[key] = rest
+    rest = known[key]
+    epoch, step, batch = (None if number < 0 else number for number in place)
     (pulse_ns,) = PULSE.form.unpack(front[PULSE.start : PULSE.stop])
     return msgspec.structs.replace(
-        known,
+        rest,
         pid=pid,
         parent_pid=parent_pid,
         beats=beats + entries,
-        last_beat_ns=max(created_ns, beat_ns, phase_ns, known.last_beat_ns),
+        last_beat_ns=max(created_ns, beat_ns, phase_ns, rest.last_beat_ns),
         # a phase that a newer version added has no name here
         phase=PHASES[phase] if 0 <= phase < len(PHASES) else None,
-        epoch=None if epoch < 0 else epoch,
-        step=None if step < 0 else step,
-        batch=None if batch < 0 else batch,
+        epoch=epoch,
+        step=step,
+        batch=batch,
         pulse_ns=pulse_ns,
-        step_times=StepTimes(count, *parts_s) if count else None,
+        step_times=StepTimes(steps, *(ns / NANOSECONDS for ns in parts_ns)) if steps else None,
     )
 
 
-def _read_rest(memory: Memory, head: bytes) -> Beat:
+def _read_rest(memory: Memory, head: bytes, mark: bytes) -> Beat:
+    """Read the JSON that ``head`` announces, and add the checkpoint that ``mark`` shows."""
     for _ in range(ATTEMPTS):
         stamp, size = divmod(REST.form.unpack(head)[0], SIZES)
         place = PLACES[stamp % 2]
@@ -153,19 +146,15 @@ def _read_rest(memory: Memory, head: bytes) -> Beat:
         if stamp and before == head:
             break
     else:
-        raise PageUnreadable(_TORN)
+        raise PageUnreadable(TORN)
+    stamp, passed_ns, number, at_ns, name, _ = CHECKPOINT.form.unpack(mark)
     try:
-        fields = {"pid": 0} | json.loads(data)
-        for name in _LISTS.keys() & fields.keys():
-            fields[name] = [_named(_LISTS[name], values) for values in fields[name]]
-        for name in _MARKS.keys() & fields.keys():
-            mark = _named(_MARKS[name], fields[name])
-            fields[name] = mark | {"at": utc(moment_of(mark["at"]), "microseconds")}
-        return msgspec.convert(fields, Beat)
+        rest = json_decoder(Beat).decode(data)
+        if not stamp:
+            return rest
+        checkpoint = CheckpointMark(number, name.rstrip(b"\0").decode(), clock_text(at_ns))
+        last_beat_ns = max(rest.last_beat_ns, passed_ns)
+        return msgspec.structs.replace(rest, checkpoint=checkpoint, last_beat_ns=last_beat_ns)
     # whatever bytes stand there
-    except (ArithmeticError, AttributeError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, OSError, RecursionError, ValueError) as error:
         raise PageUnreadable(f"what it shows is of no version that is known: {error}") from error
-
-
-def _named(kind: type[msgspec.Struct], values: list[Any]) -> dict[str, Any]:
-    return dict(zip(kind.__struct_fields__, values, strict=True))

@@ -16,11 +16,10 @@ import time
 from _signal import getsignal  # type: ignore[import-not-found]  # without slow enumerations
 from contextlib import suppress
 from itertools import islice
-from pathlib import Path
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 from lightning_hangcheck import log
-from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, start_thread
+from lightning_hangcheck.machine import NoRoom, ancestors, is_alive, read_proc, start_thread
 from lightning_hangcheck.model.code_owner import (
     TRAINING,
     is_standard,
@@ -37,6 +36,7 @@ from lightning_hangcheck.text.shown import DISTRIBUTIONS, published_environment,
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
+    from pathlib import Path
     from types import FrameType, TracebackType
     from typing import Any, TypeVar
 
@@ -47,19 +47,19 @@ if TYPE_CHECKING:
     Started = TypeVar("Started")
 
 
-YAMA_SCOPE = Path("/proc/sys/kernel/yama/ptrace_scope")
+YAMA_SCOPE = "/proc/sys/kernel/yama/ptrace_scope"
 # linux/prctl.h: "Yama" in ASCII
 _PR_SET_PTRACER = 0x59616D61
 INTERVAL_S = 0.5
 
 
+@functools.cache  # once: a forked child inherits it
 def report_ends(
     on_uncaught: Callable[[BaseException], object],
     on_exit: Callable[[], object],
     on_fork: Callable[[], object],
 ) -> None:
     """Call back on the program's last exception, at exit (maybe twice), and in a forked child."""
-    # Call this once: a forked child inherits it.
     atexit.register(on_exit)
     os.register_at_fork(after_in_child=on_fork)
     before = sys.excepthook
@@ -113,7 +113,7 @@ def start_facts(environment: Mapping[str, str], identity: Identity) -> dict[str,
     """Return who and where this process is, redacted. Imports nothing."""
     folder = ""
     with suppress(OSError):  # it was removed
-        folder = str(Path.cwd())
+        folder = os.getcwd()  # noqa: PTH109 - pathlib takes 4 ms
     names = ("rank", "world_size", "local_rank", "round", "launcher")
     return {name: getattr(identity, name) for name in names} | {
         "host": os.uname().nodename,
@@ -213,7 +213,7 @@ def allow_to_read(pid: int) -> None:
     # With Yama's ptrace_scope 1, the default of Ubuntu, only an ancestor, or a process that is
     # named here, may read a process (Documentation/admin-guide/LSM/Yama.rst).
     with suppress(OSError, AttributeError):  # a kernel without Yama, a libc without prctl
-        if YAMA_SCOPE.read_text().strip() == "1":
+        if read_proc(YAMA_SCOPE).strip() == b"1":
             import ctypes  # 5 ms in the pulse thread, only on kernels with Yama
 
             numbers = (ctypes.c_ulong(number) for number in (pid, 0, 0, 0))

@@ -1,23 +1,33 @@
-"""Moves ranks' journal lines from shared memory into the run folder, and keeps journals short."""
+"""Moves ranks' journal lines from shared memory into the run folder, and keeps journals short.
+
+A rank leaves lines in segments ``<time>.<pid>.<journal>``. A segment is a head and whole lines; the
+head says how many bytes the rank has written, and how many a carrier has moved. A segment goes once
+all of it is moved and its rank writes to a later one, or has ended. A rank's newest segment names
+its journal. Lines of a rank whose number is unknown wait; if it has ended, or they are too many,
+they go to ``pid-<PID>.jsonl``.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
-
-import msgspec
+from struct import Struct
 
 from lightning_hangcheck import files
 from lightning_hangcheck.errors import UnpreparedRunFolder
 
+TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
+    from typing import Any
 
     from lightning_hangcheck.rundir import RunFolder
 
 
+HEAD, POSITION = Struct("@QQ"), Struct("@Q")
+MOST_UNNAMED = 4  # segments of a rank that wait for its number: about 1,000 lines
 EARLY_BYTES = 2**20  # always kept: what is reported while a script starts
 NEWEST_BYTES = 4 * 2**20
 MOST_BYTES = EARLY_BYTES + 2 * NEWEST_BYTES
@@ -28,10 +38,11 @@ REMOVED = "its file was removed or moved while the job ran"
 
 
 class Carrier:
-    """Appends ranks' waiting lines to the journals in the run folder, which ``prepare`` makes."""
+    """Appends ranks' waiting lines to the journals in the run folder, which ``prepare`` makes.
 
-    # ``seen`` gets all lines before they are written. ``removed`` has the journals that somebody
-    # removed while they were written, and how many lines were lost by that.
+    ``seen`` gets all written lines. ``removed`` has the journals that somebody removed while they
+    were written, and how many lines were lost by that.
+    """
 
     def __init__(
         self,
@@ -42,92 +53,97 @@ class Carrier:
         self.removed: dict[str, int] = {}
         self._left, self._prepare, self._seen = left, prepare, seen
         self._journals: dict[str, _Journal] = {}
-        # lines that a journal lacks, not recorded there yet, and why
-        self._lost: dict[str, tuple[int, str]] = {}
 
     def carry(self, only_pid: int | None = None) -> None:
-        """Move all waiting lines, in order; blocks for as long as the disk does."""
-        # UnpreparedRunFolder if the run folder cannot be made, OSError if a journal cannot be
-        # written: those lines are lost, which the journal records as soon as it can be written.
-        for name, lines in self._taken(only_pid):
-            self._seen(lines)
-            journal = self._journals.get(name)
-            if journal is not None and journal.is_removed():
-                # begin anew: nobody can read what is written to it
-                self.removed = {**self.removed, name: self.removed.get(name, 0) + journal.lines}
-                self._lose(name, journal.lines, REMOVED)
-                journal = None
+        """Move all waiting lines, in order; blocks for as long as the disk does.
+
+        UnpreparedRunFolder if the run folder cannot be made, OSError if a journal cannot be
+        written. Those lines stay where they are, and the next call tries again.
+        """
+        names: list[str] = []
+        with suppress(OSError):
+            names = sorted(os.listdir(self._left))  # noqa: PTH208 - names alone, twice a second
+        segments: dict[str, list[str]] = {}
+        for name in names:
+            segments.setdefault(name.split(".")[1], []).append(name)
+        problems: list[Exception] = []
+        for pid, own in segments.items():
+            journal = own[-1].split(".", 2)[2]
+            has_ended = not os.path.exists(f"/proc/{pid}")  # noqa: PTH110 - twice a second
+            if not journal and (has_ended or len(own) > MOST_UNNAMED):
+                journal = f"pid-{pid}.jsonl"
+            if not journal or only_pid not in (None, int(pid)):
+                continue
             try:
-                if journal is None:
-                    journal = _Journal(self._prepare().journals / name)
-                    self._journals[name] = journal
-                missing, why = self._lost.get(name, (0, ""))
-                journal.append((_dropped(missing, why, lines) if missing else b"") + lines)
-                self._lost.pop(name, None)
+                for name in own:
+                    self._move(self._left / name, journal)
+                    if has_ended or name != own[-1]:
+                        (self._left / name).unlink(missing_ok=True)
             except (OSError, UnpreparedRunFolder) as error:
-                self._lose(name, lines.count(b"\n"), str(error))
-                raise
+                problems.append(error)
+        for problem in problems:
+            raise problem
 
-    def _lose(self, name: str, lines: int, why: str) -> None:
-        """Close a journal, and remember how many lines it lacks until that can be recorded."""
-        journal = self._journals.pop(name, None)
-        if journal is not None:
-            os.close(journal.descriptor)
-        self._lost[name] = lines + self._lost.get(name, (0, ""))[0], why
-
-    def _taken(self, only_pid: int | None) -> Iterator[tuple[str, bytes]]:
+    def _move(self, path: Path, name: str) -> None:
         try:
-            names = os.listdir(self._left)  # noqa: PTH208 - names alone, twice a second
-        except OSError:
+            segment = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:  # another carrier was faster, or its rank has named its journal
             return
-        for name in sorted(name for name in names if not name.startswith(".")):
-            _, pid, journal = name.split(".", 2)
-            if only_pid is None or pid == str(only_pid):
-                batch = self._left / name
-                try:
-                    lines = batch.read_bytes()
-                    batch.unlink()
-                except FileNotFoundError:  # another carrier was faster
-                    continue
-                yield journal, lines
+        try:
+            # its rank may just be making it
+            written, moved = HEAD.unpack(os.pread(segment, HEAD.size, 0).ljust(HEAD.size, b"\0"))
+            start = max(moved, HEAD.size)
+            lines = os.pread(segment, max(0, written - start), start)
+            if not lines:
+                return
+            journal = self._journals.get(name) or _Journal(self._prepare().journals / name)
+            try:
+                removed = journal.append(lines)
+            except FileNotFoundError:  # somebody removed the folder
+                self._prepare()
+                removed = journal.append(lines)
+            os.pwrite(segment, POSITION.pack(start + len(lines)), POSITION.size)
+        finally:
+            os.close(segment)
+        self._journals[name] = journal
+        if removed:
+            self.removed = {**self.removed, name: self.removed.get(name, 0) + removed}
+        self._seen(lines)
 
 
 class _Journal:
-    """One journal in the run folder: keeps its first part and its newest lines."""
+    """One journal in the run folder, open only while it is written."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self.descriptor = files.open_for_append(path)
-        self._size = os.fstat(self.descriptor).st_size
-        before = os.pread(self.descriptor, self._size, 0)
-        self.lines = before.count(b"\n")
-        self._largest = MOST_BYTES
-        if before and not before.endswith(b"\n"):
-            self._size += os.write(self.descriptor, b"\n")
+        self._path, self._size, self._lines, self._largest = path, 0, 0, MOST_BYTES
 
-    def append(self, lines: bytes) -> None:
-        """Write whole lines; now and then cut the middle of a long journal."""
-        if os.write(self.descriptor, lines) < len(lines):
-            raise OSError("the disk is full: it took only a part")
-        self._size += len(lines)
-        self.lines += lines.count(b"\n")
-        if self._size > self._largest:
-            self._largest = self._size + NEWEST_BYTES
-            with suppress(OSError):  # the journal keeps growing; the next time may succeed
-                self._leave_middle_out()
-
-    def is_removed(self) -> bool:
-        """Whether another file, or none, now has its name."""
+    def append(self, lines: bytes) -> int:
+        """Write whole lines or none; return how many went with a file that somebody removed."""
+        descriptor, removed = files.open_for_append(self._path), 0
         try:
-            return not os.path.samestat(os.fstat(self.descriptor), self._path.stat())
-        except (FileNotFoundError, NotADirectoryError):
-            return True
-        except OSError:
-            return False
+            size = os.fstat(descriptor).st_size
+            if size < self._size:
+                removed = self._lines
+                lines = _dropped(removed, REMOVED, lines) + lines
+            if removed or not self._size:
+                before = os.pread(descriptor, size, 0)
+                self._lines, self._largest = before.count(b"\n"), MOST_BYTES
+                lines = b"\n" + lines if before and not before.endswith(b"\n") else lines
+            if os.write(descriptor, lines) < len(lines):
+                os.ftruncate(descriptor, size)
+                raise OSError("the disk is full: it took only a part")
+            self._size = size + len(lines)
+            self._lines += lines.count(b"\n")
+            if self._size > self._largest:
+                self._largest = self._size + NEWEST_BYTES
+                with suppress(OSError):  # the journal keeps growing; the next time may succeed
+                    self._leave_middle_out(os.pread(descriptor, self._size, 0))
+        finally:
+            os.close(descriptor)
+        return removed
 
-    def _leave_middle_out(self) -> None:
+    def _leave_middle_out(self, data: bytes) -> None:
         """Replace the file by a shortened copy; readers of the old file are not disturbed."""
-        data = os.pread(self.descriptor, os.fstat(self.descriptor).st_size, 0)
         earlier = data.find(b'"why":"' + LEFT_OUT.encode())
         first = data[: data.rfind(b"\n", 0, EARLY_BYTES if earlier < 0 else earlier) + 1]
         newest = data[data.find(b"\n", len(data) - NEWEST_BYTES) + 1 :]
@@ -138,19 +154,19 @@ class _Journal:
         lines = len(between) - len(missing) + sum(missing)
         kept = first + _dropped(lines, LEFT_OUT, between[0]) + newest
         files.write_atomically(self._path, kept)
-        old, self.descriptor = self.descriptor, files.open_for_append(self._path)
-        os.close(old)
-        self._size, self._largest = len(kept), MOST_BYTES
+        self._size, self._largest, self._lines = len(kept), MOST_BYTES, kept.count(b"\n")
 
 
 def _dropped(lines: int, why: str, following: bytes) -> bytes:
     """Return a line that says lines are missing, with time and process of the line after."""
     head = _parsed(following.partition(b"\n")[0])
     stamp = {name: head[name] for name in ("at", "ns", "pid") if name in head}
-    return msgspec.json.encode(stamp | {"kind": "dropped", "lines": lines, "why": why}) + b"\n"
+    entry = stamp | {"kind": "dropped", "lines": lines, "why": why}
+    return json.dumps(entry, separators=(",", ":")).encode() + b"\n"
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
-        return msgspec.json.decode(line, type=dict[str, Any])
+    with suppress(ValueError, RecursionError):
+        parsed = json.loads(line)
+        return parsed if isinstance(parsed, dict) else {}
     return {}

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from lightning_hangcheck import files
+from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import HangcheckError, UnpreparedRunFolder, UsedRunFolder
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
@@ -51,6 +51,14 @@ def settle_run_folder(session: Session) -> Settled:
             other = temporary_run_folder()
         return _agree(session, other, kept_instead(named, error, other))
     return _agree(session, named, "")
+
+
+def prepare_settled(session: Session) -> RunFolder:
+    """Prepare a session's folder for a rank that writes it; log that it is not the named one."""
+    folder, trouble = settle_run_folder(session)
+    if trouble:
+        log.once("run folder", trouble)
+    return folder
 
 
 def settle_elsewhere(session: Session, why: Exception) -> Settled:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 import json
 import re
+import time
+from datetime import datetime, timedelta, timezone
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from processes import until
 
+from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.recorder.journal_writer import (
-    MOST_LEFT_BYTES,
+    MOST_SEGMENTS,
     MOST_WAITING,
-    Entry,
+    SEGMENT_BYTES,
     JournalWriter,
     encode_entry,
 )
 from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.journal_carrier import Carrier
+from lightning_hangcheck.session.journal_carrier import HEAD, Carrier
 from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
+
+    from conftest import Program
 
 
 def lines_of(*names: str) -> bytes:
-    return b"".join(encode_entry(Entry("note", {"name": name}, 0, 0), 1) for name in names)
+    return b"".join(encode_entry("note", {"name": name}, 1) for name in names)
 
 
 def session_without_sidecar(tmp_path: Path, *, launched: bool = False) -> Session:
@@ -38,7 +45,7 @@ def session_without_sidecar(tmp_path: Path, *, launched: bool = False) -> Sessio
 
 
 def writer(session: Session, rank: int | None) -> JournalWriter:
-    return JournalWriter(session, partial(prepare_run_folder, session.run_folder), rank)
+    return JournalWriter(session, rank)
 
 
 def names_in(entries: list[dict[str, Any]]) -> list[str]:
@@ -47,9 +54,17 @@ def names_in(entries: list[dict[str, Any]]) -> list[str]:
 
 def test_an_entry_has_its_time_and_no_secret() -> None:
     fields: dict[str, object] = {"deep": [{"text": "api_key=abc"}], "type": int, "bad": "\udcff"}
-    entry = json.loads(encode_entry(Entry("note", fields, 1_700_000_000_123_456_789, 5), 17))
-    assert re.fullmatch(r"2023-11-14T22:13:20\.123456Z", entry["at"])
-    assert (entry["ns"], entry["pid"], entry["kind"]) == (5, 17, "note")
+    before = datetime.now(timezone.utc), time.monotonic_ns()
+    entry = json.loads(encode_entry("note", fields, 17))
+    after = datetime.now(timezone.utc), time.monotonic_ns()
+    assert re.fullmatch(r"20..-..-..T..:..:..\.\d{6}Z", entry["at"])
+    assert (
+        before[0] - timedelta(microseconds=1)
+        <= datetime.strptime(entry["at"], "%Y-%m-%dT%H:%M:%S.%f%z")
+        <= after[0]
+    )
+    assert before[1] <= entry["ns"] <= after[1]
+    assert (entry["pid"], entry["kind"]) == (17, "note")
     assert entry["deep"] == [{"text": "api_key=[redacted]"}]
     assert entry["type"] == "<class 'int'>"
     assert entry["bad"] == "?"
@@ -73,12 +88,14 @@ def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
     added = 2 * MOST_WAITING
     for _ in range(added):
         journal.add("note", {"name": "a" * 100})
-    assert journal.close(20)
+    journal.close(20)
     assert not session.run_folder.path.exists()
-    batches = [path.stat().st_size for path in session.journals.iterdir()]
-    assert MOST_LEFT_BYTES <= sum(batches) < 1.5 * MOST_LEFT_BYTES
-    Carrier(session.journals, partial(prepare_run_folder, session.run_folder)).carry()
-    assert list(session.journals.iterdir()) == []
+    left = [path.stat().st_size for path in session.journals.iterdir()]
+    assert sum(left) < 1.2 * MOST_SEGMENTS * SEGMENT_BYTES
+    carrier = Carrier(session.journals, partial(prepare_run_folder, session.run_folder))
+    carrier.carry()
+    assert len(list(session.journals.iterdir())) == 1, "the newest, as its process lives"
+    carrier.carry()
     entries, (gap,) = read_journal(session.run_folder.journals / "rank-0.jsonl")
     lost = sum(entry.get("lines", 0) for entry in entries)
     assert lost > 0
@@ -93,7 +110,41 @@ def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> 
     journal.add("note", {"name": "a"})
     path = session.run_folder.journals / "rank-0.jsonl"
     until(lambda: path.exists() and names_in(read_journal(path)[0]) == ["a"], "the line")
-    assert journal.close(10)
+    journal.close(10)
+
+
+def test_lines_that_could_not_be_written_are_written_once_later(tmp_path: Path) -> None:
+    """Also by another carrier: a sidecar may be replaced."""
+    session = session_without_sidecar(tmp_path, launched=True)
+    journal = writer(session, 0)
+    seen: list[bytes] = []
+    prepare = partial(prepare_run_folder, session.run_folder)
+    session.run_folder.path.touch()
+    for name in "ab":
+        journal.add("note", {"name": name})
+        with pytest.raises(UnpreparedRunFolder):
+            Carrier(session.journals, prepare, seen.append).carry()
+    session.run_folder.path.unlink()
+    for _ in range(2):
+        Carrier(session.journals, prepare, seen.append).carry()
+    journal.add("note", {"name": "c"})
+    Carrier(session.journals, prepare, seen.append).carry()
+    entries, gaps = read_journal(session.run_folder.journals / "rank-0.jsonl")
+    assert (names_in(entries), gaps) == (["a", "b", "c"], ())
+    assert [lines.count(b"\n") for lines in seen] == [2, 1]
+
+
+def test_a_process_that_is_killed_leaves_all_its_lines(
+    start: Callable[..., Program], session: Session
+) -> None:
+    """Those of a process that does not know its rank yet, too."""
+    lines = "import lightning_hangcheck as hc\nfor name in 'abc':\n    hc.checkpoint(name)\n"
+    kill = "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n"
+    for rank, name in (("0", "rank-0"), (None, "pid-{}")):
+        program = start(lines + kill, RANK=rank, LOCAL_RANK=rank, WORLD_SIZE=rank and "2").finish()
+        entries = program.journal(name.format(program.process.pid))
+        assert names_in(entries[1:]) == ["a", "b", "c"]
+    assert list(session.journals.iterdir()) == []
 
 
 def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> None:
@@ -105,8 +156,9 @@ def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> 
         notes = (
             {"kind": "note", "name": f"{one:01000d}"} for one in range(first, first + together)
         )
-        batch = session.journals / f"{first:020}.1.{path.name}"
-        batch.write_text("".join(json.dumps(note) + "\n" for note in notes))
+        data = "".join(json.dumps(note) + "\n" for note in notes).encode()
+        segment = session.journals / f"{first:020}.1.{path.name}"
+        segment.write_bytes(HEAD.pack(HEAD.size + len(data), 0) + data)
         carrier.carry()
         assert path.stat().st_size < 10 * 2**20
     entries, (gap,) = read_journal(path)

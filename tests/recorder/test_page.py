@@ -21,8 +21,8 @@ from lightning_hangcheck.recorder import page as layout
 from lightning_hangcheck.recorder.page import (
     BeatWriter,
     Call,
+    OpenedSection,
     PageWriter,
-    ShownSection,
 )
 from lightning_hangcheck.recorder.page_reader import PageReader, PageUnreadable, read_page
 
@@ -46,7 +46,7 @@ def test_the_most_that_is_shown_fits_into_one_place() -> None:
     before = bytearray(page.buffer)
     page.identify(Identity(rank=most, world_size=most, local_rank=most, round=most))
     page.mark_checkpoint(most, wide, most)
-    page.show_sections([ShownSection(wide, most - at, most, 1.5, False) for at in range(20)])
+    page.show_sections([OpenedSection(wide, most - at, most, 1.5, False) for at in range(20)])
     page.mark_save(most)
     page.time_step(most, most, most)
     page.show(announced=most)
@@ -81,7 +81,7 @@ def test_a_page_reads_as_it_was_written(
     page.show(membership="left")
     page.enter_phase(phase, epoch, step, batch)
     page.mark_checkpoint(7, "Model created", 1_700_000_000_123_456_789)
-    page.show_sections([ShownSection("Trainer", 5), ShownSection("fit", 6, 3, 1.5, False)])
+    page.show_sections([OpenedSection("Trainer", 5), OpenedSection("fit", 6, 3, 1.5, False)])
     assert page.mark_save(1_700_000_000_000_000_000) == step
     assert page.mark_save(1_700_000_001_000_000_000) == step
     saved = read_page(page.buffer).save
@@ -112,7 +112,7 @@ def test_a_page_reads_as_it_was_written(
 def test_a_writer_that_died_in_all_else_leaves_what_it_showed_before(cut: int) -> None:
     """It is written in two places in turns, and only then said to be there."""
     page = PageWriter.unseen()
-    page.mark_checkpoint(1, "one", 10**18)
+    page.mark_save(10**18)
     old = bytearray(page.buffer)
     page.end("raised", "ValueError" * 30)
     torn, start = bytearray(old), min(layout.PLACES)
@@ -120,7 +120,8 @@ def test_a_writer_that_died_in_all_else_leaves_what_it_showed_before(cut: int) -
         torn[place : place + cut] = page.buffer[place : place + cut]
     assert start + cut < layout.PAGE_SIZE
     read = read_page(torn)
-    assert (read.checkpoint, read.ending) == (read_page(old).checkpoint, "running")
+    assert (read.save, read.ending) == (read_page(old).save, "running")
+    assert read.save is not None
 
 
 class RacingMemory:
@@ -170,7 +171,7 @@ def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
     layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
-    for record in (layout.PHASE, layout.STEPS) if stamped else ():
+    for record in (layout.PHASE, layout.STEPS, layout.CHECKPOINT) if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
     try:

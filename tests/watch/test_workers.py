@@ -13,7 +13,7 @@ from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.ledger import ledger_file
 from lightning_hangcheck.observe.watched_rank import Faults
-from lightning_hangcheck.recorder.journal_writer import Entry, encode_entry
+from lightning_hangcheck.recorder.journal_writer import encode_entry
 from lightning_hangcheck.watch.roster import PATIENCE_NS, StartStates
 from lightning_hangcheck.watch.workers import Metronome
 
@@ -60,7 +60,7 @@ NOW = 10**15
 
 
 def line(pid: int, kind: str = "state", **facts: object) -> bytes:
-    return encode_entry(Entry(kind, {"facts": facts}, 1, 1), pid)
+    return encode_entry(kind, {"facts": facts}, pid)
 
 
 def test_how_ranks_began_is_shown_once_all_have_spoken() -> None:
@@ -81,7 +81,7 @@ def test_how_ranks_began_is_shown_once_all_have_spoken() -> None:
 def test_what_is_offloaded_is_kept_once_for_the_ledger() -> None:
     states = StartStates()
     for pid in PIDS.values():
-        states.take(encode_entry(Entry("offloaded", {"what": "parts on cpu"}, 1, 1), pid))
+        states.take(encode_entry("offloaded", {"what": "parts on cpu"}, pid))
     assert list(states.offloaded) == ["parts on cpu"]
 
 
