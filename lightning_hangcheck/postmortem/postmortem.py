@@ -7,14 +7,14 @@ from collections import Counter
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.attach.several_nodes import merge_runs
 from lightning_hangcheck.errors import UnreadableRun
-from lightning_hangcheck.files import EVIDENCE_BYTES, decode, read_owned
+from lightning_hangcheck.files import EVIDENCE_BYTES, read_fact
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.postmortem_facts import LogBook
 from lightning_hangcheck.judge.postmortem_logs import find_in_logs
@@ -34,8 +34,7 @@ from lightning_hangcheck.postmortem.flight_records import (
     of_one_incident,
     read_record,
 )
-from lightning_hangcheck.postmortem.stacks import StackDump, Text, is_text, read_text
-from lightning_hangcheck.report.journals import newest_case
+from lightning_hangcheck.postmortem.stacks import StackDump, Text, read_text
 from lightning_hangcheck.rundir import START_PREFIX, RunFolder
 from lightning_hangcheck.text.moments import EPOCH, moment_of, read_utc, utc
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -45,8 +44,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-
-Part = TypeVar("Part", RunRecord, Verdict)
 Job: TypeAlias = "list[Kept]"
 """Run folders of one job, one per node."""
 ENDED_BADLY = (*COSTS_THE_JOB, "suspect")
@@ -105,9 +102,6 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
     return Postmortem(case, verdict, case.left or LeftBehind(), kept)
 
 
-# Reading the files.
-
-
 class Left(Struct):
     """What is at and below the named paths.
 
@@ -141,10 +135,8 @@ def read_left(named: Sequence[str]) -> Left:
             with opened(path) as (file, head):
                 if is_record(head):
                     left.dumps.append(read_record(path, file))
-                elif is_text(head):
-                    left.texts.append(read_text(path, file))
                 else:
-                    raise NotRead("its content is of no kind that is known")  # noqa: TRY301
+                    left.texts.append(read_text(path, file, head))
             left.written.append(path.stat().st_mtime_ns)
         except NotRead as error:
             leave(path, str(error))
@@ -169,21 +161,28 @@ def case_of(left: Left, run_id: str) -> Case:
         UnreadableRun: Nothing can be used.
     """
     dumps, others = of_one_incident(left.dumps)
-    texts, earlier = _of_last_attempts(left.texts)
-    others += [LeftOut(file, "it is of an attempt before the last one") for file in earlier]
+    attempts = {text.log.file: ATTEMPT.match(text.log.file) for text in left.texts}
+    in_order = sorted(filter(None, attempts.values()), key=lambda match: int(match[2]))
+    last = {match[1]: match for match in in_order}  # torchrun's last attempt in each folder
+    texts = [
+        text
+        for text in left.texts
+        if (match := attempts[text.log.file]) is None or match[2] == last[match[1]][2]
+    ]
+    earlier = attempts.keys() - {text.log.file for text in texts}
+    others += [LeftOut(file, "it is of an attempt before the last one") for file in sorted(earlier)]
     logs = tuple(text.log for text in texts if text.log.facts or not text.stacks)
     book = LogBook(logs)
-    from_logs = find_in_logs(book)
-    named = {*dumps, *(rank for log in logs for rank in log.ranks)}
-    named |= {*from_logs.culprits, *from_logs.graph.waiters} if from_logs is not None else set()
+    named = {*dumps, *(rank for text in texts for rank in text.log.ranks)}
     named |= {rank for fact in book.of("fingerprint") for rank in fact.ranks}
+    if (from_logs := find_in_logs(book)) is not None:
+        named |= {*from_logs.culprits, *from_logs.graph.waiters}
     took = [dump for text in texts for dump in text.stacks]
     stacks = {dump.rank: dump for dump in took if dump.rank is not None}
     unnamed = [dump for dump in took if dump.rank is None]
-    named |= {rank for text in texts for rank in text.log.ranks}
     lone = not (stacks or named) and bool(unnamed)
     if lone:
-        stacks, unnamed = {0: unnamed[0]}, unnamed[1:]
+        stacks = {0: unnamed.pop(0)}
     others += [LeftOut(dump.file, NOT_NAMED) for dump in unnamed]
     named |= set(stacks)
     read = (
@@ -192,12 +191,18 @@ def case_of(left: Left, run_id: str) -> Case:
         *(ReadFile(log.file, "log", log.ranks) for log in logs),
     )
     if not read:
-        raise _nothing_in(left.named, [*others, *left.left_out])
+        whys = Counter(out.why for out in (*others, *left.left_out)).most_common(3)
+        reasons = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
+        raise UnreadableRun(
+            f"nothing in {', '.join(left.named)[:200]} can be read"
+            f"{f' ({reasons})' if reasons else ', it holds no file'}",
+            "name flight-record dumps, logs, stack dumps or run folders of the job",
+        )
     members = (len(dump.world) for dump in dumps.values())
     world_size = max([0, book.world, *members, *(rank + 1 for rank in named)])
     # if no dump has a time, file times bound the job: it began before they were written
     began = [dump.first_ns for dump in dumps.values() if dump.first_ns] or left.written
-    last = [dump.last_ns for dump in dumps.values() if dump.last_ns] or left.written
+    ended = [dump.last_ns for dump in dumps.values() if dump.last_ns] or left.written
     unused = [*(out for out in left.left_out if FLIGHT_RECORD in out.why), *others][:MOST_GAPS]
     return Case(
         run=RunFacts(
@@ -206,7 +211,7 @@ def case_of(left: Left, run_id: str) -> Case:
             started_at=utc(moment_of(min(began, default=0))),
             world_size=world_size,
         ),
-        taken_at=utc(moment_of(max(last, default=0))),
+        taken_at=utc(moment_of(max(ended, default=0))),
         taken_ns=int(UNKNOWN_S * NANOSECONDS),
         ranks=tuple(
             _view(rank, dumps.get(rank), stacks.get(rank))
@@ -222,44 +227,117 @@ def case_of(left: Left, run_id: str) -> Case:
     )
 
 
-def _of_last_attempts(texts: Sequence[Text]) -> tuple[list[Text], list[str]]:
-    """Separate torchrun's last attempt, by folders ``attempt_1``, from files of earlier ones."""
-    found = [ATTEMPT.match(text.log.file) for text in texts]
-    last: dict[str, int] = {}
-    for match in filter(None, found):
-        last[match[1]] = max(int(match[2]), last.get(match[1], 0))
-    is_last = [match is None or int(match[2]) == last[match[1]] for match in found]
-    earlier = [text.log.file for text, kept in zip(texts, is_last, strict=True) if not kept]
-    return [text for text, kept in zip(texts, is_last, strict=True) if kept], earlier
-
-
 def _view(rank: int, dump: Dump | None, stack: StackDump | None) -> RankView:
     """Make the view of a rank. A saved stack is of a stuck job; it does not say since when."""
-    flight = dump.flight if dump is not None else None
+    view = RankView(rank=rank, flight=dump.flight if dump is not None else None)
     if stack is None:
-        return RankView(rank=rank, flight=flight)
+        return view
     pid, sample = stack.stack.pid, Sample(taken_ns=0, stack=stack.stack)
-    return RankView(
-        rank=rank,
-        pid=pid,
-        flight=flight,
-        processes=(ProcessLook(pid=pid, role="rank", samples=(sample,)),),
-        silent_for_s=UNKNOWN_S,
-        idle_for_s=UNKNOWN_S,
-    )
-
-
-def _nothing_in(named: Sequence[str], left_out: Sequence[LeftOut]) -> UnreadableRun:
-    whys = Counter(out.why for out in left_out).most_common(3)
-    reasons = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
-    return UnreadableRun(
-        f"nothing in {', '.join(named)[:200]} can be read"
-        f"{f' ({reasons})' if reasons else ', it holds no file'}",
-        "name flight-record dumps, logs, stack dumps or run folders of the job",
-    )
+    look = ProcessLook(pid=pid, role="rank", samples=(sample,))
+    return replace(view, pid=pid, processes=(look,), silent_for_s=UNKNOWN_S, idle_for_s=UNKNOWN_S)
 
 
 # Run folders of nodes.
+
+
+class Kept(NamedTuple):
+    """What distinguishes a run folder from others; what cannot be read is left empty.
+
+    Attributes:
+        began: When the run began; ``until``: when it ended, or was last judged.
+        holders: Ranks of which it saw a process.
+        meeting: Where the nodes of its job met; empty if they did not.
+        derived: `postmortem` or `merge` made it from other evidence.
+    """
+
+    folder: RunFolder
+    began: datetime
+    until: datetime
+    world_size: int
+    holders: frozenset[int]
+    meeting: str
+    derived: bool
+    verdict: str
+
+    def is_of_job_with(self, other: Kept) -> bool:
+        """Whether both ran at one time, and met or have other ranks of an equal world size."""
+        if self.derived or other.derived or self.world_size != other.world_size:
+            return False
+        if max(self.began, other.began) > min(self.until, other.until) + CLOCKS_DIFFER_BY:
+            return False
+        if self.meeting and self.meeting == other.meeting:
+            return True
+        return bool(self.holders and other.holders) and self.holders.isdisjoint(other.holders)
+
+
+def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
+    """Group run folders by job; the job to explain, the newest that ended badly, comes first.
+
+    A folder tree may hold every run of a project. All that were named are of one job.
+    """
+    kept = [_kept(folder) for folder in folders]
+    if all(folder.path in asked for folder in folders):
+        return [kept] if kept else []
+    starts = (path for folder in folders for path in sorted(folder.path.glob(f"{START_PREFIX}*")))
+    kept += [_kept(folder) for folder in map(RunFolder, starts) if folder.run_file.is_file()]
+    jobs: list[Job] = []
+    for other in sorted(kept, key=lambda each: each.began):
+        same = (job for job in reversed(jobs) if all(map(other.is_of_job_with, job)))
+        if (job := next(same, None)) is not None:
+            job.append(other)
+        else:
+            jobs.append([other])
+
+    def weight(job: Job) -> tuple[bool, bool, datetime]:
+        derived = all(node.derived for node in job)
+        return not derived, _verdict_of(job) in ENDED_BADLY, max(node.began for node in job)
+
+    return sorted(jobs, key=weight, reverse=True)
+
+
+def _kept(folder: RunFolder) -> Kept:
+    def read() -> tuple[RunRecord | None, Verdict | None]:
+        record = read_fact(folder.run_file, RunRecord, EVIDENCE_BYTES)
+        return record, read_fact(folder.verdict_file, Verdict, EVIDENCE_BYTES)
+
+    record, verdict = None, None
+    with suppress(NoAnswer):  # reported when the folder is read as evidence
+        record, verdict = within(READING_LIMIT_S, read)
+    moments = [] if record is None else [record.started_at, record.ended_at or ""]
+    moments += [] if verdict is None else [verdict.started_at, verdict.detected_at]
+    times = []
+    for moment in moments:
+        with suppress(ValueError):
+            times.append(read_utc(moment))
+    rows = verdict.ranks if verdict is not None else ()
+    return Kept(
+        folder=folder,
+        began=min(times, default=EPOCH),
+        until=max(times, default=EPOCH),
+        world_size=verdict.world_size if verdict is not None else 0,
+        holders=frozenset(row.rank for row in rows if row.pid is not None),
+        meeting=record.meeting if record is not None else "",
+        derived=verdict is not None and verdict.seen_in == "files",
+        verdict=verdict.verdict if verdict is not None else "",
+    )
+
+
+def _verdict_of(job: Job) -> str:
+    """Return a bad verdict of the job, such as ``hang``; else any; empty if none can be read."""
+    states = [kept.verdict for kept in job if kept.verdict]
+    return next((state for state in states if state in ENDED_BADLY), states[0] if states else "")
+
+
+def _unused(job: Job) -> LeftOut:
+    state = _verdict_of(job)
+    why = f"another run, {state.upper()}: name it by itself to read it"
+    if all(kept.derived for kept in job):
+        why = "it was made from other evidence, by postmortem or merge"
+    elif not state:
+        why = "a run folder that holds no verdict"
+    elif state not in ENDED_BADLY:
+        why = f"a run that shows nothing wrong ({state.upper()})"
+    return LeftOut(str(job[0].folder.path), why)
 
 
 def _of_run_folders(
@@ -280,122 +358,3 @@ def _of_run_folders(
     out += [skipped for skipped in left.left_out if skipped.path not in paths]
     left = replace(left, read=(*read, *left.read), left_out=tuple(out))
     return Postmortem(merged.case, merged.verdict, left, merged.kept)
-
-
-def _unused(job: Job) -> LeftOut:
-    state = _verdict_of(job)
-    why = f"another run, {state.upper()}: name it by itself to read it"
-    if all(kept.derived for kept in job):
-        why = "it was made from other evidence, by postmortem or merge"
-    elif not state:
-        why = "a run folder that holds no verdict"
-    elif state not in ENDED_BADLY:
-        why = f"a run that shows nothing wrong ({state.upper()})"
-    return LeftOut(str(job[0].folder.path), why)
-
-
-class Kept(NamedTuple):
-    """The content of one run folder.
-
-    Attributes:
-        began: When the run began.
-        until: When its newest evidence was taken, or the run ended.
-        holders: Ranks of which it saw a process.
-        meeting: Where the nodes of its job met; empty if they did not.
-        derived: `postmortem` or `merge` made it from other evidence.
-        told: Its newest verdict; empty if none can be read.
-    """
-
-    folder: RunFolder
-    began: datetime
-    until: datetime
-    world_size: int
-    holders: frozenset[int]
-    meeting: str
-    derived: bool
-    verdict: str
-
-
-def _jobs_in(folders: Sequence[RunFolder], asked: set[Path]) -> list[Job]:
-    """Group run folders by job; the job to explain comes first.
-
-    A folder tree may hold every run of a project. Run folders belong to one job if its nodes met,
-    or if each has other ranks of an equal world size at the same time, or if all of them were
-    named. The newest job that ended badly is explained.
-    """
-    kept = [_kept(folder) for folder in folders]
-    if all(folder.path in asked for folder in folders):
-        return [kept] if kept else []
-    starts = (path for folder in folders for path in sorted(folder.path.glob(f"{START_PREFIX}*")))
-    kept += [_kept(folder) for folder in map(RunFolder, starts) if folder.run_file.is_file()]
-    jobs: list[Job] = []
-    for other in sorted(kept, key=lambda each: each.began):
-        for job in reversed(jobs):
-            if all(_same_job(other, node) for node in job):
-                job.append(other)
-                break
-        else:
-            jobs.append([other])
-
-    def weight(job: Job) -> tuple[bool, bool, datetime]:
-        derived = all(node.derived for node in job)
-        return not derived, _verdict_of(job) in ENDED_BADLY, max(node.began for node in job)
-
-    return sorted(jobs, key=weight, reverse=True)
-
-
-def _verdict_of(job: Job) -> str:
-    """Return a bad verdict of the job, such as ``hang``; else any; empty if none can be read."""
-    states = [kept.verdict for kept in job if kept.verdict]
-    return next((state for state in states if state in ENDED_BADLY), states[0] if states else "")
-
-
-def _same_job(kept: Kept, other: Kept) -> bool:
-    """Whether two nodes ran at one time, and met or have other ranks of an equal world size."""
-    if kept.derived or other.derived or kept.world_size != other.world_size:
-        return False
-    if max(kept.began, other.began) > min(kept.until, other.until) + CLOCKS_DIFFER_BY:
-        return False
-    if kept.meeting and kept.meeting == other.meeting:
-        return True
-    return bool(kept.holders and other.holders) and kept.holders.isdisjoint(other.holders)
-
-
-def _kept(folder: RunFolder) -> Kept:
-    """Read what distinguishes a run folder from others; what cannot be read is left empty."""
-
-    def read() -> tuple[Case | None, RunRecord | None, Verdict | None]:
-        case = None
-        with suppress(UnreadableRun):
-            case, _ = newest_case(folder)
-        return case, _part(folder.run_file, RunRecord), _part(folder.verdict_file, Verdict)
-
-    try:
-        case, record, verdict = within(READING_LIMIT_S, read)
-    except NoAnswer:  # reported when the folder is read as evidence
-        case, record, verdict = None, None, None
-    moments = [] if case is None else [case.taken_at, case.run.started_at]
-    moments += [] if record is None else [record.started_at, record.ended_at or ""]
-    times = []
-    for moment in moments:
-        with suppress(ValueError):
-            times.append(read_utc(moment))
-    return Kept(
-        folder=folder,
-        began=min(times, default=EPOCH),
-        until=max(times, default=EPOCH),
-        world_size=case.run.world_size if case is not None else 0,
-        holders=frozenset(
-            view.rank for view in (case.ranks if case else ()) if view.pid is not None
-        ),
-        meeting=record.meeting if record is not None else "",
-        derived=verdict is not None and verdict.seen_in == "files",
-        verdict=verdict.verdict if verdict is not None else "",
-    )
-
-
-def _part(file: Path, kind: type[Part]) -> Part | None:
-    try:
-        return decode(read_owned(file, EVIDENCE_BYTES), kind, str(file))
-    except (OSError, UnreadableRun):
-        return None

@@ -160,9 +160,9 @@ def _by_writer(text: str, of_file: int | None) -> list[tuple[int | None, list[st
         writer = writer_of(line, labelled=True)
         rank = writer.rank if writer.rank is not None else writer.label
         body = line if rank is None else writer.text
-        if (named := _RANK_LINE.match(body)) is not None:
+        if (said := _RANK_LINE.match(body)) is not None:
             lines_of.pop(rank, None)
-            heading = int(named[1])
+            heading = int(said[1])
             continue
         if rank not in lines_of:
             lines_of[rank] = []
@@ -257,20 +257,17 @@ class Text(NamedTuple):
     stacks: tuple[StackDump, ...]
 
 
-def is_text(head: bytes) -> bool:
-    """Whether a file begins like a text."""
-    return len(head) - len(head.translate(None, _ODD)) <= MOST_ODD * len(head)
-
-
-def read_text(path: Path, file: BinaryIO) -> Text:
-    """Read a log or a stack dump.
+def read_text(path: Path, file: BinaryIO, head: bytes) -> Text:
+    """Read a log or a stack dump; `head` is its beginning.
 
     Raises:
-        NotRead: It says nothing about a job's ranks.
+        NotRead: It is no text, or says nothing about a job's ranks.
     """
+    if len(head) - len(head.translate(None, _ODD)) > MOST_ODD * len(head):
+        raise NotRead("its content is of no kind that is known")
     stacks: tuple[StackDump, ...] = ()
     data = b""
-    if stack_kind(file.peek()) is not None:  # type: ignore[attr-defined]
+    if stack_kind(head) is not None:
         data = file.read(LARGEST)
         stacks = read_stack_file(path, data)
     log = read_log(path, file, data)
