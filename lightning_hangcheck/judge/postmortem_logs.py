@@ -607,7 +607,9 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "processes": ", ".join(f"process {fact.pid} on {fact.host}" for fact in facts[:4]),
             "ranks": name_ranks(rank for fact in facts for rank in fact.ranks),
             "op": facts[0].op,
-            "counts": ", ".join(f"{fact.count} launched {fact.seq}" for fact in facts[:6]),
+            "counts": ", ".join(
+                f"{fact.count or 1} launched {fact.seq or 0}" for fact in facts[:6]
+            ),
             "writers": name_ranks(writers) if writers else "a rank",
             "limit": duration((facts[0].limit_ms or 0) / 1000),
             "said": redact_text(facts[0].error)[:110].rstrip("., "),

@@ -60,22 +60,7 @@ _STARTED = re.compile(
     r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
 )
 _CALL = re.compile(r"#\d+ (\S{1,200}) from (\S.{0,400}):(\d{1,9})\s*$")
-_RAS_COUNT = re.compile(r"^\s*(\d+) ranks have (?:launched up to operation (\d+)|not launched any)")
-_RAS_ONE = re.compile(
-    r"^\s*Rank (\d{1,7})"
-    r"(?: has (?:launched up to operation (\d+)|(not launched any) operations))? --"
-)
 _RAS_ROW = re.compile(r"^\s*\d+\s+\d+\s+\d+\s+\S+\s+(?:\d+-)?(\d{1,7})\s+\d+\s+(\S+)\s+(\S+)\s*$")
-_EXIT = re.compile(
-    r"exitcode\s*:\s*(?P<code>-?\d+)(?:\) local_rank: (?P<group_rank>\d{1,7}))?"
-    r" \(pid: (?P<pid>\d+)\)"
-)
-_AGENT = re.compile(r"E\d{4} \S+ (\d{1,9}) ")
-_EXIT_ABOVE = (
-    re.compile(r"rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)"),
-    re.compile(r"time\s*:\s*(?P<when>\S+)"),
-    re.compile(r"host\s*:\s*(?P<host>\S+)"),
-)
 _EXIT_SAID = re.compile(
     r"^[ \t]*([\w.]{0,120}?(?:Error|Exception|Interrupt|Exit)\b(?::.*)?)$", re.M
 )
@@ -175,7 +160,7 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
     Args:
         needed: Each match is a fact.
         others: Patterns that may be missing.
-        lines: How many lines to search, from this one on, if the line itself has no match.
+        lines: How many lines to search below, up to NCCL's next heading, if this one has no match.
         until: How the message ends. A line without it was broken by a terminal: the next are
             joined.
     """
@@ -192,10 +177,10 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
                 groups |= match.groupdict()
         found = [{**groups, **match.groupdict()} for match in first.finditer(line)]
         if not found and lines:
-            rows = around.below(lines)
+            details = takewhile(lambda row: row[:1] != "#", around.below(lines)[1:])
             found = [
                 {**groups, "text": row, **match.groupdict()}
-                for row in rows
+                for row in details
                 for match in first.finditer(row)
             ]
         return [_filled(fact, values) for values in found]
@@ -229,28 +214,6 @@ def _call(fact: LogFact, _: str, around: Around) -> Facts:
     return [replace(fact, op=frames[0].function, place=within(place))] if place else []
 
 
-def _ras_counts(fact: LogFact, line: str, around: Around) -> Facts:
-    op = re.search(r"different (\w+) operation counts", line)
-    found: Facts = []
-    for row in around.below(200)[1:] if op is not None else ():
-        many, single = _RAS_COUNT.match(row), _RAS_ONE.match(row)
-        match = many or single
-        if match is None:
-            break
-        number, ranks = _number(match[2]) or 0, () if many else _numbers(match[1])
-        if many is not None or (single is not None and (single[2] or single[3])):
-            count = _number(match[1]) if many else 1
-            found.append(
-                replace(fact, text=row.strip(), op=op[1] if op else "", seq=number, count=count,
-                        ranks=ranks)
-            )  # fmt: skip
-        elif found:
-            found[-1] = replace(found[-1], ranks=(*found[-1].ranks, *ranks))
-        else:
-            break
-    return found
-
-
 def _ras_rows(fact: LogFact, _: str, around: Around) -> Facts:
     rows = [row for line in around.below(40)[2:] if (row := _RAS_ROW.match(line))]
     if not rows:
@@ -261,33 +224,20 @@ def _ras_rows(fact: LogFact, _: str, around: Around) -> Facts:
     return [replace(fact, text=rows[0][0].strip(), count=count)]
 
 
-def _ras_missing(fact: LogFact, line: str, around: Around) -> Facts:
-    rows = map(_RAS_ONE.match, around.below(200)[1:])
-    ranks = tuple(int(row[1]) for row in rows if row is not None)
-    return [replace(fact, ranks=ranks)] if ranks and "rank" in line else []
-
-
 def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
     """Read an entry of torchrun's summary: its rank, host and time come before its exit code.
 
     The line that torchrun writes at the moment of the failure names only the local rank.
     """
-    code = _EXIT.search(line)
-    if code is None:
-        return []
-    if code["group_rank"] is not None:
-        agent = _AGENT.match(line)
-        round_of = _number(agent[1]) if agent else None
-        return [_filled(replace(fact, rank=None, seq=round_of), code.groupdict())]
-    groups: dict[str, str | None] = {"when": "", **code.groupdict()}
-    for pattern in _EXIT_ABOVE:
-        if (match := pattern.search(around.above.rpartition("[")[2])) is not None:
-            groups |= match.groupdict()
+    if "local_rank: " in line:
+        return _exit_at_once(fact, line, around)
     below = "\n".join(around.below(60)[1:])
     entry = re.split(r"^\s*\[\d+\]:\s*$|^[=-]{8,}", below, maxsplit=1, flags=re.M)[0]
-    if "Traceback" in entry and (said := _EXIT_SAID.findall(entry)):
-        groups["error"] = said[-1]
-    return [_filled(replace(fact, rank=None), groups)]
+    above = around.above.rpartition("[")[2]
+    found = _exit_in_summary(replace(fact, when=""), f"{above}\n{line}", around)
+    if found and "Traceback" in entry and (said := _EXIT_SAID.findall(entry)):
+        found[0] = replace(found[0], error=_shown(said[-1]))
+    return found
 
 
 def _exception(fact: LogFact, _: str, around: Around) -> Facts:
@@ -313,9 +263,9 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
     return [replace(fact, text=message, error=message, op=op, place=place)]
 
 
-def _ended(pattern: str, until: str = "") -> Parser:
+def _ended(*patterns: str, until: str = "") -> Parser:
     """Make a parser of how a process ended: the line is from its launcher, not from its rank."""
-    parse = _fields(pattern, until=until)
+    parse = _fields(*patterns, until=until)
     return lambda fact, line, around: parse(replace(fact, kind="exit", rank=None), line, around)
 
 
@@ -368,6 +318,16 @@ _status_numbers = _fields(
     r"[Ll]ast enqueued (?:\w+ )?work: (?P<enqueued>-?\d+)",
     r"[Ll]ast completed (?:\w+ )?work: (?P<completed>-?\d+)",
     until=r"[Ll]ast completed (?:\w+ )?work: -?\d",
+)
+_exit_at_once = _ended(
+    r"(?:^E\d{4} \S+ (?P<seq>\d{1,9}) .*)?exitcode\s*:\s*(?P<code>-?\d+)\)"
+    r" local_rank: (?P<group_rank>\d{1,7}) \(pid: (?P<pid>\d+)\)"
+)
+_exit_in_summary = _ended(
+    r"exitcode\s*:\s*(?P<code>-?\d+) \(pid: (?P<pid>\d+)\)",
+    r"rank\s*:\s*(?P<rank>\d+) \(local_rank: \d+\)",
+    r"time\s*:\s*(?P<when>\S+)",
+    r"host\s*:\s*(?P<host>\S+)",
 )
 _SIGNAL = rf"(?P<death>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
@@ -426,9 +386,13 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("Mismatched collective", "mismatch_warning", _fields("^", r"around rank (?P<ranks>\d{1,7})")),
     ("NCCL WARN", "network", _nccl),
     ("NCCL error", "network", _nccl),
-    ("Communicator ranks have different", "ras_count", _ras_counts),
+    ("Communicator ranks have different", "ras_count", _fields(
+        r"^\s*(?:(?P<count>\d+) ranks have|Rank \d{1,7} has) "
+        r"(?:launched up to operation (?P<seq>\d+)|not launched any)",
+        r"different (?P<op>\w+) operation counts", lines=200)),
     ("Ranks    Status  Errors", "ras_equal", _ras_rows),
-    ("Missing communicator data from", "ras_missing", _ras_missing),
+    ("Missing communicator data from", "ras_missing", _fields(
+        r"^\s*Rank (?P<ranks>\d{1,7}) --", lines=200)),
     ("DEAD\n", "ras_dead", _fields(
         r"^\s*Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? ", lines=200)),
     ("Init COMPLETE", "communicator", _fields(

@@ -10,13 +10,11 @@ may be interleaved, of any length, and end in carriage returns, as in progress b
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from collections import Counter, defaultdict
 from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.model.left_behind import (
@@ -42,19 +40,26 @@ PIECE = 4 * 1024 * 1024
 BLOCK = 64 * 1024
 """Bytes that are read, at most, of what follows a line and belongs to it: a traceback, a report."""
 LONGEST_LINE = 8_000
-MOST_RANKS = 50_000
-MOST_OF_A_KIND = 10_000
+MOST_RANKS = 100_000
+MOST_OF_A_KIND = 2_000
 """Facts that are kept of one kind; in a log full of them the first say the most."""
+ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
+MOST_OF_RANKS = 20_000
+"""Facts that are kept of the kinds of which each rank has some."""
 MOST_BELOW = 400_000
 """Lines that are read after other lines, in total: ranks may write between each other's lines."""
 MOST_BARS = 40
 MOST_SECTIONS = 64
 """Per rank: open sections, and names of sections that returned."""
-BAR = b"%|"
+MOST_FOLLOWED = 20_000
+"""Ranks whose hangcheck lines are followed."""
 OWN_NEEDLES = (b"[R", b"[rank ")
 """Each hangcheck line that names its rank contains one of these."""
+
 NEEDLES = re.compile(
-    b"|".join(map(re.escape, sorted([*PARSERS, *OWN_NEEDLES, BAR], key=len, reverse=True)))
+    b"|".join(
+        re.escape(parser) for parser in sorted([*PARSERS, *OWN_NEEDLES], key=len, reverse=True)
+    )
 )
 
 # Who wrote a line
@@ -82,26 +87,10 @@ _QUICK = re.compile(
     rb"(\[rank\d{1,7}\]|\[[A-Za-z_]{2,30}\d{1,5}\]:|"
     rb"\[\d{1,5},(?:mpirank:)?\d{1,7}[^\]\n]{0,40}\]<std|\d{1,7}: |\([^)\n]{0,60}rank=\d{1,7})"
 )
-_BEGINS_PREFIX = b" [(0123456789"
-_RANK_FIRST = re.compile(
-    rb"\s*(?:[\dA-Z\[(]\S{0,39} ){0,4}?[\[(<]?(?i:rank)[ :=_]{0,2}(\d{1,7})\s?[]:|,)>-]"
-)
-"""How many scripts mark their lines: ``rank 3: ...``, after at most a time or a level."""
-_RANK_INSIDE = re.compile(
-    r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
-)
-_RANK_OF_FILE = re.compile(
-    r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
-)
-_TAG = re.compile(r"\[rank(\d{1,7})\]:")
-
-# What lines say beside what `PARSERS` finds
-
 _BAR = re.compile(
     r"\d%\|[^|\n]{0,400}\|\s*(\d{1,15}(?:\.\d{1,9})?)([kMG]?)/(\d{1,15}(?:\.\d{1,9})?)([kMG]?)"
     r" \[(?:(\d{1,6}):)?(\d{1,6}):(\d{1,6})<"
 )
-_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _CHECKPOINT = re.compile(r"CHECKPOINT (\d{1,9}): (.*)")
 _SECTION = re.compile(
     r"About to call (?P<begun>.*)\.\.\.$"
@@ -113,9 +102,22 @@ _STEP_IN = re.compile(rb"step|batch", re.IGNORECASE)
 _STEP = re.compile(r"(?:step|batch)[ =]{1,3}(\d{1,9})\b", re.IGNORECASE)
 _ASKED_TO_END = re.compile(r"(?:\w+\.)*(?:KeyboardInterrupt|SystemExit|SignalException)\b")
 _PLAIN = bytes(10 if byte == 13 else 32 if byte == 0 else byte for byte in range(256))
+_UNITS = {"": 1, "k": 1_000, "M": 1_000_000, "G": 1_000_000_000}
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_TAG = re.compile(r"\[rank(\d{1,7})\]:")
+_BEGINS_PREFIX = b" [(0123456789"
 _AFTERMATH = re.compile(rb"ProcessGroup\w+\.cpp|frame #|^terminate called|^\s*what\(\):")
 """What torch prints while a process ends is not the last line of the user's program."""
+_RANK_INSIDE = re.compile(
+    r"^(?:\S{1,40} ){0,4}?[\[(<]?(?:global[_ ])?rank[ :=_]{0,2}(\d{1,7})\b", re.I
+)
+_RANK_FIRST = re.compile(
+    rb"\s*(?:[\dA-Z\[(]\S{0,39} ){0,4}?[\[(<]?(?i:rank)[ :=_]{0,2}(\d{1,7})\s?[]:|,)>-]"
+)
+"""How many scripts mark their lines: ``rank 3: ...``, after at most a time or a level."""
+_RANK_OF_FILE = re.compile(
+    r"(?:^|[^a-z])(?:global[-_]?)?(?:rank|task|proc)[-_. ]?(\d{1,7})(?!\d)", re.I
+)
 
 
 def rank_of_name(path: str | PurePath) -> int | None:
@@ -124,43 +126,37 @@ def rank_of_name(path: str | PurePath) -> int | None:
     return next((int(match[1]) for match in found if match is not None), None)
 
 
-class Writer(Struct):
-    """Who wrote a line, by its prefixes: torch's and hangcheck's name a rank, others a label."""
+class Writer:
+    """Who wrote a line, by its prefixes: torch's own prefixes count most."""
 
-    text: str
-    rank: int | None = None
-    label: int | None = None
-    world: int = 0
-    pid: int | None = None
-    own: bool = False
+    __slots__ = ("label", "own", "pid", "rank", "text", "world")
 
-
-_FIELD_OF_GROUP = {
-    "rank": "rank",
-    "own": "rank",
-    "named": "rank",
-    "world": "world",
-    "pid": "pid",
-    **dict.fromkeys(("local", "mpi", "label", "actor"), "label"),
-}
-
-
-def writer_of(line: str, *, labelled: bool, before: int = LONGEST_LINE) -> Writer:
-    """Read the prefixes of a line; `labelled` says whether ``3: `` is one in this file."""
-    writer, at = Writer(line), 0
-    for _ in range(6):
-        found = _PREFIX.match(line, at, before)
-        if found is None or (found["label"] and not labelled):
-            break
-        if found["any"] and writer.rank is not None:
-            break  # the text after a rank may quote another rank
-        at = found.end()
-        writer.own |= bool(found["own"] or found["named"])
-        for group, text in found.groupdict().items():
-            if text is not None and text.isdigit() and group in _FIELD_OF_GROUP:
-                setattr(writer, _FIELD_OF_GROUP[group], int(text))
-    writer.text = line[at:]
-    return writer
+    def __init__(self, line: str, *, labelled: bool, before: int = LONGEST_LINE) -> None:
+        self.rank: int | None = None
+        self.label: int | None = None
+        self.world = 0
+        self.pid: int | None = None
+        self.own = False  # whether it has hangcheck's own prefix
+        at = 0
+        for _ in range(6):
+            found = _PREFIX.match(line, at, before)
+            if found is None or (found["label"] and not labelled):
+                break
+            if found["any"] and self.rank is not None:
+                break  # the text after a rank may quote another rank
+            at = found.end()
+            self.own |= bool(found["own"] or found["named"])
+            name = found["rank"] or found["own"] or found["named"]
+            if name and name.isdigit():
+                self.rank = int(name)
+            for weak in ("local", "mpi", "label", "actor"):
+                if found[weak]:
+                    self.label = int(found[weak])
+            if found["world"] and found["world"].isdigit():
+                self.world = int(found["world"])
+            if found["pid"]:
+                self.pid = int(found["pid"])
+        self.text = line[at:]
 
 
 # The reader
@@ -177,18 +173,7 @@ def read_log(path: str | PurePath, file: BinaryIO, begun: bytes = b"") -> LogRea
     Raises:
         OSError, EOFError, zlib.error: The file or its compression is broken.
     """
-    reader, carry = _Reader(str(path)), begun
-    while True:
-        data = file.read(PIECE)
-        raw = carry + data
-        end = len(raw) if not data else raw.rfind(b"\n", 0, max(0, len(raw) - BLOCK)) + 1
-        if data and end == 0 and len(raw) > PIECE:
-            end = len(raw)  # a line without an end is read in pieces
-        if end:
-            reader.read(raw, end)
-        carry = raw[end:]
-        if not data:
-            return reader.result()
+    return _Reader(str(path)).read(file, begun)
 
 
 class _Reader:
@@ -198,85 +183,74 @@ class _Reader:
         self.facts: list[LogFact] = []
         self.words: dict[int | None, LogFact] = {}
         self.trails: dict[int | str, Trail] = {}
+        self.labelled = False
         self.tagged: set[int] = set()
         self.counts: Counter[str] = Counter()
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
-        self.labelled = self.contradicted = False
+        self.contradicted = False
         self.world = 0
-        self.lines_before = 0
+        self.line = 1
         self.lines_left = MOST_BELOW
-        self.text = b""
-        self.line_ends: list[int] = []
 
-    def read(self, raw: bytes, end: int) -> None:
-        """Read a piece up to `end`; the rest is what may belong to its last lines."""
-        if not self.lines_before:  # ``3: `` is a label if nearly all lines have one
-            lines = [line for line in raw[:BLOCK].split(b"\n")[:200] if line.strip()]
-            labels = sum(bool(re.match(rb"\s*\d{1,7}: ", line)) for line in lines)
-            self.labelled = len(lines) > 1 and labels >= 0.8 * len(lines)
-        # progress bars end in carriage returns, which an editor does not count as lines
-        self.text = text = raw.translate(_PLAIN)
-        self.line_ends = [found.start() for found in re.finditer(b"\n", raw[:end])]
-        bars: list[int] = []
-        own: dict[object, int] = {}
+    def read(self, file: BinaryIO, carry: bytes) -> LogReading:
+        while True:
+            data = file.read(PIECE)
+            raw = carry + data
+            end = len(raw) if not data else raw.rfind(b"\n", 0, max(0, len(raw) - BLOCK)) + 1
+            if data and end == 0 and len(raw) > PIECE:
+                end = len(raw)  # a line without an end is read in pieces
+            if self.line == 1:  # ``3: `` is a label if nearly all lines have one
+                lines = [word for word in raw[:BLOCK].split(b"\n")[:200] if word.strip()]
+                labels = sum(bool(re.match(rb"\s*\d{1,7}: ", line)) for line in lines)
+                self.labelled = len(lines) > 1 and labels >= 0.8 * len(lines)
+            if end:
+                self._piece(raw, end)
+                self.line += raw.count(b"\n", 0, end)
+            carry = raw[end:]
+            if not data:
+                return self._result()
+
+    def _piece(self, raw: bytes, end: int) -> None:
+        text = raw.translate(_PLAIN)
+        at, line, newest_own = 0, self.line, 0
+        plain: dict[bytes, dict[bool, tuple[int, int]]] = defaultdict(dict)
         for hit in NEEDLES.finditer(text, 0, min(len(text), end + LONGEST_LINE)):
-            at = hit.start()
-            if at >= end:
+            if hit.start() >= end:
                 break
-            if hit[0] == BAR:
-                bars.append(at)
-            elif hit[0] not in OWN_NEEDLES:
-                self._parse(hit)
-            else:
+            line += raw.count(b"\n", at, hit.start())
+            at = hit.start()
+            if hit[0] not in OWN_NEEDLES:
+                self._hit(text, hit, line)
+            elif line != newest_own:
                 stop = text.find(b"\n", at, at + LONGEST_LINE)
                 tag, _, rest = text[at : stop if stop > 0 else at + LONGEST_LINE].partition(b"]")
-                if b"?" in tag or _TELLING.search(rest):
-                    own[text.rfind(b"\n", 0, at)] = at
-                else:  # only the newest counts
-                    own[tag, _STEP_IN.search(rest) is None] = at
-        for at in sorted(own.values()):
-            self._follow(at)
-        for at in dict.fromkeys((*bars[:1], *bars[-MOST_BARS:])):
-            self._bar(at)
-        self._last_words(end)
-        self.lines_before += len(self.line_ends)
+                if b"?" not in tag and not _TELLING.search(rest):  # only the newest counts
+                    plain[tag][_STEP_IN.search(rest) is not None] = at, line
+                    continue
+                for spot in sorted(plain.pop(tag, {}).values()):
+                    self._own(text, *spot)
+                if self._own(text, at, line):
+                    newest_own = line
+        for spot in sorted({spot for spots in plain.values() for spot in spots.values()}):
+            self._own(text, *spot)
+        self._bars(text, raw, end)
+        self._last_words(text, raw, end)
 
-    def _line(self, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:
-        """Return start and text of the line around a position; of a long line the near part."""
-        begin = max(self.text.rfind(b"\n", 0, at) + 1, at - before)
-        end = self.text.find(b"\n", at, at + LONGEST_LINE)
-        stop = at + LONGEST_LINE if end < 0 else end
-        return begin, self.text[begin:stop].decode("utf-8", "replace")
-
-    def _fact(self, kind: FactKind, at: int, writer: Writer, whole: str) -> LogFact:
-        """Make the fact of a line, with the rank that its prefixes name."""
-        self.world = max(self.world, writer.world)
-        rank = writer.rank
-        if rank is not None:
-            self.contradicted |= writer.label not in (None, rank)
-        else:
-            rank = writer.label if writer.label is not None else self.rank
-        text, when = writer.text.strip()[:MOST_SHOWN], moment(whole)
-        line = self.lines_before + bisect_left(self.line_ends, at) + 1
-        return LogFact(kind=kind, text=text, file=self.path, line=line, rank=rank, when=when)
-
-    def _parse(self, hit: re.Match[bytes]) -> None:
-        """Keep the facts of a line with one of the words that `PARSERS` knows."""
+    def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
         kind, parse = PARSERS[hit[0]]
-        if self.counts[kind] >= MOST_OF_A_KIND:
+        if self.counts[kind] >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
             return
-        self.counts[kind] += 1
-        at, text = hit.start(), self.text
-        begin, whole = self._line(at)
-        writer = writer_of(whole, labelled=self.labelled)
-        if inside := _TAG.findall(whole, 0, at - begin):
+        begin, whole = _line_at(text, hit.start())
+        writer = Writer(whole, labelled=self.labelled)
+        if inside := _TAG.findall(whole, 0, hit.start() - begin):
             writer.rank = int(inside[-1])  # after what others wrote on the same line
         # in a repeated message the last tag is the time-out's
         group, group_rank = group_of(writer.text)
-        fact = self._fact(kind, at, writer, whole)
+        fact = self._fact(kind, writer, line, whole)
         fact = replace(fact, group=group, group_rank=group_rank, pid=writer.pid)
+
         # a prefix of a traceback is before each of its lines, whoever added it
-        mark = text[begin:at]
+        mark = text[begin : hit.start()]
         first = b"\n" + mark + b"  File "
         marked = bool(mark) and text.find(first, hit.end(), hit.end() + LONGEST_LINE) >= 0
 
@@ -291,26 +265,41 @@ class _Reader:
                 if marked and raw.startswith(mark):
                     found.append(raw[len(mark) :].decode("utf-8", "replace"))
                 elif not marked:
-                    other = writer_of(raw.decode("utf-8", "replace"), labelled=self.labelled)
+                    other = Writer(raw.decode("utf-8", "replace"), labelled=self.labelled)
                     if (other.rank, other.label) in ((writer.rank, writer.label), (None, None)):
                         found.append(other.text)
                 at = end + 1
             return found
 
         above = text[max(0, begin - 500) : begin].decode("utf-8", "replace")
-        self.facts += parse(fact, writer.text.strip(), Around(below, above))
+        found = parse(fact, writer.text.strip(), Around(below, above))
+        self.counts[kind] += 1
+        self.facts += found
 
-    def _follow(self, at: int) -> None:
+    def _fact(self, kind: FactKind, writer: Writer, line: int, whole: str) -> LogFact:
+        """Make the fact of a line, with the rank that its prefixes name."""
+        if writer.world:
+            self.world = max(self.world, writer.world)
+        rank = writer.rank
+        if rank is not None:
+            self.contradicted |= writer.label not in (None, rank)
+        else:
+            rank = writer.label if writer.label is not None else self.rank
+        text = writer.text.strip()[:MOST_SHOWN]
+        when = moment(whole)
+        return LogFact(kind=kind, text=text, file=self.path, line=line, rank=rank, when=when)
+
+    def _own(self, text: bytes, at: int, line: int) -> bool:
         """Follow hangcheck's own lines: where each rank was last, and what it raised there.
 
         A line of another process of the same rank starts a new trail: the job was restarted. A rank
         that continues after an exception has handled it.
         """
-        whole = _COLOURS.sub("", self._line(at)[1])
-        writer = writer_of(whole, labelled=self.labelled)
+        whole = _COLOURS.sub("", _line_at(text, at)[1])
+        writer = Writer(whole, labelled=self.labelled)
         if not writer.own or not writer.text.strip():
-            return
-        word = self._fact("last", at, writer, whole)
+            return False
+        word = self._fact("last", writer, line, whole)
         early = f"process {writer.pid}"
         key: int | str = early
         if writer.rank is not None:
@@ -320,8 +309,8 @@ class _Reader:
                 self.trails[key] = self.trails.pop(early)
         trail = self.trails.get(key)
         if trail is None or (trail.pid != writer.pid and None not in (trail.pid, writer.pid)):
-            if trail is None and len(self.trails) >= MOST_RANKS:
-                return
+            if trail is None and len(self.trails) >= MOST_FOLLOWED:
+                return True
             trail = self.trails[key] = Trail(rank=-1, pid=writer.pid)
         trail.rank, trail.when = -1 if writer.rank is None else writer.rank, word.when
         section = _SECTION.match(word.text)
@@ -332,26 +321,35 @@ class _Reader:
         elif step := _STEP.match(word.text):
             trail.step = int(step[1])
         else:
-            return
+            return True
         if not (section and section["raised"]):  # the rank continued
             trail.raised = None
+        return True
 
-    def _bar(self, at: int) -> None:
-        """Keep the first and the newest state of a progress bar."""
-        begin, whole = self._line(at, 400)
-        writer = writer_of(whole, labelled=self.labelled, before=at - begin)
-        bar = _BAR.search(writer.text)
-        if bar is None or len(self.bars) >= MOST_OF_A_KIND:
-            return
-        done, total = (int(float(bar[i]) * _UNITS[bar[i + 1]]) for i in (1, 3))
-        ran_s = int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])
-        fact = self._fact("bar", at, writer, whole[: at - begin])
-        fact = replace(fact, seq=done, count=total, ran_ms=ran_s * 1000)
-        earliest = self.bars.get((fact.rank, total), (fact, fact))[0]
-        self.bars[fact.rank, total] = (earliest, fact)
+    def _bars(self, text: bytes, raw: bytes, end: int) -> None:
+        """Keep the first and the newest state of each progress bar."""
+        first, at = text.find(b"%|", 0, end), end
+        spots: list[int] = []
+        while first >= 0 and len(spots) < MOST_BARS and (at := text.rfind(b"%|", 0, at)) >= first:
+            spots.append(at)
+        line, counted = self.line, 0
+        for spot in sorted({first, *spots} - {-1}):
+            begin, whole = _line_at(text, spot, 400)
+            writer = Writer(whole, labelled=self.labelled, before=spot - begin)
+            line, counted = line + raw.count(b"\n", counted, spot), spot
+            bar = _BAR.search(writer.text)
+            if bar is None:
+                continue
+            done, total = (int(float(bar[i]) * _UNITS[bar[i + 1]]) for i in (1, 3))
+            ran_s = int(bar[5] or 0) * 3600 + int(bar[6]) * 60 + int(bar[7])
+            fact = self._fact("bar", writer, line, whole[: spot - begin])
+            fact = replace(fact, seq=done, count=total, ran_ms=ran_s * 1000)
+            earliest = self.bars.get((fact.rank, total), (fact, fact))[0]
+            if len(self.bars) < MOST_OF_A_KIND:
+                self.bars[fact.rank, total] = (earliest, fact)
 
-    def _last_words(self, end: int) -> None:
-        lines = self.text[:end].split(b"\n")
+    def _last_words(self, text: bytes, raw: bytes, end: int) -> None:
+        lines = text[:end].split(b"\n")
         newest: dict[bytes, int] = {}
         match, first = _QUICK.match, _RANK_FIRST.match
         for number, line in enumerate(lines):
@@ -372,11 +370,17 @@ class _Reader:
             if lines[number].strip() and not _AFTERMATH.search(lines[number]):
                 newest[b""] = number
                 break
-        begins = list(accumulate((len(line) + 1 for line in lines), initial=0))
+        returns = list(accumulate(map(len, lines), initial=0)) if b"\r" in raw else []
+        counted = passed = 0
         for number in sorted(set(newest.values())):
             whole = lines[number][:LONGEST_LINE].decode("utf-8", "replace")
-            writer = writer_of(whole, labelled=self.labelled)
-            word = self._fact("last", begins[number], writer, whole)
+            at = self.line + number
+            if returns:  # an editor counts no carriage returns
+                passed += raw.count(b"\r", counted, returns[number] + number)
+                counted = returns[number] + number
+                at -= passed
+            writer = Writer(whole, labelled=self.labelled)
+            word = self._fact("last", writer, at, whole)
             if word.rank is None and (inside := _RANK_INSIDE.match(writer.text)):
                 word = replace(word, rank=int(inside[1]))
             self._keep(word)
@@ -387,7 +391,7 @@ class _Reader:
         if (known is None or known.line < word.line) and len(self.words) < MOST_RANKS:
             self.words[word.rank] = word
 
-    def result(self) -> LogReading:
+    def _result(self) -> LogReading:
         bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
         facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
         start = _last_restart(facts)
@@ -431,6 +435,14 @@ def _last_restart(facts: Sequence[LogFact]) -> int:
     starts = [failures[-ends - 1] for failures in reported.values() if len(failures) > ends]
     starts += [at for at, fact in enumerate(facts) if fact.kind == "restart"]
     return max(starts, default=-1)
+
+
+def _line_at(text: bytes, at: int, before: int = LONGEST_LINE) -> tuple[int, str]:
+    """Return start and text of the line around a position; of a long line only the near part."""
+    begin = max(text.rfind(b"\n", 0, at) + 1, at - before)
+    end = text.find(b"\n", at, at + LONGEST_LINE)
+    stop = min(len(text), at + LONGEST_LINE) if end < 0 else end
+    return begin, text[begin:stop].decode("utf-8", "replace")
 
 
 def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:

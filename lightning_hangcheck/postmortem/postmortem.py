@@ -75,15 +75,9 @@ class Postmortem(NamedTuple):
 
 
 def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
-    """Explain a job from the files that it left, and save the verdict.
+    """Explain a job from the files and folders that it left, and save the verdict.
 
-    Args:
-        named: Files and folders.
-        folder: Where to save the verdict.
-
-    Raises:
-        UnreadableRun: Nothing can be read.
-        UsedRunFolder: The folder holds another run.
+    UnreadableRun if nothing can be read, UsedRunFolder if the folder holds another run.
     """
     left = read_left(named)
     jobs = _jobs_in(left.run_folders, {Path(name).absolute() for name in named})
@@ -103,12 +97,7 @@ def postmortem(named: Sequence[str], folder: RunFolder) -> Postmortem:
 
 
 class Left(Struct):
-    """What is at and below the named paths.
-
-    Attributes:
-        written: When each file was last written, nanoseconds since 1970.
-        left_out: The first of the files that are not used, with the reason.
-    """
+    """What is at and below the named paths; ``written``: when, nanoseconds since 1970."""
 
     named: tuple[str, ...] = ()
     dumps: list[Dump] = []
@@ -119,11 +108,7 @@ class Left(Struct):
 
 
 def read_left(named: Sequence[str]) -> Left:
-    """Read the files at and below the paths; each is recognised by its content.
-
-    Raises:
-        UnreadableRun: A named path does not exist.
-    """
+    """Read the files at and below the paths; UnreadableRun if a named path does not exist."""
     left = Left(tuple(named))
 
     def leave(path: Path, why: str) -> None:
@@ -153,12 +138,7 @@ def read_left(named: Sequence[str]) -> Left:
 def case_of(left: Left, run_id: str) -> Case:
     """Build the case of one job from what was read, without run folders: each rank's evidence.
 
-    Args:
-        left: What was read.
-        run_id: Name of the run folder that keeps the case.
-
-    Raises:
-        UnreadableRun: Nothing can be used.
+    ``run_id`` names the run folder that keeps it. UnreadableRun if nothing can be used.
     """
     dumps, others = of_one_incident(left.dumps)
     attempts = {text.log.file: ATTEMPT.match(text.log.file) for text in left.texts}

@@ -22,7 +22,7 @@ from lightning_hangcheck.model.code_owner import MODULES, TRAINING
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 from lightning_hangcheck.postmortem.files import NotRead
-from lightning_hangcheck.postmortem.logs import rank_of_name, read_log, writer_of
+from lightning_hangcheck.postmortem.logs import Writer, rank_of_name, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -111,11 +111,9 @@ def stack_kind(head: bytes) -> StackKind | None:
 
 
 def read_stack_file(path: str | PurePath, data: bytes) -> tuple[StackDump, ...]:
-    """Read all stacks of a file; empty if it is no stack dump or no stack can be read.
+    """Read all stacks in the first 16 MiB of a file; empty if no stack can be read.
 
-    Args:
-        path: Name of the file, for quotes and for a rank in the name.
-        data: Content of the file; only the first 16 MiB are read.
+    ``path`` is its name, for quotes and for a rank in the name.
     """
     data = data[:LARGEST]
     kind = stack_kind(data[: 1024 * 1024])
@@ -157,7 +155,7 @@ def _by_writer(text: str, of_file: int | None) -> list[tuple[int | None, list[st
     lines_of: dict[int | None, list[str]] = {}
     heading = None
     for line in text.splitlines():
-        writer = writer_of(line, labelled=True)
+        writer = Writer(line, labelled=True)
         rank = writer.rank if writer.rank is not None else writer.label
         body = line if rank is None else writer.text
         if (said := _RANK_LINE.match(body)) is not None:
@@ -245,9 +243,6 @@ def whole_path(file: str) -> str:
     if top in PACKAGES:
         return f"/site-packages/{file}"
     return f"/lib/python3/{file}" if top.removesuffix(".py") in MODULES else file
-
-
-# A text: a log, and any stacks saved in it.
 
 
 class Text(NamedTuple):
