@@ -234,7 +234,7 @@ def _exit_entry(fact: LogFact, line: str, around: Around) -> Facts:
     below = "\n".join(around.below(60)[1:])
     entry = re.split(r"^\s*\[\d+\]:\s*$|^[=-]{8,}", below, maxsplit=1, flags=re.M)[0]
     above = around.above.rpartition("[")[2]
-    found = _exit_in_summary(replace(fact, when=""), f"{above}\n{line}", around)
+    found = _exit_in_summary(replace(fact, when=""), f"{above}\n{line}", around)[-1:]
     if found and "Traceback" in entry and (said := _EXIT_SAID.findall(entry)):
         found[0] = replace(found[0], error=_shown(said[-1]))
     return found
