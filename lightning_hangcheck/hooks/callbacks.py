@@ -134,8 +134,10 @@ class HangCheck:
         recorder.mark_going_on()
         be_watched(recorder)
         tell_of_nodes(recorder, trainer.num_nodes, trainer.node_rank)
-        logs, session = self._log_metrics and trainer.is_global_zero, recorder.session
-        self._metrics = LoggedMetrics(session) if logs and session is not None else None
+        self._metrics = None
+        if self._log_metrics and trainer.is_global_zero and recorder.session is not None:
+            metrics = attempt("the metrics of HangCheck", LoggedMetrics, recorder.session)
+            self._metrics = metrics  # without them the other hooks go on
         for package in lightning_packages():
             watch_saves(package.Trainer)  # no hook runs after a save
         self._tell(trainer, "trainer_init")

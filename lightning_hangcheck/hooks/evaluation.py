@@ -31,6 +31,7 @@ from lightning_hangcheck.hooks.rendezvous import (
 )
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.model.codec import msgpack_decoder
+from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Section, current
 from lightning_hangcheck.text.shown import bytes_in_words, seconds_in_words, several
 from lightning_hangcheck.time_limit import NoAnswer, within
@@ -283,15 +284,17 @@ def kept_off_gpu(held: Iterable[Held], say: Callable[[str], None]) -> Iterator[N
     homes = [(each, each.device) for each in tensors_of(held) if each.device.type == "cuda"]
     gpus = {home for _, home in homes}
 
+    def memory() -> str:  # a driver that refuses to tell must not keep a model off its GPU
+        return in_one_line(attempt("the memory of the GPUs", gpu_memory, gpus) or ())
+
     def moved(where: str, places: list[tuple[Tensor, device]]) -> None:
         gc.collect()
         torch.cuda.empty_cache()
-        before, began = in_one_line(gpu_memory(gpus)), time.perf_counter()
+        before, began = memory(), time.perf_counter()
         size = bytes_in_words(move(places))
         took = seconds_in_words(time.perf_counter() - began)
         torch.cuda.empty_cache()
-        now = in_one_line(gpu_memory(gpus))
-        say(f"{size} moved {where} the GPU in {took}: {before}; now {now}")
+        say(f"{size} moved {where} the GPU in {took}: {before}; now {memory()}")
 
     if not homes:
         say("nothing is on a GPU that could be moved off it")

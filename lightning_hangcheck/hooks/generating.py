@@ -151,7 +151,7 @@ def generate(
     report, options = GenerationReport(prompt_characters=sum(map(len, asked))), {}
     began = time.perf_counter()
     if len(asked) > 1:
-        models.give_pad_token(tokenizer, recorder)
+        attempt("a look at the pad token", models.give_pad_token, tokenizer, recorder)
     if limits is not None:
         lengths = map(len, tokenizer(asked)["input_ids"])
         report.truncated_prompts = cut = sum(length > limits.max_length for length in lengths)
@@ -254,7 +254,7 @@ def _generating(call: Call) -> Iterator[None]:
     options = {**({} if config is None else vars(config)), **given}
     most, length = options.get("max_new_tokens"), options.get("max_length")
     report.max_new_tokens = most = length and length - width if most is None else most
-    if limits is not None and most is not None and most > limits.max_new_tokens:
+    if limits is not None and isinstance(most, int) and most > limits.max_new_tokens:
         recorder.say(
             f"generate: {most} new tokens were asked for, {limits.max_new_tokens} will be made "
             "at most (limit of a debug run: Limits(max_new_tokens=...))"
@@ -374,13 +374,3 @@ def instrument_generation(module: ModuleType) -> None:
     title = lambda call: f"generate ({type(call.instance).__name__})"  # noqa: E731
     section = in_section("generate", title, around=_generating)
     wrap(module.GenerationMixin, "generate", section)
-
-
-def instrument_pipelines(module: ModuleType) -> None:
-    """Watch calls of all pipelines; ``module`` is transformers.pipelines.base."""
-
-    def title(call: Call) -> str:
-        task = getattr(call.instance, "task", None) or type(call.instance).__name__
-        return f"pipeline {task} ({type(getattr(call.instance, 'model', None)).__name__})"
-
-    wrap(module.Pipeline, "__call__", in_section("pipeline", title))

@@ -158,20 +158,11 @@ def give_pad_token(guest: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a 
             settings.pad_token_id = end
             recorder.say(f"no pad_token_id on {where}; it is now the end-of-sequence id {end}")
     tokenizer = getattr(guest, "tokenizer", guest)
-    if getattr(tokenizer, "pad_token", "unknown") is not None:
-        return
-    if tokenizer.eos_token is None:
-        recorder.say(
-            "WARNING: there is neither a pad token nor an end-of-sequence token, so prompts cannot "
-            "be batched; tokenizer.add_special_tokens({'pad_token': '<pad>'}), then "
-            "model.resize_token_embeddings(len(tokenizer))"
-        )
-        return
-    tokenizer.pad_token = tokenizer.eos_token
-    recorder.say(
-        "the tokenizer had no pad token; it is now its end-of-sequence token "
-        f"{tokenizer.eos_token!r} (id {tokenizer.pad_token_id})"
-    )
+    end = getattr(tokenizer, "eos_token", None)
+    if end is not None and tokenizer.pad_token is None:
+        tokenizer.pad_token = end
+        now = f"its end-of-sequence token {end!r} (id {tokenizer.pad_token_id})"
+        recorder.say(f"the tokenizer had no pad token; it is now {now}")
 
 
 def sign_of_life(recorder: Recorder) -> None:
