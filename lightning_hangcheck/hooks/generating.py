@@ -251,7 +251,7 @@ def _generating(call: Call) -> Iterator[None]:
         report.prompts = shape[0]
         # a mask must be read from the device, which a watched script does not wait for
         report.prompt_tokens = int(mask.sum()) if asked and mask is not None else shape[0] * width
-    options = {**({} if config is None else vars(config)), **given}
+    options = {**getattr(config, "__dict__", {}), **given}
     most, length = options.get("max_new_tokens"), options.get("max_length")
     report.max_new_tokens = most = length and length - width if most is None else most
     if limits is not None and isinstance(most, int) and most > limits.max_new_tokens:
@@ -286,17 +286,17 @@ def _generating(call: Call) -> Iterator[None]:
         criteria = [token_beat(step), *(named.get(CRITERIA) or ())]
         named[CRITERIA] = StoppingCriteriaList(criteria)
     call.named = named
-    devices, gpus = models.devices_of(model), "the memory of the GPUs"
-    report.device, looked_at = str(devices[0]), devices if spoken else []
-    report.memory_before = attempt(gpus, models.gpu_memory, looked_at) or ()
+    devices = models.devices_of(model) if spoken or asked else []
+    report.device = str(next(iter(devices), ""))
     if spoken:
         attempt("a look before generation", _look_before, report, model, flags)
     began = time.perf_counter()
     with later(warn_after_s, "the warning of a long run", warn_long) if on else nullcontext():
         yield
     report.generate_s = time.perf_counter() - began
-    report.memory_after = attempt(gpus, models.gpu_memory, looked_at) or ()
-    if report.prompts and (spoken or asked):  # reads the device, which is idle by now
+    if spoken:
+        report.memory_after = attempt("a look at the GPUs", models.gpu_memory, devices) or ()
+    if report.prompts and devices:  # reads the device, which is idle by now
         count = partial(_count_new, model, call.result, prompts)
         report.new_tokens = attempt("counting tokens", count) or 0
         if asked is None:
@@ -305,13 +305,13 @@ def _generating(call: Call) -> Iterator[None]:
 
 def _look_before(report: GenerationReport, model: Model, flags: Mapping[str, Any]) -> None:
     """Say what goes in, and warn of what makes this generation slow or fail."""
+    report.memory_before = models.gpu_memory(models.devices_of(model))
     nouns = {"prompts": "prompt", "prompt_characters": "character", "prompt_tokens": "token"}
     known = [(getattr(report, name), noun) for name, noun in nouns.items()]
     goes_in = ", ".join(several(count, noun) for count, noun in known if count)
-    most = report.max_new_tokens
     current().say(
         f"generate: {goes_in if report.prompts else 'prompts that are no tokens'}; "
-        f"max_new_tokens{' not given' if most is None else f'={most}'}; "
+        f"max_new_tokens={report.max_new_tokens or 'not given'}; "
         f"first parameter on {report.device}; {models.in_one_line(report.memory_before)}"
     )
     for gpu in report.memory_before:
