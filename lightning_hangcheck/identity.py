@@ -12,7 +12,7 @@ import re
 
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Literal, NamedTuple
 
     Launcher = Literal["torchrun", "slurm", "lightning", "environment", "none"]
@@ -26,6 +26,14 @@ ROUND_COUNTS: dict[Launcher, str] = {
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MOST_NODES = 65_536  # of a SLURM job; SLURM's own limit, MAX_NODE_COUNT, is smaller
+LAUNCHERS = frozenset(
+    {
+        *("accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch"),
+        *("deepspeed", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric"),
+        *("torch.distributed.launch", "torch.distributed.run", "torchrun"),
+    }
+)
+"""Scripts and modules that start ranks."""
 SLURM_SHELLS = ("bash", "interactive")
 """Job names for which Lightning ignores SLURM's variables (fabric's slurm.py)."""
 
@@ -165,6 +173,21 @@ def identify(environment: Mapping[str, str]) -> Identity:
         first_host=environment.get("MASTER_ADDR") or first_host,
         problems=tuple(problems),
     )
+
+
+def is_launcher(words: Iterable[str]) -> bool:
+    """Whether a command line is that of a launcher, which trains nothing itself.
+
+    As /proc has it: Python, its options, and a script or a module after ``-m``.
+    """
+    left = iter(words)
+    program = next(left, "").rpartition("/")[2]
+    for word in left if program.startswith("python") else ():
+        if word in ("-W", "-X"):
+            next(left, "")
+        elif word[:1] != "-":
+            return word.rpartition("/")[2] in LAUNCHERS
+    return program in LAUNCHERS
 
 
 def _tasks_on(node: int | None, environment: Mapping[str, str]) -> int | None:

@@ -25,8 +25,8 @@ from msgspec import Struct
 from lightning_hangcheck.doctor.launch_command import read_launch
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.files import EVIDENCE_BYTES, read_end_owned, read_owned
+from lightning_hangcheck.hooks.being_watched import REHEARSAL
 from lightning_hangcheck.hooks.rehearsal import GLOO, Note, NoteKind, Part, SceneName
-from lightning_hangcheck.hooks.zero_code.watched_calls import REHEARSAL
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.paragraphs import aligned, labelled
 from lightning_hangcheck.rundir import RunFolder

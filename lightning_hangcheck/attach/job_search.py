@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.identity import identify, is_launcher
 from lightning_hangcheck.look import proc
 from lightning_hangcheck.machine import process_ids
 from lightning_hangcheck.model.evidence import Gap
@@ -287,7 +287,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
         below = [pid for pid in known if pids[0] in upwards(pid, known)]
         lines = proc.command_lines(below)
         words = {pid: [] if isinstance(line, Gap) else line for pid, line in lines.items()}
-        programs = [known[pid] for pid in below if not discovery.is_launcher(words[pid])]
+        programs = [known[pid] for pid in below if not is_launcher(words[pid])]
         if ranks := _paged(below, machine) or discovery.find_ranks(programs, {}):
             return FoundJob(ranks)
     for pid in pids:

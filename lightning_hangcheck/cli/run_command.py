@@ -114,7 +114,7 @@ def run_watched(
     # imported here so that `hangcheck report` needs no part of the sidecar
     from lightning_hangcheck.alerts import AlertsAskedFor, apprise_packages
     from lightning_hangcheck.doctor.launch_command import job_of_nodes
-    from lightning_hangcheck.hooks.zero_code.start import injected
+    from lightning_hangcheck.hooks.being_watched import injected
     from lightning_hangcheck.launch.run import run_command
 
     alerts = AlertsAskedFor()

@@ -22,8 +22,8 @@ from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.files import reserve_file
 from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
-from lightning_hangcheck.hooks.zero_code.watched_calls import FAMILIES
 from lightning_hangcheck.hooks.zero_code.wrapping import (
+    FAMILIES,
     Call,
     guard_hooks,
     in_section,

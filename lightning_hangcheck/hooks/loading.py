@@ -20,8 +20,8 @@ import msgspec
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks import models
+from lightning_hangcheck.hooks.being_watched import passing
 from lightning_hangcheck.hooks.generating import token_beat
-from lightning_hangcheck.hooks.zero_code.start import passing
 from lightning_hangcheck.hooks.zero_code.wrapping import Call, in_section, inside, wrap
 from lightning_hangcheck.recorder.announcer import attempt
 from lightning_hangcheck.recorder.lifecycle import Recorder, Section, current
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from types import ModuleType
 
+    from lightning_hangcheck.hooks.being_watched import Number
     from lightning_hangcheck.hooks.models import Model
-    from lightning_hangcheck.hooks.zero_code.start import Number
 
 LOOK_LIMIT = 2.0  # seconds that looking at the files, and again sampling them, may take
 SAMPLES = 4

@@ -29,8 +29,8 @@ import msgspec
 
 from lightning_hangcheck import log
 from lightning_hangcheck.files import open_for_append
-from lightning_hangcheck.hooks.zero_code.watched_calls import REHEARSAL, on_import
-from lightning_hangcheck.hooks.zero_code.wrapping import Call, replace
+from lightning_hangcheck.hooks.being_watched import REHEARSAL
+from lightning_hangcheck.hooks.zero_code.wrapping import Call, on_import, replace
 from lightning_hangcheck.recorder.announcer import attempt, user_frame
 
 if TYPE_CHECKING:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import suppress
-from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,6 @@ from lightning_hangcheck import machine
 from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.identity import ROUND_COUNTS, Identity, identify
 from lightning_hangcheck.look import proc
-from lightning_hangcheck.look.programs import python_options
 from lightning_hangcheck.look.sample import AT_ONCE, Role, Target
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Limits
@@ -27,34 +25,15 @@ from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from lightning_hangcheck.settings import Settings
 
 
-LAUNCHERS = frozenset(
-    {
-        *("accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch"),
-        *("deepspeed", "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric"),
-        *("torch.distributed.launch", "torch.distributed.run", "torchrun"),
-    }
-)
-"""Scripts and modules. Code that runs in every Python process has a copy, as imports cost time."""
 LAUNCHED_BELOW: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"torchrun": ("slurm", "environment"), "environment": ("slurm",)}
 )
 """By what gave a process its rank: what the variables of its launcher may look like."""
-
-
-def is_launcher(words: Sequence[str]) -> bool:
-    """Whether a command line is that of a launcher, which trains nothing itself.
-
-    As /proc has it: Python, its options, and a script or a module after ``-m``.
-    """
-    program = PurePath(words[0] if words else "").name
-    if not program.startswith("python"):
-        return program in LAUNCHERS
-    kind, runs = [("", ""), *python_options(words[1:])][-1]
-    return kind != "c" and (runs if kind == "m" else PurePath(runs).name) in LAUNCHERS
 
 
 def patience_of(settings: Settings) -> Limits:

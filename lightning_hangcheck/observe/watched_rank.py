@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from lightning_hangcheck import log
+from lightning_hangcheck.identity import is_launcher
 from lightning_hangcheck.judge.exits import left_well
 from lightning_hangcheck.judge.livelock import FunctionsMet, with_what_was_seen
 from lightning_hangcheck.ledger.spending import Spending
@@ -22,7 +23,6 @@ from lightning_hangcheck.look.proc import UNREADABLE, vitals
 from lightning_hangcheck.machine import read_process_stat, ticks_since_boot, which_machine
 from lightning_hangcheck.model.case import Pace, ProcessExit, RankView, RunFacts
 from lightning_hangcheck.model.evidence import Gap, ProcessLook, Sample
-from lightning_hangcheck.observe.discovery import FoundRank, is_launcher
 from lightning_hangcheck.observe.progress import ProcessorTime, Progress, StepHistory
 from lightning_hangcheck.session.collective_notes import last_meeting
 from lightning_hangcheck.text.shown import NANOSECONDS, utc_now
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.look.sample import Look, Target
     from lightning_hangcheck.model.beat import Beat
     from lightning_hangcheck.model.flight import FlightRecord
+    from lightning_hangcheck.observe.discovery import FoundRank
 
 SAMPLES_KEPT = 4
 STOPPED = ("T", "t")  # The kernel's letters: stopped by a signal, or by a debugger

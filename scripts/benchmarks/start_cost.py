@@ -12,7 +12,7 @@ from pathlib import Path
 
 from figures import Figure, tell
 
-from lightning_hangcheck.hooks.zero_code.start import injected
+from lightning_hangcheck.hooks.being_watched import injected
 from lightning_hangcheck.session.session import SESSION_VARIABLE, SessionFacts, open_session
 
 RANK = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "HANGCHECK_CONSOLE": "off"}

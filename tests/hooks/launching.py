@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from processes import PROGRAMS, end
 
-from lightning_hangcheck.hooks.zero_code.start import injected
+from lightning_hangcheck.hooks.being_watched import injected
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.rundir import prepare_run_folder

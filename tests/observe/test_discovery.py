@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import ast
-from pathlib import Path
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from lightning_hangcheck.hooks import zero_code
-from lightning_hangcheck.identity import identify
+from lightning_hangcheck.identity import identify, is_launcher
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.observe.discovery import (
-    LAUNCHERS,
     SeenProcess,
     believed,
     find_ranks,
-    is_launcher,
 )
 
 
@@ -177,13 +172,3 @@ def test_where_a_launcher_numbers_the_ranks_none_is_guessed() -> None:
 )
 def test_a_launcher_is_the_program_and_no_argument(line: str, expected: bool) -> None:
     assert is_launcher(line.split()) is expected
-
-
-def test_what_each_python_process_runs_knows_the_same_launchers() -> None:
-    file = Path(zero_code.__file__).parent / "inject" / "sitecustomize.py"
-    told = next(
-        ast.literal_eval(node.value)
-        for node in ast.parse(file.read_text()).body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LAUNCHERS"
-    )
-    assert frozenset(told) == LAUNCHERS

@@ -15,8 +15,8 @@ from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, end, until
 
+from lightning_hangcheck.hooks.being_watched import REHEARSAL
 from lightning_hangcheck.hooks.rehearsal import Part
-from lightning_hangcheck.hooks.zero_code.watched_calls import REHEARSAL
 
 if TYPE_CHECKING:
     from pathlib import Path

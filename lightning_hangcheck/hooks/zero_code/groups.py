@@ -1,9 +1,10 @@
 """How processes become ranks, which groups they make, and which collectives they call.
 
-`init_process_group` and `init_rpc` show which rank a process is. The rank is taken from the
-arguments before the call, so that a rank that waits for missing peers is known, and from torch
-afterwards. Members of groups, senders and receivers, and callers of collectives are noted in shared
-memory: torch's record lacks them, or has them only at too high a cost.
+`watch` begins all watching. `init_process_group` and `init_rpc` show which rank a process is. The
+rank is taken from the arguments before the call, so that a rank that waits for missing peers is
+known, and from torch afterwards. Members of groups, senders and receivers, and callers of
+collectives are noted in shared memory: torch's record lacks them, or has them only at too high a
+cost.
 """
 
 from __future__ import annotations
@@ -18,16 +19,15 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from lightning_hangcheck import log
-from lightning_hangcheck.hooks.being_watched import be_watched
+from lightning_hangcheck.hooks.being_watched import REHEARSAL, be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.watched_calls import watch_ranks
-from lightning_hangcheck.hooks.zero_code.wrapping import Before, Call, in_section, wrap
+from lightning_hangcheck.hooks.zero_code.wrapping import Before, Call, in_section, on_import, wrap
 from lightning_hangcheck.identity import identify
 from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.session.collective_notes import CallNoter, note_group
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
     from types import FrameType, ModuleType
 
@@ -49,18 +49,40 @@ TORCHS_NUMBER = "i"
 NUMBERS = ("rank", "global_rank", "local_rank", "process_idx")
 
 
+def watch(*, is_child: bool) -> None:
+    """Watch frameworks; called when the first of them is about to be imported."""
+    if REHEARSAL in os.environ:
+        from lightning_hangcheck.hooks.rehearsal import begin
+
+        begin()
+    # before any code can import a function of torch.distributed by name
+    for instrument in (instrument_joining, instrument_groups, instrument_calls):
+        on_import(f"{PACKAGE}.distributed_c10d", instrument)
+    on_import(f"{PACKAGE}.rpc", instrument_rpc)
+    watch_children()
+    if not is_child:
+        _watch_work()
+
+
+def _watch_work() -> None:
+    """Watch all else that a rank does; a child of multiprocessing does not pay for it."""
+    from lightning_hangcheck.hooks.zero_code.loops import watch_ranks
+
+    watch_ranks()
+
+
 def instrument_joining(module: ModuleType) -> None:
     """Watch torch's ``init_process_group``."""
     section = in_section("init_process_group")
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
-        facts = announced(call.given(), os.environ)
+        rank, world_size, port = announced(call.given(), os.environ)
         current().meets_ranks = True
-        _learn(facts)
+        _learn(rank, world_size, port)
         with section(call):
             yield
-        _learn((module.get_rank(), module.get_world_size(), facts[2]))
+        _learn(module.get_rank(), module.get_world_size(), port)
         current().page.show(membership="member")
         _begin()
 
@@ -70,17 +92,16 @@ def instrument_joining(module: ModuleType) -> None:
 def instrument_rpc(module: ModuleType) -> None:
     """Watch ``init_rpc``: ranks that only call each other have no process group."""
     # A rank number from another source has priority: collectives are known by that number.
-    section = in_section("init_rpc")
+    section = in_section("init_rpc", then=lambda _: _begin())
 
     @contextmanager
     def joining(call: Call) -> Iterator[None]:
         given = call.given()
         if current().identity.rank is None:
             address = getattr(given.get("rpc_backend_options"), "init_method", None)
-            _learn(announced({**given, "init_method": address}, os.environ))
+            _learn(*announced({**given, "init_method": address}, os.environ))
         with section(call):
             yield
-        _begin()
 
     wrap(module, "init_rpc", joining)
 
@@ -89,7 +110,7 @@ def _begin() -> None:
     """The process is now a rank among others: record its work from here on."""
     current().leave_startup()
     tell_start()
-    watch_ranks()
+    _watch_work()
     os.environ[JOINED] = str(os.getpid())
 
 
@@ -114,9 +135,9 @@ def _decimal(text: str) -> int | None:
     return int(text) if text.isdecimal() else None
 
 
-def _learn(facts: Announced) -> None:
+def _learn(rank: int | None, world_size: int | None, port: int | None) -> None:
     """Be this rank from now on; ignore a group that is only a part of the job."""
-    recorder, (rank, world_size, port) = current(), facts
+    recorder = current()
     if rank is None or world_size is None or world_size < (recorder.identity.world_size or 0):
         return
     local = _decimal(os.environ.get("LOCAL_RANK", ""))
@@ -144,13 +165,12 @@ def watch_children() -> None:
     # mostly gives each its ``rank``. multiprocessing calls ``_bootstrap`` in each child, for any
     # start method (Python 3.8 to 3.15), and then ``run``, once the child knows that it is one.
 
-    @contextmanager
-    def beginning(call: Call) -> Iterator[None]:
+    def begin(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
         """Children of ranks, and numbered ranks of a launcher, announce nothing."""
-        number = number_of(call.instance)
+        child = arguments[0]
+        number = number_of(child)
         if number is not None and identify(os.environ).launcher == "none":
-            wrap(call.instance, "run", before=lambda *_: current().announce(number))
-        yield
+            wrap(child, "run", before=lambda *_: current().announce(number))
 
     def joined(call: Call) -> None:
         """Joining a child reaps it: afterwards nobody else can get the exit code."""
@@ -158,7 +178,7 @@ def watch_children() -> None:
         if session is not None and child.exitcode is not None:
             session.note_end(child.pid, child.exitcode)
 
-    wrap(BaseProcess, "_bootstrap", beginning)
+    wrap(BaseProcess, "_bootstrap", before=begin)
     wrap(BaseProcess, "join", after=joined)
 
 
@@ -186,72 +206,53 @@ def instrument_calls(module: ModuleType) -> None:
     # Messages are noted too, with the peer, but only if nobody can hold the unwatched functions
     # yet: torch compares its argument with ``isend`` by identity (batch_isend_irecv). ``send`` and
     # ``recv`` call ``isend`` and ``irecv``, but not in torch 2.5.
-
-    def noting(name: str, sign: int = 0) -> Before:
-        find, parameters = _finder(module, name)
-        end = next((name for name in ("src", "dst") if name in parameters), None)
-
-        def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-            noter = _noter(os.getpid())
-            if noter is None:
-                return
-            number = None if end is None else _rank_at(module, find, end, given)
-            if sign:
-                job = sys.modules[PACKAGE].get_world_size() == current().identity.world_size
-                if job and number is not None and number >= 0:  # otherwise the peer is unknown
-                    noter.note(None, message=sign * (number + 1))
-                return
-            kind = find("op", *given)
-            root = "" if number is None else f"root {number}"
-            within = getattr(find("group", *given), "group_name", "")
-            noter.note(caller, root, getattr(kind, "name", ""), within)
-
-        return note
-
     for name in COLLECTIVES:
         if hasattr(module, name):
-            wrap(module, name, before=noting(name))
+            wrap(module, name, before=_noting(module, name))
     if hasattr(sys.modules.get(PACKAGE), "isend"):
         return
     for blocking, sign in (("send", 1), ("recv", -1)):
-        wrap(module, f"i{blocking}", before=noting(f"i{blocking}", sign))
+        wrap(module, f"i{blocking}", before=_noting(module, f"i{blocking}", sign))
         if f"i{blocking}" not in inspect.unwrap(getattr(module, blocking)).__code__.co_names:
-            wrap(module, blocking, before=noting(blocking, sign))
+            wrap(module, blocking, before=_noting(module, blocking, sign))
 
 
-def _finder(module: ModuleType, function: str) -> tuple[Callable[..., Any], Collection[str]]:
-    """Return a function that finds a call's argument by name, and the parameter names."""
-    # It avoids binding the arguments, which takes 10 us.
+def _noting(module: ModuleType, function: str, sign: int = 0) -> Before:
+    """Make what notes calls of a function; ``sign`` is 1 if it sends a message, -1 if it gets one.
+
+    It finds arguments by their places, as binding them takes 10 us.
+    """
     parameters = inspect.signature(getattr(module, function)).parameters
     places = {name: place for place, name in enumerate(parameters)}
-    usual = {
-        name: parameter.default
-        for name, parameter in parameters.items()
-        if parameter.default is not parameter.empty
-    }
+    usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
+    end = next((name for name in ("src", "dst") if name in places), None)
 
     def find(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if places.get(name, len(arguments)) < len(arguments):
             return arguments[places[name]]
         return named.get(name, usual.get(name))
 
-    return find, places
+    def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
+        noter = _noter(os.getpid())
+        if noter is None:
+            return
+        rank = None if end is None else find(end, *given)
+        group = find("group", *given)
+        # after torch 2.5 callers may give a number in the group instead, as torch itself does
+        member = find(f"group_{end}", *given) if end is not None and rank is None else None
+        if member is not None:
+            world = group is None or group is module.group.WORLD
+            rank = int(member if world else module.get_global_rank(group, member))
+        if not sign:
+            root = "" if rank is None else f"root {rank}"
+            reduction = getattr(find("op", *given), "name", "")
+            noter.note(caller, root, reduction, getattr(group, "group_name", ""))
+            return
+        in_job = module.get_world_size() == current().identity.world_size
+        if in_job and rank is not None and rank >= 0:  # otherwise the peer is unknown
+            noter.note(None, message=sign * (rank + 1))
 
-
-def _rank_at(
-    module: ModuleType,
-    find: Callable[..., Any],
-    end: str,
-    given: tuple[Any, ...],
-) -> int | None:
-    """Return the global rank of an end of a call, also if given as its number in the group."""
-    # After torch 2.5, as torch itself does, callers may use ``group_src`` or ``group_dst``.
-    rank = find(end, *given)
-    if rank is not None or (member := find(f"group_{end}", *given)) is None:
-        return rank  # type: ignore[no-any-return]
-    group = find("group", *given)
-    world = group is None or group is module.group.WORLD
-    return int(member if world else module.get_global_rank(group, member))
+    return note
 
 
 def instrument_groups(module: ModuleType) -> None:

@@ -1,34 +1,36 @@
-"""Watches loops and Trainers of any kind: steps, data, saves, stages, experiment loggers.
+"""What is watched of torch, Lightning, transformers, wandb and others, and by what.
 
-A plain loop, DDP, FSDP, Fabric and accelerate all step torch's optimizers, whose hooks report each
-step. If a callback or the script itself reports steps, only those count. Learning-rate schedulers
-and the gradient scaler only show that the loop is alive; the scaler skips an optimizer's step if
-its gradients overflowed. Lightning's Trainer calls a callback of ours that is not in its list;
-Hugging Face's Trainer gets one in its list.
+A row more in `SECTIONS` watches one call more. A plain loop, DDP, FSDP, Fabric and accelerate all
+step torch's optimizers, whose hooks report each step. If a callback or the script itself reports
+steps, only those count. Learning-rate schedulers and the gradient scaler only show that the loop is
+alive; the scaler skips an optimizer's step if its gradients overflowed. Lightning's Trainer calls a
+callback of ours that is not in its list; Hugging Face's Trainer gets one in its list.
 """
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from lightning_hangcheck.hooks.being_watched import passed, passing
 from lightning_hangcheck.hooks.callbacks import (
     HangCheck,
     HuggingFaceHangCheck,
+    instrument_saves,
     watch_resuming,
     watch_saves,
 )
 from lightning_hangcheck.hooks.state_report import tell_start
-from lightning_hangcheck.hooks.zero_code.start import passed, passing
-from lightning_hangcheck.hooks.zero_code.watched_calls import SECTIONS, modules_of
+from lightning_hangcheck.hooks.zero_code.groups import instrument_leaving
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
     guard_hooks,
     in_section,
-    unwrap,
+    modules_of,
+    on_import,
     wrap,
 )
 from lightning_hangcheck.recorder.announcer import attempt
@@ -39,9 +41,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
-    from lightning_hangcheck.hooks.zero_code.wrapping import Before
-
-
+_C10D = "torch.distributed.distributed_c10d"
+_FSDP = "torch.distributed.fsdp"
+_SAVER = "torch.distributed.checkpoint.state_dict_saver"
+_HF_TRAINER, _ACCELERATOR = "transformers.trainer", "accelerate.accelerator"
 _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
 """Our callback of each Trainer; None if the user has added one."""
 
@@ -117,19 +120,25 @@ def instrument_loop(module: ModuleType) -> None:
 
 def instrument_sections(module: ModuleType) -> None:
     """Make sections of this module's calls in the table."""
-    for name, function, kind, title, number in SECTIONS:
+    for name, function, kind, title, then in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
-            section = in_section(kind, title, then=number and passing(number))
+            section = in_section(kind, title, then=then)
             wrap(getattr(module, owner) if owner else module, method, section)
 
 
 def instrument_first_batch(module: ModuleType) -> None:
     """Watch the first batch of a DataLoader."""
     iterator = module._BaseDataLoaderIter  # noqa: SLF001 - what every iterator derives from
-    # only the first batch is watched: later steps must not pay for it
-    first = in_section("first batch of a DataLoader", then=lambda _: unwrap(iterator, "__next__"))
-    wrap(iterator, "__next__", first)
+    plain = iterator.__next__
+
+    def leave(_: Call) -> None:
+        """Later batches must not pay for it; a patch that somebody put above ours stays."""
+        if iterator.__next__ is ours:
+            iterator.__next__ = plain
+
+    wrap(iterator, "__next__", in_section("first batch of a DataLoader", then=leave))
+    ours = iterator.__next__
 
 
 def instrument_sharding(module: ModuleType) -> None:
@@ -160,18 +169,7 @@ def instrument_connector(module: ModuleType) -> None:
 
 
 def instrument_trainer(module: ModuleType) -> None:
-    """Watch Lightning's Trainer."""
-
-    def made(call: Call) -> None:
-        """If no launcher started this process and the Trainer starts none, it is the only rank."""
-        # A strategy without launcher runs in this process (Lightning 2.0 to 2.6). A strategy with a
-        # launcher knows the number of ranks only once it has started them.
-        trainer, identity = call.instance, current().identity
-        launched = identity.launcher != "none" or identity.world_size is not None
-        starts = launched or spawned_as() or trainer.strategy.launcher is not None
-        if not starts and trainer.num_devices * trainer.num_nodes == 1:
-            current().learn_identity(0, 1, 0)
-        passed(11)
+    """Watch the stages of Lightning's Trainer."""
 
     @contextmanager
     def staged(call: Call) -> Iterator[None]:
@@ -179,11 +177,22 @@ def instrument_trainer(module: ModuleType) -> None:
             passed(7)
         yield
 
-    wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
     for name in ("fit", "validate", "test", "predict"):
         then = passing(12) if name == "fit" else None
         wrap(module.Trainer, name, in_section(f"Trainer.{name}", then=then, around=staged))
     watch_saves(module.Trainer)
+
+
+def _trainer_made(call: Call) -> None:
+    """If no launcher started this process and the Trainer starts none, it is the only rank."""
+    # A strategy without launcher runs in this process (Lightning 2.0 to 2.6). A strategy with a
+    # launcher knows the number of ranks only once it has started them.
+    trainer, identity = call.instance, current().identity
+    launched = identity.launcher != "none" or identity.world_size is not None
+    starts = launched or spawned_as() or trainer.strategy.launcher is not None
+    if not starts and trainer.num_devices * trainer.num_nodes == 1:
+        current().learn_identity(0, 1, 0)
+    passed(11)
 
 
 def instrument_hooks(module: ModuleType) -> None:
@@ -201,19 +210,17 @@ def instrument_hooks(module: ModuleType) -> None:
             ours(trainer, trainer.lightning_module, *given, **rest)
         call_theirs(trainer, hook_name, *given, **named)
 
+    def call_ours(
+        hook: str, _: FrameType, given: tuple[Any, ...], _named: Mapping[str, Any]
+    ) -> None:
+        trainer, *more = given
+        ours = _ours_of(trainer, hook)
+        if ours is not None:
+            getattr(ours, hook)(trainer, trainer.lightning_module, *more)
+
     module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
-
-    def calling_ours(hook: str) -> Before:
-        def call_ours(_: FrameType, arguments: tuple[Any, ...], _named: Mapping[str, Any]) -> None:
-            trainer, *given = arguments
-            ours = _ours_of(trainer, hook)
-            if ours is not None:
-                getattr(ours, hook)(trainer, trainer.lightning_module, *given)
-
-        return call_ours
-
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
-        wrap(module, f"_call_callbacks_{hook}", before=calling_ours(hook))
+        wrap(module, f"_call_callbacks_{hook}", before=partial(call_ours, hook))
 
 
 def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a guest's
@@ -226,25 +233,88 @@ def _ours_of(trainer: Any, hook: str) -> HangCheck | None:  # noqa: ANN401 - a g
     return ours  # type: ignore[no-any-return] # one of both
 
 
-def instrument_fabric(module: ModuleType) -> None:
-    """Watch how Fabric starts; the stack tells which part of a step the script is in."""
-
-    def launched(call: Call) -> None:
-        fabric = call.instance
-        current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
-
-    wrap(module.Fabric, "launch", in_section("Fabric.launch", then=launched))
+def _fabric_launched(call: Call) -> None:
+    """Fabric has started; the stack tells which part of a step the script is in."""
+    fabric = call.instance
+    current().learn_identity(fabric.global_rank, fabric.world_size, fabric.local_rank)
 
 
 def instrument_huggingface(module: ModuleType) -> None:
-    """Watch transformers' Trainer."""
-
-    def made(call: Call) -> None:
-        handler = call.instance.callback_handler
-        if not any(isinstance(callback, HuggingFaceHangCheck) for callback in handler.callbacks):
-            handler.add_callback(HuggingFaceHangCheck())
-        passed(11)
-
-    wrap(module.Trainer, "__init__", in_section("Trainer constructor", then=made))
+    """Watch how transformers' Trainer saves and resumes."""
     watch_saves(module.Trainer)
     watch_resuming(module.Trainer)
+
+
+def _huggingfaces_made(call: Call) -> None:
+    handler = call.instance.callback_handler
+    if not any(isinstance(callback, HuggingFaceHangCheck) for callback in handler.callbacks):
+        handler.add_callback(HuggingFaceHangCheck())
+    passed(11)
+
+
+WATCHED: tuple[tuple[str, str | Callable[[ModuleType], None]], ...] = (
+    (_C10D, instrument_leaving),
+    ("torch.optim.optimizer", instrument_optimizers),
+    ("torch.optim.lr_scheduler", instrument_loop),
+    ("torch.amp.grad_scaler", instrument_loop),
+    (f"{_FSDP}.fully_sharded_data_parallel", instrument_sharding),
+    (f"{_FSDP}._fully_shard._fully_shard", instrument_sharding),
+    ("torch.serialization", instrument_saves),
+    ("torch.utils.data.dataloader", instrument_first_batch),
+    ("transformers.generation.utils", "generating.instrument_generation"),
+    ("transformers.generation.configuration_utils", "loading.instrument_loading"),
+    ("transformers.modeling_utils", "loading.instrument_loading"),
+    ("transformers.tokenization_utils_base", "loading.instrument_loading"),
+    ("transformers.models.auto.modeling_auto", "loading.instrument_loading"),
+    ("transformers.models.auto.tokenization_auto", "loading.instrument_loading"),
+    ("transformers.models.auto.processing_auto", "loading.instrument_loading"),
+    (_HF_TRAINER, instrument_huggingface),
+    ("LIGHTNING.trainer.trainer", instrument_trainer),
+    ("LIGHTNING.trainer.connectors.accelerator_connector", instrument_connector),
+    ("LIGHTNING.trainer.call", instrument_hooks),
+)
+"""Modules, and what wraps each once it is imported: a function of hooks, or its file and name."""
+SECTIONS: tuple[tuple[str, str, str, str, Callable[[Call], None] | None], ...] = (
+    (_C10D, "barrier", "dist.barrier", "", None),
+    (_C10D, "monitored_barrier", "dist.barrier", "", None),
+    ("torch.serialization", "load", "loading", "torch.load of a checkpoint", None),
+    (_SAVER, "save", "saving", "torch.distributed save of a checkpoint", None),
+    # a save in the background counts at once
+    (_SAVER, "async_save", "saving", "torch.distributed async_save of a checkpoint", None),
+    ("torch.utils.data.dataloader", "DataLoader.__init__", "DataLoader constructor", "", None),
+    ("datasets.load", "load_dataset", "dataset", "datasets.load_dataset", None),
+    ("datasets.load", "load_from_disk", "dataset", "datasets.load_from_disk", None),
+    ("wandb.sdk.wandb_init", "init", "wandb.init", "", None),
+    ("wandb.sdk.wandb_run", "finish", "wandb.finish", "", None),
+    ("wandb.sdk.wandb_run", "Run.finish", "wandb.finish", "", None),
+    ("LIGHTNING.trainer.trainer", "Trainer.__init__", "Trainer constructor", "", _trainer_made),
+    ("LIGHTNING.loggers.wandb", "WandbLogger.__init__", "WandbLogger constructor", "", passing(9)),
+    ("FABRIC.fabric", "Fabric.__init__", "Fabric constructor", "", passing(8)),
+    ("FABRIC.fabric", "Fabric.launch", "Fabric.launch", "", _fabric_launched),
+    *(("FABRIC.fabric", f"Fabric.{name}", "Fabric setup", f"Fabric.{name}", None)
+      for name in ("setup", "setup_module", "setup_optimizers", "setup_dataloaders")),
+    ("FABRIC.fabric", "Fabric.barrier", "Fabric.barrier", "", None),
+    ("FABRIC.fabric", "Fabric.save", "saving", "Fabric.save of a checkpoint", None),
+    ("FABRIC.fabric", "Fabric.load", "loading", "Fabric.load of a checkpoint", None),
+    ("transformers.pipelines.base", "Pipeline.__call__", "transformers.pipeline", "", None),
+    (_HF_TRAINER, "Trainer.__init__", "Trainer constructor", "", _huggingfaces_made),
+    (_HF_TRAINER, "Trainer.train", "Trainer.train", "", passing(12)),
+    (_HF_TRAINER, "Trainer.evaluate", "Trainer.evaluate", "", None),
+    (_HF_TRAINER, "Trainer.predict", "Trainer.predict", "", None),
+    (_HF_TRAINER, "Trainer.save_model", "saving", "Trainer.save_model of a checkpoint", None),
+    (_ACCELERATOR, "Accelerator.__init__", "Accelerator constructor", "", passing(8)),
+    (_ACCELERATOR, "Accelerator.save_state", "saving", "Accelerator.save_state of a checkpoint",
+     None),
+    (_ACCELERATOR, "Accelerator.wait_for_everyone", "Accelerator.wait_for_everyone", "", None),
+)  # fmt: skip
+"""Calls that are sections: module, function, kind (also the name unless a title follows), and what
+is done after them, such as reporting the checkpoint that they prove."""
+
+
+@cache
+def watch_ranks() -> None:
+    """Wrap everything in the tables once it is imported, or now if it is imported already."""
+    for module, ours in WATCHED:
+        on_import(module, ours)
+    for module in dict.fromkeys(row[0] for row in SECTIONS):
+        on_import(module, instrument_sections)

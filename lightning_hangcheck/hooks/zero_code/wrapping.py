@@ -1,7 +1,8 @@
 """Wraps functions of frameworks without visible effect, except for what is reported.
 
-Signature, exceptions, result, pickling and copying stay unchanged. Only methods and functions are
-wrapped, never a class. If our own code fails, it is switched off and that is logged once.
+Signature, exceptions, result, pickling and copying stay unchanged: a wrapped function is a plain
+function again, of the same kind and name. Only methods and functions are wrapped, never a class. If
+our own code fails, it is switched off and that is logged once.
 
 `in_section` makes the watcher of most calls: a section around the outermost call of its kind. Only
 the first calls of a kind are printed; all are on the page, unless the script itself has opened a
@@ -10,7 +11,6 @@ section of that name.
 
 from __future__ import annotations
 
-import copy
 import inspect
 import sys
 import threading
@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import wraps
 from pkgutil import resolve_name
-from types import FrameType, ModuleType
-from typing import Any, SupportsIndex, TypeAlias, TypeVar
+from types import FrameType, MethodType, ModuleType
+from typing import Any, TypeAlias, TypeVar
 
 import wrapt
 from msgspec import Struct
@@ -33,6 +33,11 @@ Around: TypeAlias = Callable[["Call"], AbstractContextManager[None]]
 Before: TypeAlias = Callable[[FrameType, tuple[Any, ...], Mapping[str, Any]], None]
 Function: TypeAlias = Callable[..., Any]
 Guest = TypeVar("Guest")
+FAMILIES = {
+    "LIGHTNING": ("lightning.pytorch", "pytorch_lightning"),
+    "FABRIC": ("lightning.fabric", "lightning_fabric"),
+}
+"""Packages with two names each; names of modules may begin with these words."""
 HOOK_NAMES = ("setup", "teardown")  # besides all that begin with on_
 SPOKEN = 3
 """Calls of a kind that are printed: calls of every step must not fill the console."""
@@ -68,8 +73,44 @@ class Call(Struct, eq=False):
             return {}
 
 
-def wrap(
+def _put(
     owner: Any,  # noqa: ANN401 - a module, a class or an object
+    name: str,
+    make: Callable[[Function, Callable[..., Call]], Function],
+) -> None:
+    """Put a function in the place of one, if there is one.
+
+    ``make`` gets the function, unbound, and what makes a `Call` of all its arguments.
+    """
+    plain = getattr(owner, name, None)
+    if not callable(plain):
+        return
+    bound = isinstance(plain, MethodType) and plain.__self__ is owner
+    function = plain.__func__ if bound else plain
+    static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    is_method = bound or (isinstance(owner, type) and not static)
+
+    def called(arguments: Any, named: Any, result: Any = None) -> Call:  # noqa: ANN401
+        if not (is_method and arguments):
+            return Call(None, arguments, named, function, result)
+        instance = arguments[0]
+        return Call(instance, arguments[1:], named, MethodType(function, instance), result)
+
+    ours: Any = wraps(function)(make(function, called))
+    if isinstance(owner, type) and (bound or static):
+        setattr(owner, name, classmethod(ours) if bound else staticmethod(ours))
+    else:
+        setattr(owner, name, MethodType(ours, owner) if bound else ours)
+    # packages re-export functions of their modules, such as torch.save
+    package = owner.__name__ if isinstance(owner, ModuleType) else ""
+    while package := package.rpartition(".")[0]:
+        around_it = sys.modules.get(package)
+        if around_it is not None and vars(around_it).get(name) is plain:
+            setattr(around_it, name, ours)
+
+
+def wrap(
+    owner: Any,  # noqa: ANN401 - as above
     name: str,
     around: Around | None = None,
     *,
@@ -79,11 +120,9 @@ def wrap(
     """Watch a function, if there is one; the caller never sees an exception of a watcher.
 
     A call runs in the context manager of ``around``, which cannot suppress exceptions. At a tenth
-    of that cost, ``before`` gets each call and its frame, or ``after`` a call that has returned.
+    of that cost, ``before`` gets each call's frame and all its arguments, or ``after`` a call that
+    has returned.
     """
-    plain = getattr(owner, name, None)
-    if not callable(plain):
-        return
     works = True
 
     def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
@@ -95,86 +134,64 @@ def wrap(
                 works = False
                 switched_off(f"{name} is no longer watched", error, "; the program goes on")
 
-    def watched(wrapped: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
-        if around is None:
+    def make(function: Function, called: Callable[..., Call]) -> Function:
+        def watched(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
             if before is not None and works:
                 ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
-            result = wrapped(*arguments, **named)
-            if after is not None and works:
-                ask(after, Call(instance, arguments, named, wrapped, result))
-            return result
-        call, visit = Call(instance, arguments, named, wrapped), None
-        if works:
-            visit = ask(around, call)
-        if visit is not None:
-            ask(visit.__enter__)
-        if visit is None or not works:
-            return wrapped(*arguments, **named)
-        try:
-            call.result = wrapped(*call.arguments, **call.named)
-        except BaseException as raised:
-            ask(visit.__exit__, type(raised), raised, raised.__traceback__)
-            raise
-        ask(visit.__exit__, None, None, None)
-        return call.result
+            call = visit = None
+            if around is not None and works:
+                call = called(arguments, named)
+                visit = ask(around, call)
+            if visit is not None:
+                ask(visit.__enter__)
+            if call is None or visit is None or not works:
+                result = function(*arguments, **named)
+                if after is not None and works:
+                    ask(after, called(arguments, named, result))
+                return result
+            try:
+                call.result = call.go()
+            except BaseException as raised:
+                ask(visit.__exit__, type(raised), raised, raised.__traceback__)
+                raise
+            ask(visit.__exit__, None, None, None)
+            return call.result
 
-    ours = wrapt.wrap_object(owner, name, WatchedFunction, (watched,))
-    # packages re-export functions of their modules, such as torch.save
-    package = owner.__name__ if isinstance(owner, ModuleType) else ""
-    while package := package.rpartition(".")[0]:
-        around_it = sys.modules.get(package)
-        if around_it is not None and vars(around_it).get(name) is plain:
-            setattr(around_it, name, ours)
+        return watched
+
+    _put(owner, name, make)
 
 
 def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
     """Replace a function of a module or class by ours, if it has one of this name."""
 
-    def call(function: Function, instance: Any, arguments: Any, named: Any) -> Any:  # noqa: ANN401
-        return instead(Call(instance, arguments, named, function))
+    def make(_: Function, called: Callable[..., Call]) -> Function:
+        return lambda *arguments, **named: instead(called(arguments, named))
 
-    if callable(getattr(owner, name, None)):
-        wrapt.wrap_object(owner, name, WatchedFunction, (call,))
-
-
-def unwrap(owner: Any, name: str) -> None:  # noqa: ANN401 - a module or a class
-    """Stop watching; if somebody has patched the function since, ours stays below the patch."""
-    ours = vars(owner).get(name)
-    if isinstance(ours, WatchedFunction):
-        setattr(owner, name, ours.__wrapped__)
+    _put(owner, name, make)
 
 
-class _Pickled:
-    """What wrapt leaves open: how a wrapper pickles; it copies as itself."""
+def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:
+    """Call ours, also named by its file of hooks, with a module once it is imported, or now."""
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:
-        return self.__reduce__()
+    def act(module: ModuleType) -> None:
+        (resolve_name(f"lightning_hangcheck.hooks.{ours}") if isinstance(ours, str) else ours)(
+            module
+        )
 
-    def __copy__(self) -> Any:  # noqa: ANN401 - itself
-        return self
+    def instrument(module: ModuleType) -> None:
+        attempt(
+            f"watching {module.__name__}", act, module
+        )  # else the framework's import would fail
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Any:  # noqa: ANN401 - the method of the copy
-        owner = getattr(self.__wrapped__, "__self__", None)  # type: ignore[attr-defined]
-        return self if owner is None else getattr(copy.deepcopy(owner, memo), self.__name__)  # type: ignore[attr-defined]
-
-
-class _WatchedMethod(_Pickled, wrapt.BoundFunctionWrapper):  # type: ignore[type-arg]
-    """A wrapped method, as found on an object or a class."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        owner = getattr(self.__wrapped__, "__self__", None)
-        if owner is None:  # taken from the class, or static
-            return resolve_name, (f"{self.__module__}:{self.__qualname__}",)
-        return getattr, (owner, self.__name__)
+    for name in modules_of(named):
+        wrapt.register_post_import_hook(instrument, name)
 
 
-class WatchedFunction(_Pickled, wrapt.FunctionWrapper):  # type: ignore[type-arg]
-    """A wrapped function; it pickles by its name, as functions do."""
-
-    __bound_function_wrapper__ = _WatchedMethod
-
-    def __reduce__(self) -> str:
-        return str(self.__qualname__)
+def modules_of(named: str) -> list[str]:
+    """Return a module's names: two, if it is in a family."""
+    family, _, rest = named.partition(".")
+    return [f"{package}.{rest}" for package in FAMILIES[family]] if family in FAMILIES else [named]
 
 
 _inside = threading.local()  # attribute kinds: kinds of the calls that a thread is in

@@ -12,7 +12,7 @@ import pytest
 from hooks.launching import PACKAGE, as_script, python
 from processes import until
 
-from lightning_hangcheck.hooks.zero_code.start import INJECT_FOLDER, injected
+from lightning_hangcheck.hooks.being_watched import INJECT_FOLDER, injected
 from lightning_hangcheck.look.flight_record import flight_record
 from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.flight import MessageCounts
@@ -134,8 +134,11 @@ def test_a_launcher_is_left_alone_whatever_its_flags(session: Session, framework
     launcher = Path(framework) / "torchrun"
     launcher.write_text(f"import datasets\n{SHOWN}")
     flags = ("-u", "-W", "ignore", "-X", "utf8")
-    shown = json.loads(_python(session, *flags, str(launcher), search=framework).stdout)
-    assert (shown["ours"], shown["pages"]) == ([], 0)
+    for numbered in ({}, RANK):  # srun numbers a torchrun that it starts
+        ended = _python(session, *flags, str(launcher), search=framework, **numbered)
+        shown = json.loads(ended.stdout)
+        assert (shown["pages"], shown["hook"]) == (0, False)
+        assert "lightning_hangcheck.recorder" not in shown["ours"]
 
 
 def test_the_users_own_sitecustomize_still_runs(session: Session, tmp_path: Path) -> None:

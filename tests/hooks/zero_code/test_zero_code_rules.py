@@ -16,8 +16,12 @@ import pytest
 
 from lightning_hangcheck.hooks.callbacks import is_checkpoint
 from lightning_hangcheck.hooks.zero_code.groups import announced, number_of
-from lightning_hangcheck.hooks.zero_code.loops import offload_asked_for
-from lightning_hangcheck.hooks.zero_code.watched_calls import WATCHED, on_import
+from lightning_hangcheck.hooks.zero_code.loops import (
+    WATCHED,
+    instrument_sharding,
+    offload_asked_for,
+)
+from lightning_hangcheck.hooks.zero_code.wrapping import on_import
 
 if TYPE_CHECKING:
     from multiprocessing.process import BaseProcess
@@ -105,7 +109,7 @@ def test_what_fsdp_is_asked_to_offload_is_told_by_its_arguments() -> None:
     first = offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=True)})
     assert first == "parameters on cpu between their uses (FSDP, cpu_offload)"
     assert offload_asked_for({"cpu_offload": fsdp.CPUOffload(offload_params=False)}) == ""
-    watched = {module for module, ours in WATCHED if ours == "zero_code.loops.instrument_sharding"}
+    watched = {module for module, ours in WATCHED if ours is instrument_sharding}
     assert fsdp.FullyShardedDataParallel.__module__ in watched
     # fully_shard says that it is its package's; its file says whose it is
     file = inspect.unwrap(fsdp.fully_shard).__code__.co_filename

@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
 _FOLDER = os.path.dirname(__file__)  # noqa: PTH120 - see above
-_LAUNCHERS = (
-    "accelerate", "accelerate.commands.accelerate_cli", "accelerate.commands.launch", "deepspeed",
-    "deepspeed.launcher.launch", "deepspeed.launcher.runner", "fabric",
-    "torch.distributed.launch", "torch.distributed.run", "torchrun",
-)  # fmt: skip
 _RANK_NAMES = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
 _FRAMEWORKS = frozenset(
     {"accelerate", "datasets", "lightning", "lightning_fabric", "pytorch_lightning", "torch"}
@@ -33,19 +28,6 @@ def _mark() -> str:
     return "/".join(os.environ.get(name, "") for name in _RANK_NAMES)
 
 
-def _program() -> str:
-    """Return the script, module or code that this interpreter was told to run."""
-    words = iter(sys.orig_argv[1:])
-    for word in words:
-        if word in ("-W", "-X"):
-            next(words, "")
-        elif word[:1] != "-":
-            return word
-        elif word[1:2] not in "WX-" and word[-1] in "mc":
-            return next(words, "")
-    return ""
-
-
 def _role() -> str:
     """Return what this process is, as far as known without imports.
 
@@ -55,6 +37,7 @@ def _role() -> str:
     Returns:
         ``rank``, ``script`` (started plainly: rank 0 of Lightning, or a single process), ``child``
             (of multiprocessing: mostly a helper, unless it joins a process group), or ``stranger``.
+            A launcher may look like the first two.
     """
     environment, pid = os.environ, str(os.getpid())
     disabled = environment.get("HANGCHECK_DISABLE") in ("1", "true", "yes")
@@ -62,11 +45,8 @@ def _role() -> str:
         return "stranger"
     if environment.get("HANGCHECK_JOINED", pid) != pid:
         return "stranger"
-    program = _program()
-    if program.startswith("from multiprocessing."):
+    if any(word.startswith("from multiprocessing.") for word in sys.orig_argv):
         return "child"
-    if program.rpartition("/")[2] in _LAUNCHERS:
-        return "stranger"
     known = environment.get("HANGCHECK_RANK_PROCESS", "").partition(":")
     if known[2] == _mark() and known[0] not in ("", pid):
         return "stranger"
@@ -104,18 +84,27 @@ def _uncollected(act: "Callable[[], None]") -> None:
             gc.enable()
 
 
-def _record() -> None:
-    from lightning_hangcheck.hooks.zero_code.start import start
+class _Process:
+    """This process: waits for the first import of a framework; without one it pays nothing."""
 
-    os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
-    start()
+    def __init__(self) -> None:
+        self.role = _role()
 
+    def record(self) -> None:
+        from lightning_hangcheck.identity import is_launcher
 
-class _FirstImport:
-    """Waits for the first import of a framework; a process without frameworks pays nothing."""
+        if is_launcher(sys.orig_argv):
+            self.role = "stranger"
+            return
+        from lightning_hangcheck.hooks.being_watched import start
 
-    def __init__(self, role: str) -> None:
-        self._role = role
+        os.environ["HANGCHECK_RANK_PROCESS"] = f"{os.getpid()}:{_mark()}"
+        start()
+
+    def watch(self) -> None:
+        from lightning_hangcheck.hooks.zero_code.groups import watch
+
+        watch(is_child=self.role == "child")
 
     def find_spec(
         self, name: str, path: object = None, target: object = None
@@ -123,17 +112,13 @@ class _FirstImport:
         if name not in _FRAMEWORKS or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)
-        if self._role == "script":
-            _uncollected(_record)
-        _uncollected(self._watch)
+        if self.role == "script":
+            _uncollected(self.record)
+        if self.role != "stranger":
+            _uncollected(self.watch)
         from importlib.util import find_spec
 
         return find_spec(name)
-
-    def _watch(self) -> None:
-        from lightning_hangcheck.hooks.zero_code.watched_calls import watch
-
-        watch(is_child=self._role == "child")
 
 
 def _run_next() -> None:
@@ -149,12 +134,12 @@ def _run_next() -> None:
     spec.loader.exec_module(module)
 
 
-_here = _role()
-if _here == "rank":
-    _uncollected(_record)
+_here = _Process()
+if _here.role == "rank":
+    _uncollected(_here.record)
     # the script has no objects yet, and ours stay: during imports of frameworks, full collections
     # would visit ours again and again
     gc.freeze()
-if _here != "stranger":
-    sys.meta_path.insert(0, _FirstImport(_here))
+if _here.role != "stranger":
+    sys.meta_path.insert(0, _here)
 _run_next()
