@@ -1,4 +1,1 @@
-"""The command `hangcheck`: one file per command, each calling what a library user would call.
-
-A command's function has its file's name without ``_command``; `main` finds it by that name.
-"""
+"""The command `hangcheck`: each in a file of its name, or in that of a kindred command."""

@@ -8,14 +8,7 @@ from typing import Any
 
 import click
 
-from lightning_hangcheck.cli.options import (
-    OWN_WORDS,
-    Whole,
-    command_behind_dashes,
-    many,
-    option,
-    positive,
-)
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.cli.showing import show
 from lightning_hangcheck.doctor.check import DEPTH, GROUPS, Subject
 from lightning_hangcheck.doctor.examination import STYLES, checks_of, examine, render
@@ -24,56 +17,44 @@ from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.planning.plan import read_extra
 from lightning_hangcheck.rundir import RUNS_FOLDER
 
-EPILOG = """\b
-Examples:
-  hangcheck doctor
-  hangcheck doctor --only seeing --only environment
-  hangcheck doctor -- torchrun --nproc_per_node=2 train.py
-  hangcheck doctor --only ranks -- torchrun --nproc_per_node=2
-  hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'
-  hangcheck doctor --needs tokens.bin --needs labels.csv --fresh 60
-  hangcheck doctor --loads step_500/model.pt --backbone Qwen/Qwen2.5-0.5B
-  hangcheck doctor --json -- srun --ntasks=8 python train.py
-"""
 SEVERAL = "; may be given several times."
+RUN_DIR = "Where the run will be recorded. (HANGCHECK_RUN_DIR)"
 PLACE = "Where the run saves: a folder, or s3://, gs://, hf:// and the like."
 PATTERN = f"A file that must be there, for example 'step_*/model.pt'{SEVERAL}"
 LOADED = f"A checkpoint that the run loads, file or folder{SEVERAL}"
 BACKBONE = "The model that loads it: its folder, or its name in the hub's cache."
 EXTRA = "What is kept in memory with that model, as for `hangcheck plan`."
+DEEP = f"How deep that place is looked at and shown [{DEPTH}]."
+OR_30: dict[str, Any] = {"callback": cli.positive, "is_flag": False, "flag_value": "30"}
 FRESH = "What --needs names must be newer than that [30 where no number is given]."
 
 
-@click.command("doctor", epilog=EPILOG, context_settings=OWN_WORDS)
-@many("--only groups", None, f"Checks of this group{SEVERAL}", type=click.Choice(GROUPS))
-@option("--run-dir", "DIR", "Where the run will be recorded. (HANGCHECK_RUN_DIR)", type=Path)
-@option("--checkpoints", "PLACE", PLACE)
-@option(
-    "--depth",
-    "FOLDERS",
-    f"How deep that place is looked at and shown [{DEPTH}].",
-    type=Whole(1, 20),
-    default=DEPTH,
+@cli.command(
+    "doctor",
+    "hangcheck doctor",
+    "hangcheck doctor --only seeing --only environment",
+    "hangcheck doctor -- torchrun --nproc_per_node=2 train.py",
+    "hangcheck doctor --only ranks -- torchrun --nproc_per_node=2",
+    "hangcheck doctor --checkpoints s3://bucket/run --expect 'step_*/model.pt'",
+    "hangcheck doctor --needs tokens.bin --needs labels.csv --fresh 60",
+    "hangcheck doctor --loads step_500/model.pt --backbone Qwen/Qwen2.5-0.5B",
+    "hangcheck doctor --json -- srun --ntasks=8 python train.py",
+    context_settings=cli.BEFORE_DASHES,
 )
-@many("--expect", "PATTERN", PATTERN)
-@many("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}")
-@many("--loads", "CHECKPOINT", LOADED)
-@option("--backbone", "MODEL", BACKBONE)
-@many("--extra extras", "NAME=SIZE", EXTRA)
-@option(
-    "--fresh fresh_minutes",
-    "MINUTES",
-    FRESH,
-    callback=positive,
-    is_flag=False,
-    flag_value="30",
-    default=None,
-)
-@option("--json as_json", None, "Print the answers as JSON, for programs.")
-@command_behind_dashes("[-- CMD...]")
+@cli.many("--only groups", None, f"Checks of this group{SEVERAL}", type=click.Choice(GROUPS))
+@cli.option("--run-dir", "DIR", RUN_DIR, type=Path, envvar="HANGCHECK_RUN_DIR", default=RUNS_FOLDER)
+@cli.option("--checkpoints", "PLACE", PLACE)
+@cli.option("--depth", "FOLDERS", DEEP, type=cli.Whole(1, 20), default=DEPTH)
+@cli.many("--expect", "PATTERN", PATTERN)
+@cli.many("--needs", "FILE", f"A file or folder that the run reads{SEVERAL}")
+@cli.many("--loads", "CHECKPOINT", LOADED)
+@cli.option("--backbone", "MODEL", BACKBONE)
+@cli.many("--extra extras", "NAME=SIZE", EXTRA)
+@cli.option("--fresh fresh_minutes", "MINUTES", FRESH, **OR_30)
+@cli.option("--json as_json", None, "Print the answers as JSON, for programs.")
+@cli.command_behind_dashes("[-- CMD...]")
 def doctor(
     groups: tuple[str, ...],
-    run_dir: Path | None,
     extras: tuple[str, ...],
     *,
     as_json: bool,
@@ -89,13 +70,8 @@ def doctor(
         raise BadUsage("--expect needs a place to look", "say it too: --checkpoints PLACE")
     if extras and run["backbone"] is None:
         raise BadUsage("--extra needs a model", "say which: --backbone MODEL")
-    subject = Subject(
-        environment=dict(os.environ),
-        run_dir=run_dir or Path(os.environ.get("HANGCHECK_RUN_DIR") or RUNS_FOLDER),
-        extras=tuple(map(read_extra, extras)),
-        **run,
-    )
-    found = examine(subject, checks_of(groups))
+    run |= {"environment": dict(os.environ), "extras": tuple(map(read_extra, extras))}
+    found = examine(Subject(**run), checks_of(groups))
     if as_json:
         click.echo(encode_pretty(found), nl=False)
     else:

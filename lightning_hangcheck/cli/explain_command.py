@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.judge.knowledge import causes_file
 from lightning_hangcheck.report.paragraphs import labelled, wrapped
@@ -28,15 +29,11 @@ WORDS = {
     "unused": "SO MANY GiB",
 }
 """What a reader sees in place of the values that a verdict fills in."""
-EPILOG = """\b
-Examples:
-  hangcheck explain
-  hangcheck explain rank_stalled
-  hangcheck explain --agent
-"""
 
 
-@click.command("explain", epilog=EPILOG)
+@cli.command(
+    "explain", "hangcheck explain", "hangcheck explain rank_stalled", "hangcheck explain --agent"
+)
 @click.option("--agent", is_flag=True, help="Print what a coding agent needs to know of hangcheck.")
 @click.argument("cause", required=False, metavar="[CAUSE]")
 def explain(cause: str | None, *, agent: bool) -> int:

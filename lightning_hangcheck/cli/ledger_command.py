@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import click
 
-from lightning_hangcheck.cli.options import many, only_form, option
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.ledger import ledger_file
@@ -26,26 +26,6 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 READ_LIMIT_S = 10.0
 CHECK_LIMIT_S = 120.0  # At most 64 MiB of each file are read.
-EPILOG = """\b
-Examples:
-  hangcheck ledger
-  hangcheck ledger --price 0.89/h
-  hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv
-  hangcheck ledger --markdown >> EXPERIMENT_LOG.md
-  hangcheck ledger --chart costs.png
-  hangcheck ledger compare 7b 70b
-  hangcheck ledger check train
-"""
-COMPARE_EPILOG = """\b
-Examples:
-  hangcheck ledger compare 7b 70b
-  hangcheck ledger --price 0.89/h compare '--model 7b' '--model 70b'
-"""
-CHECK_EPILOG = """\b
-Examples:
-  hangcheck ledger check train
-  hangcheck ledger --price 0.89/h check train
-"""
 
 
 class Asked(NamedTuple):
@@ -60,17 +40,30 @@ class Asked(NamedTuple):
         return _answered(READ_LIMIT_S, lambda: ledger_file.read(file), str(file))
 
 
-@click.group("ledger", epilog=EPILOG, invoke_without_command=True, no_args_is_help=False)
-@option("--ledger", "FILE", "The ledger [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
-@many(
+@click.group(
+    "ledger",
+    invoke_without_command=True,
+    no_args_is_help=False,
+    epilog=cli.examples(
+        "hangcheck ledger",
+        "hangcheck ledger --price 0.89/h",
+        "hangcheck ledger --price A100=1.89/h --price H100=2.99/h --csv > costs.csv",
+        "hangcheck ledger --markdown >> EXPERIMENT_LOG.md",
+        "hangcheck ledger --chart costs.png",
+        "hangcheck ledger compare 7b 70b",
+        "hangcheck ledger check train",
+    ),
+)
+@cli.option("--ledger", "FILE", "The ledger [hangcheck_runs/ledger.jsonl] (HANGCHECK_LEDGER).")
+@cli.many(
     "--price prices",
     "PRICE",
     "One rank for an hour: 0.89/h, or by GPU model A100=1.89/h (HANGCHECK_PRICE).",
 )
-@option("--json", None, "Print all of it as JSON, for programs.")
-@option("--csv", None, "Print phases and runs as CSV.")
-@option("--markdown", None, "Print tables for a log.")
-@option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
+@cli.option("--json", None, "Print all of it as JSON, for programs.")
+@cli.option("--csv", None, "Print phases and runs as CSV.")
+@cli.option("--markdown", None, "Print tables for a log.")
+@cli.option("--chart", "FILE", "Draw it into a PNG file (needs lightning-hangcheck[plots]).")
 @click.pass_context
 def ledger(
     context: click.Context,
@@ -88,7 +81,7 @@ def ledger(
     context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
     if context.invoked_subcommand is not None:
         return 0
-    form, chart = only_form("ledger", forms), str(forms["chart"])
+    form, chart = cli.only_form("ledger", forms), str(forms["chart"])
     totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
     if form == "json":
         click.echo(encode_pretty(totals), nl=False)
@@ -109,7 +102,16 @@ def ledger(
     return 0
 
 
-@ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARE_EPILOG)
+COMPARED = cli.examples(
+    "hangcheck ledger compare 7b 70b",
+    "hangcheck ledger --price 0.89/h compare '--model 7b' '--model 70b'",
+)
+CHECKED = cli.examples(
+    "hangcheck ledger check train", "hangcheck ledger --price 0.89/h check train"
+)
+
+
+@ledger.command("compare", short_help="Show runs or phases side by side.", epilog=COMPARED)
 @click.argument("names", nargs=-1, required=True, metavar="NAME NAME...")
 @click.pass_obj
 def compare(given: Asked, names: tuple[str, ...]) -> int:
@@ -123,7 +125,7 @@ def compare(given: Asked, names: tuple[str, ...]) -> int:
     return 0
 
 
-@ledger.command("check", short_help="Say whether a phase must run again.", epilog=CHECK_EPILOG)
+@ledger.command("check", short_help="Say whether a phase must run again.", epilog=CHECKED)
 @click.argument("name")
 @click.pass_obj
 def check(given: Asked, name: str) -> int:

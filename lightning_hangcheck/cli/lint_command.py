@@ -9,33 +9,34 @@ from pathlib import Path
 import click
 import msgspec
 
-from lightning_hangcheck.cli.options import only_form, option
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.cli.showing import say, show
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.lint import linting
 from lightning_hangcheck.lint.rules import RULES
 
-EPILOG = """\b
-Examples:
-  hangcheck lint
-  hangcheck lint train.py src --notes
-  hangcheck lint --sarif > hangcheck.sarif
-  hangcheck lint --explain HC101
+MARKED = """
 
 A finding that is meant is marked on its line:
 
 \b
   dist.barrier()  # hangcheck: ignore[HC101] rank 1 comes from serve()
 """
+EXAMPLES = cli.examples(
+    "hangcheck lint",
+    "hangcheck lint train.py src --notes",
+    "hangcheck lint --sarif > hangcheck.sarif",
+    "hangcheck lint --explain HC101",
+)
 FOUND, UNUSABLE = 1, 2
 
 
-@click.command("lint", epilog=EPILOG)
+@cli.command("lint", epilog=EXAMPLES + MARKED)
 @click.argument("paths", nargs=-1, metavar="[PATH...]", type=click.Path(path_type=Path))
 @click.option("--notes", is_flag=True, help="Also what may make ranks diverge, not only what will.")
-@option("--json", None, "Print one object.")
-@option("--sarif", None, "Print a SARIF 2.1.0 log.")
-@option("--github", None, "Print annotations for GitHub.")
+@cli.option("--json", None, "Print one object.")
+@cli.option("--sarif", None, "Print a SARIF 2.1.0 log.")
+@cli.option("--github", None, "Print annotations for GitHub.")
 @click.option("--explain", metavar="CODE", help="Print what a rule finds and why that hangs.")
 def lint(paths: tuple[Path, ...], explain: str | None, *, notes: bool, **forms: bool) -> int:
     """Find in source code what would make ranks diverge, before it runs.
@@ -45,7 +46,7 @@ def lint(paths: tuple[Path, ...], explain: str | None, *, notes: bool, **forms: 
 
     Exit code: 0 nothing was found, 1 something was, 2 a path or file cannot be used.
     """
-    form = only_form("lint", forms)
+    form = cli.only_form("lint", forms)
     if explain is not None:
         known = RULES.get(explain.strip().upper())
         if known is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.exit_codes import BAD_USAGE, INTERRUPTED
-from lightning_hangcheck.cli.showing import say
+from lightning_hangcheck.cli import options as cli
+from lightning_hangcheck.cli.showing import BAD_USAGE, INTERRUPTED, say
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.version import __version__
 
@@ -49,12 +49,8 @@ TENSES: dict[str, dict[str, str]] = {
 }
 """The commands, grouped by when they help."""
 COMMANDS = sorted({name for words in TENSES.values() for name in words})
-EPILOG = """\b
-Examples:
-  hangcheck demo
-  hangcheck run -- torchrun --nproc_per_node=2 train.py
-  hangcheck attach --pid 4711
-"""
+BESIDE = {"demo": "run", "merge": "attach", "smoke": "rehearse", "watch": "report"}
+"""Small commands, and the command in whose file each is."""
 
 
 class ByTense(click.Group):
@@ -78,16 +74,20 @@ class ByTense(click.Group):
 
 def command_named(name: str) -> click.Command:
     """Import a command by its name."""
-    module = import_module(f"lightning_hangcheck.cli.{name}_command")
+    module = import_module(f"lightning_hangcheck.cli.{BESIDE.get(name, name)}_command")
     command: click.Command = getattr(module, name)
     return command
 
 
 @click.group(
     cls=ByTense,
-    epilog=EPILOG,
     invoke_without_command=True,
     no_args_is_help=False,
+    epilog=cli.examples(
+        "hangcheck demo",
+        "hangcheck run -- torchrun --nproc_per_node=2 train.py",
+        "hangcheck attach --pid 4711",
+    ),
 )
 @click.version_option(__version__, message="hangcheck %(version)s")
 @click.pass_context

@@ -1,4 +1,4 @@
-"""Options, shown in groups on one screen at most, and the settings that they give."""
+"""Commands and their options, help on one screen, and the settings that options give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin
 
 import click
 import msgspec
@@ -25,11 +25,9 @@ from lightning_hangcheck.settings import (
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-Command = TypeVar("Command", bound="Callable[..., object]")
 Decorator = Callable[[Any], Any]
-OWN_WORDS = {"allow_interspersed_args": False}
+BEFORE_DASHES = {"allow_interspersed_args": False}
 """Click settings for a command that another command line follows, with options of its own."""
-HELP = "Help"
 PATIENCE = "How patient it is"
 ON_HANG = "What to do on a hang"
 TOLD = "Who is told"
@@ -75,10 +73,20 @@ class GroupedCommand(click.Command):
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx) if isinstance(param, click.Option) else None
             if record is not None:
-                groups.setdefault(getattr(param, "group", HELP), []).append(record)
-        for title in sorted(groups, key=lambda title: title == HELP):
+                groups.setdefault(getattr(param, "group", "Help"), []).append(record)
+        for title, records in groups.items():
             with formatter.section(title):
-                formatter.write_dl(groups[title], col_max=26)
+                formatter.write_dl(records, col_max=26)
+
+
+def examples(*lines: str) -> str:
+    """Write command lines as the end of a help text."""
+    return "\n".join(["\b\nExamples:", *(f"  {line}" for line in lines)])
+
+
+def command(name: str, *lines: str, **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
+    """Make a command, with these command lines as examples."""
+    return click.command(name, **{"epilog": examples(*lines), **facts})
 
 
 def option(names: str, unit: str | None, text: str, group: str = "", **facts: Any) -> Decorator:  # noqa: ANN401 - click's own
@@ -97,18 +105,20 @@ def many(names: str, unit: str | None, text: str, group: str = "", **facts: Any)
 
 
 def run_dir_option(unit: str, folders: str = "Run folder", default: str = "a new one") -> Decorator:
-    """Add ``--run-dir``; if it is not given, the setting ``run_dir`` counts."""
-
-    def read(_: click.Context, __: click.Parameter, given: str | None) -> str | None:
-        return given or from_environment(os.environ).run_dir
-
+    """Add ``--run-dir``, which the setting ``run_dir`` may give."""
     text = f"{folders} [default: {default} below hangcheck_runs]. (HANGCHECK_RUN_DIR)"
-    return option("--run-dir", unit, text, callback=read)
+    return option("--run-dir", unit, text, envvar="HANGCHECK_RUN_DIR")
 
 
 def command_behind_dashes(unit: str = "-- CMD...") -> Decorator:
     """Add the argument ``command``: the words of another command line."""
     return click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar=unit)
+
+
+def refuse_empty(command: str, given: object, what: str, example: str) -> None:
+    """Raise BadUsage if nothing was given."""
+    if not given:
+        raise BadUsage(f"{command} needs {what}", f"write {example}")
 
 
 def end_on_sigterm() -> None:
@@ -127,22 +137,22 @@ def only_form(command: str, asked: Mapping[str, object]) -> str | None:
     return given[0] if given else None
 
 
-def setting_options(*names: str) -> Callable[[Command], Command]:
+def setting_options(*names: str) -> Decorator:
     """Add ``--set``, and these settings of `OF_RUN` as options."""
 
-    def decorate(command: Command) -> Command:
+    def decorate(command: Any) -> Any:  # noqa: ANN401 - click's own
         text = "Any setting, such as idle_after=60; repeatable"
         command = many("--set assignments", "NAME=VALUE", text, PATIENCE)(command)
+        fields = {field.name: field for field in msgspec.structs.fields(Settings)}
         for name in reversed(names):
-            group, unit, text = OF_RUN[name]
-            field = next(info for info in msgspec.structs.fields(Settings) if info.name == name)
+            (group, unit, text), field = OF_RUN[name], fields[name]
             facts: dict[str, Any] = {"default": None}
             if name == "nodes_port":
                 facts["type"] = Whole(1, 65_535)
             elif get_origin(field.type) is Literal:
                 facts["type"] = click.Choice(get_args(field.type))
             elif field.type is float:
-                facts["callback"] = positive_or_off if name in MAY_BE_OFF else positive
+                facts["callback"] = positive
             if unit is not None and field.default is not None:
                 shown = f"{field.default:g}" if isinstance(field.default, float) else field.default
                 text += f" [default: {shown}]"
@@ -153,33 +163,27 @@ def setting_options(*names: str) -> Callable[[Command], Command]:
     return decorate
 
 
-def settings_from(options: Mapping[str, object]) -> Settings:
+def settings_from(options: Mapping[str, Any]) -> Settings:
     """Read the settings: the environment, then ``--set``, then single options; the last one counts.
 
     Raises:
         BadUsage: A value has the wrong type.
     """
-    given = dict(options)
-    assignments = given.pop("assignments", None) or ()
-    named = read_assignments(assignments) if isinstance(assignments, tuple) else {}
-    named |= {name: value for name, value in given.items() if value is not None}
-    return msgspec.structs.replace(from_environment(os.environ), **named)
-
-
-def positive_or_off(
-    context: click.Context, option: click.Parameter, text: str | None
-) -> float | None:
-    """Read a number above 0; 0, none and off give 0."""
-    return 0.0 if text is not None and text.lower() in OFF else positive(context, option, text)
+    named = read_assignments(options.get("assignments") or ())
+    given = {name: value for name, value in options.items() if value is not None}
+    given.pop("assignments", None)
+    return msgspec.structs.replace(from_environment(os.environ), **(named | given))
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:
-    """Read a finite number above 0, or raise BadParameter with an example."""
+    """Read a finite number above 0, or a word that gives 0; else BadParameter with an example."""
+    if text is None or (option.name in MAY_BE_OFF and text.lower() in OFF):
+        return None if text is None else 0.0
     try:
-        number = None if text is None else float(text)
+        number = float(text)
     except ValueError:
         number = float("nan")
-    if number is not None and not 0 < number < float("inf"):
+    if not 0 < number < float("inf"):
         sentence = f"{text!r} is not a number above 0; write for example 30"
         raise click.BadParameter(sentence, param=option)
     return number

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lightning_hangcheck.cli.options import Whole, many, option, positive
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.doctor.memory_checks import find_machine
 from lightning_hangcheck.hooks.plan import plan_memory
 from lightning_hangcheck.model.codec import encode_pretty
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
 
     from lightning_hangcheck.planning.plan import Plan
 
-EPILOG = """\b
-Examples:
-  hangcheck plan ./my-model
-  hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192
-  hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6
-  hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5@cpu
-  hangcheck plan ./my-model --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'
-"""
 NOT_ON_DISK = (
     "nothing: it would need offload_folder, with which layers are read from disk for each token, "
     "and DDP, FSDP and model.to() fail; plan one of the ways out, and paste what that says"
@@ -45,17 +37,27 @@ EXTRA = "What else is in memory: GB, or a count and a type (174M*complex64); @cp
 PHASE = "A phase with another context, batch or extra: 'rollout:context=16384,batch=8'."
 
 
-@click.command("plan", epilog=EPILOG)
+@cli.command(
+    "plan",
+    "hangcheck plan ./my-model",
+    "hangcheck plan ./my-model --gpus 2 --gpu-memory 24 --cpu-memory 64 --context 8192",
+    "hangcheck plan ./my-model/config.json --gpus 1 --gpu-memory 80 --extra operators=6",
+    "hangcheck plan ./my-model --extra operators=174M*complex64 --extra cache=2.5@cpu",
+    "hangcheck plan ./my-model --phase 'rollout:context=16384,batch=8' "
+    "--phase 'train:optimizer=12'",
+)
 @click.argument("model", metavar="MODEL_OR_CONFIG")
-@option("--gpus", "N", "GPUs [those of this machine].", type=Whole(0, 1024))
-@option("--gpu-memory", "GB", "Memory of each GPU.", callback=positive)
-@option("--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=positive)
+@cli.option("--gpus", "N", "GPUs [those of this machine].", type=cli.Whole(0, 1024))
+@cli.option("--gpu-memory", "GB", "Memory of each GPU.", callback=cli.positive)
+@cli.option(
+    "--cpu-memory", "GB", "Main memory for weights [90 % of what is free].", callback=cli.positive
+)
 @click.option("--dtype", type=click.Choice(DTYPES), help="Format of the weights [as stored].")
-@option("--context", "TOKENS", CONTEXT, type=Whole(1, 100_000_000))
-@option("--batch", "N", "Sequences at a time.", type=Whole(1, 1_000_000), default=1)
-@many("--extra extras", "NAME=SIZE", EXTRA)
-@many("--phase phases", "NAME:SETTINGS", PHASE)
-@option("--json as_json", None, "Print the plan as JSON, for programs.")
+@cli.option("--context", "TOKENS", CONTEXT, type=cli.Whole(1, 100_000_000))
+@cli.option("--batch", "N", "Sequences at a time.", type=cli.Whole(1, 1_000_000), default=1)
+@cli.many("--extra extras", "NAME=SIZE", EXTRA)
+@cli.many("--phase phases", "NAME:SETTINGS", PHASE)
+@cli.option("--json as_json", None, "Print the plan as JSON, for programs.")
 def plan(
     model: str,
     gpus: int | None,

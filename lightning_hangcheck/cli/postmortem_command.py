@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lightning_hangcheck.cli.exit_codes import exit_code_after_death
-from lightning_hangcheck.cli.options import option, run_dir_option
-from lightning_hangcheck.cli.showing import kept_in, show
-from lightning_hangcheck.errors import BadUsage
+from lightning_hangcheck.cli import options as cli
+from lightning_hangcheck.cli.showing import HANG, kept_in, show
 from lightning_hangcheck.judge.postmortem_facts import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
@@ -32,18 +30,16 @@ CERTAIN = {
     "majority": "by majority: the others do it otherwise",
 }
 
-EPILOG = """\b
-Examples:
-  hangcheck postmortem .
-  hangcheck postmortem dumps/ slurm-4711.out
-  hangcheck postmortem node0-run node1-run --json
-"""
 
-
-@click.command("postmortem", epilog=EPILOG)
+@cli.command(
+    "postmortem",
+    "hangcheck postmortem .",
+    "hangcheck postmortem dumps/ slurm-4711.out",
+    "hangcheck postmortem node0-run node1-run --json",
+)
 @click.argument("paths", nargs=-1, metavar="PATH...")
-@run_dir_option("OUT")
-@option("--json as_json", None, "Print the verdict alone, as JSON.")
+@cli.run_dir_option("OUT")
+@cli.option("--json as_json", None, "Print the verdict alone, as JSON.")
 def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> int:
     """Explain a job that is gone: who held it up, and why, from the files that it left.
 
@@ -51,11 +47,8 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     folders of several nodes. Folders are searched. No torch is needed. Exit code 0 if nothing wrong
     is seen, 3 if a hang, death or crash is explained, also in part, 2 if nothing can be read.
     """
-    if not paths:
-        raise BadUsage(
-            "postmortem needs files or folders of the job",
-            "write for example: hangcheck postmortem .",
-        )
+    example = "for example: hangcheck postmortem ."
+    cli.refuse_empty("postmortem", paths, "files or folders of the job", example)
     folder = name_run_folder(run_dir)
     refuse_used(folder)
     found = look_at(paths, folder)
@@ -64,7 +57,8 @@ def postmortem(paths: tuple[str, ...], run_dir: str | None, as_json: bool) -> in
     else:
         report = verdict_text.render(found.case, found.verdict, kept_in(found.kept))
         show(_before_the_report(found.verdict, found.left) + report)
-    return exit_code_after_death(found.verdict)
+    # also an explanation in part is one
+    return 0 if found.verdict.verdict in ("healthy", "finished", "recovered") else HANG
 
 
 def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:

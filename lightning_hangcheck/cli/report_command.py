@@ -1,8 +1,9 @@
-"""`hangcheck report`: what a run folder shows, during the run or afterwards."""
+"""`hangcheck report` and `watch`: what a run folder shows, during the run or afterwards."""
 
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, get_args
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, get_args
 import click
 from msgspec.structs import replace
 
-from lightning_hangcheck.cli.options import only_form, option
+from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.cli.showing import as_typed, found_run_folder, say, show
 from lightning_hangcheck.errors import BadUsage, UnreadableRun
 from lightning_hangcheck.files import write_atomically
@@ -29,25 +30,24 @@ if TYPE_CHECKING:
     from lightning_hangcheck.rundir import RunFolder
 
 FORMS: dict[str, Form] = {form: form for form in get_args(Form)}
-EPILOG = """\b
-Examples:
-  hangcheck report
-  hangcheck report hangcheck_runs/20261120T102301-7f3a
-  hangcheck report --json > verdict.json
-  hangcheck report --html report.html
-  hangcheck report --issue | gh issue create --title "job hangs" --body-file -
-  hangcheck report --prompt > prompt.md
-  hangcheck report --perfetto trace.json
-"""
 
 
-@click.command("report", epilog=EPILOG)
+@cli.command(
+    "report",
+    "hangcheck report",
+    "hangcheck report hangcheck_runs/20261120T102301-7f3a",
+    "hangcheck report --json > verdict.json",
+    "hangcheck report --html report.html",
+    'hangcheck report --issue | gh issue create --title "job hangs" --body-file -',
+    "hangcheck report --prompt > prompt.md",
+    "hangcheck report --perfetto trace.json",
+)
 @click.argument("paths", nargs=-1, metavar="[RUN_DIR]")
-@option("--json", None, "Print the verdict as JSON, for programs.")
-@option("--html", "FILE", "Write one self-contained page; - prints it.")
-@option("--issue", None, "Print Markdown for an issue.")
-@option("--prompt", None, "Print Markdown for a coding agent.")
-@option("--perfetto", "FILE", "Write a trace for ui.perfetto.dev; - prints it.")
+@cli.option("--json", None, "Print the verdict as JSON, for programs.")
+@cli.option("--html", "FILE", "Write one self-contained page; - prints it.")
+@cli.option("--issue", None, "Print Markdown for an issue.")
+@cli.option("--prompt", None, "Print Markdown for a coding agent.")
+@cli.option("--perfetto", "FILE", "Write a trace for ui.perfetto.dev; - prints it.")
 def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     """Print the newest verdict of a run.
 
@@ -55,7 +55,7 @@ def report(paths: tuple[str, ...], **asked: str | bool | None) -> int:
     each rank's last checkpoint instead; one that goes on also where each rank is now, and its pace.
     Logs are read by `hangcheck postmortem`. Exit code 2 if the folder cannot be used.
     """
-    form = only_form("report", asked)
+    form = cli.only_form("report", asked)
     if len(paths) > 1:
         raise BadUsage(
             "report takes one run folder",
@@ -127,3 +127,25 @@ def _write(text: str, file: str | bool | None) -> None:
     except OSError as error:
         raise BadUsage(f"{path} cannot be written ({error.strerror})", remedy) from error
     say(f"wrote {path}")
+
+
+@cli.command(
+    "watch",
+    "hangcheck watch",
+    "hangcheck watch hangcheck_runs/20261120T102301-7f3a",
+    "hangcheck watch | tee watch.log",
+)
+@click.argument("run_dir", required=False, metavar="[RUN_DIR]")
+def watch(run_dir: str | None) -> int:
+    """Show a run as it goes on: the newest verdict, then a row per rank, problems first.
+
+    Without RUN_DIR it is the newest run below hangcheck_runs/. It only reads, and Ctrl-C ends the
+    view alone. It ends by itself when the run has ended; one that is over is shown once. Where
+    there is no terminal it prints a block for each change.
+    """
+    from lightning_hangcheck.live_view.run_follower import RunFollower
+    from lightning_hangcheck.live_view.view_text import show_run
+
+    folder = found_run_folder(run_dir, "hangcheck watch RUN_DIR")
+    show_run(RunFollower(folder, run_dir or as_typed(folder.path)).read, sys.stdout)
+    return 0

@@ -1,6 +1,7 @@
-"""Shows a report: coloured on a terminal, plain in a pipe, and as an exit code.
+"""Shows an outcome: coloured on a terminal, plain in a pipe, and as an exit code.
 
-Colour never carries information alone.
+Colour never carries information alone. `launch.run.ABORTED` is 75, a job that ``--on-hang`` ended;
+`errors` has 4, no job was found. doctor and lint return 1 and 2 by how grave their findings are.
 """
 
 from __future__ import annotations
@@ -22,14 +23,23 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from lightning_hangcheck.model.verdict import Verdict
     from lightning_hangcheck.rundir import RunFolder
 
+BAD_USAGE = 2
+HANG = 3
+INTERRUPTED = 130  # 128 + SIGINT, as shells do
 VERDICT_STYLES = {
     **{rf"\A{kind}\b": style for kind, style in KIND_STYLES.items()},
     r"(?m)^ {6}(?:why|proof|do|not seen|more)\b": "bold",
     r"(?m)^ {6}ranks? \S+ +(?:is|are|never) .*$": "red",
 }
 """The style of each pattern in the text of `report.verdict_text`."""
+
+
+def exit_code_of(verdict: Verdict) -> int:
+    """Return 3 for a hang that was found, else 0: a script may end a job on 3."""
+    return HANG if verdict.verdict in ("hang", "dead", "crashed") else 0
 
 
 def show(text: str, styles: Mapping[str, str] = VERDICT_STYLES) -> None:
@@ -58,15 +68,15 @@ def say(sentence: str) -> None:
     click.echo(f"hangcheck: {one_line(sentence)}", err=True)
 
 
-def kept_in(folder: RunFolder | None) -> str:
-    """Return where a verdict was saved, as one can type it; empty if it was not saved."""
-    return "" if folder is None else as_typed(folder.path)
-
-
 def as_typed(path: Path) -> str:
     """Return a path as one can type it: relative if it is below the working folder."""
     here = Path.cwd()
     return str(path.relative_to(here) if path.is_relative_to(here) else path)
+
+
+def kept_in(folder: RunFolder | None) -> str:
+    """Return where a verdict was saved, as one can type it; empty if it was not saved."""
+    return "" if folder is None else as_typed(folder.path)
 
 
 def found_run_folder(named: str | None, command: str) -> RunFolder:

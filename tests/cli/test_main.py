@@ -12,9 +12,9 @@ import msgspec
 import pytest
 from report.constructed import verdict
 
-from lightning_hangcheck.cli.exit_codes import HANG, exit_code_of
 from lightning_hangcheck.cli.explain_command import SKILL_FILE
-from lightning_hangcheck.cli.main import BAD_USAGE, COMMANDS, command_named, invoke
+from lightning_hangcheck.cli.main import COMMANDS, command_named, invoke
+from lightning_hangcheck.cli.showing import BAD_USAGE, HANG, exit_code_of
 from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.launch.run import ABORTED
 from lightning_hangcheck.model.codec import encode_pretty
