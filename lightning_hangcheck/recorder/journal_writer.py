@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections import deque
-from contextlib import suppress
 from functools import lru_cache
 from json.encoder import encode_basestring
 
@@ -80,25 +79,29 @@ class JournalWriter:
         self.settle(None)
         self._closing.set()
         if self._thread is None:
-            self._leave_rest()
+            self.flush(is_last=True)
         else:
             self._thread.join(limit_s)
 
-    def flush(self) -> None:
-        """Store waiting lines as far as there is room, unless another call does."""
+    def flush(self, *, is_last: bool = False) -> None:
+        """Store waiting lines as far as there is room, unless another call does.
+
+        At the end, lines without room are counted.
+        """
         if not self._turn.acquire(blocking=False):
             return
         try:
             if self._name and self._segments and self._segments[-1].endswith("."):
-                unnamed = self._segments.pop()
-                self._segments.append(unnamed + self._name)
-                os.rename(unnamed, unnamed + self._name)  # noqa: PTH104 - names, no paths
-            while self._waiting:
-                line = self._waiting.popleft()
-                if not self._has_room(len(line)):
-                    self._waiting.appendleft(line)
-                    break
-                self._store(line)
+                unnamed = self._segments[-1]
+                self._segments[-1] += self._name
+                os.rename(unnamed, self._segments[-1])  # noqa: PTH104 - names, no paths
+            while self._waiting and self._has_room(len(self._waiting[0])):
+                self._store(self._waiting.popleft())
+            if is_last:
+                self._dropped += len(self._waiting)
+                self._waiting.clear()
+                if self._dropped:
+                    self._begin_segment(0)
         except OSError as error:
             log.once("journal", f"the journal lacks lines, training goes on without them: {error}")
         finally:
@@ -141,16 +144,6 @@ class JournalWriter:
             log.once("journal-dropped", "the journal is written too slowly; it lacks some lines")
             self._store(encode_entry("dropped", {"lines": dropped}, self._pid))
 
-    def _leave_rest(self) -> bool:
-        """At the end, count the lines that found no room; return whether there are any."""
-        self._dropped += len(self._waiting)
-        self._waiting.clear()
-        missing = bool(self._dropped)
-        if missing:
-            with suppress(OSError):  # there is no memory left
-                self._begin_segment(0)
-        return missing
-
     def _carry_if_alone(self) -> None:
         """Write to disk while no other process does, or will."""
         # imported here: with a sidecar no rank needs it
@@ -169,7 +162,7 @@ class JournalWriter:
                     self._full_until_s = 0.0
                 self.flush()
                 if is_last and not (alone and self._waiting):
-                    self._leave_rest()
+                    self.flush(is_last=True)
                     if alone:
                         carrier.carry(self._pid)
                     return

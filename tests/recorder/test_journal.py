@@ -134,6 +134,19 @@ def test_lines_that_could_not_be_written_are_written_once_later(tmp_path: Path) 
     assert [lines.count(b"\n") for lines in seen] == [2, 1]
 
 
+def test_lines_wait_while_shared_memory_gives_no_room(tmp_path: Path) -> None:
+    session = session_without_sidecar(tmp_path, launched=True)
+    journal = writer(session, 0)
+    session.journals.rmdir()
+    journal.add("note", {"name": "a"})
+    session.journals.mkdir()
+    journal.add("note", {"name": "b"})
+    until(lambda: journal.flush() or list(session.journals.iterdir()), "both lines")
+    Carrier(session.journals, partial(prepare_run_folder, session.run_folder)).carry()
+    entries, gaps = read_journal(session.run_folder.journals / "rank-0.jsonl")
+    assert (names_in(entries), gaps) == (["a", "b"], ())
+
+
 def test_a_process_that_is_killed_leaves_all_its_lines(
     start: Callable[..., Program], session: Session
 ) -> None:
