@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from math import inf
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -274,23 +275,27 @@ def _nearly(sizes: Iterable[tuple[int, ...]]) -> bool:
     )
 
 
-def _apart(
-    contents: Mapping[int, str], each: Iterable[LogFact | GroupState], world: int
-) -> tuple[list[int], Cause, str]:
-    """Return who differs from a clear majority, what cause that indicates, and who did what."""
-    each = list(each)
+def who_differs(contents: Mapping[int, str], of: float) -> tuple[list[int], str]:
+    """Return who differs from a clear majority of so many ranks, and the words for who did what."""
     counts = Counter(contents.values()).most_common()
-    clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), world)
-    clear = clear and not _nearly(fact.sizes for fact in each)
+    clear = len(counts) > 1 and counts[0][1] > 1 and counts[0][1] * 2 > max(len(contents), of)
     odd = sorted(rank for rank, content in contents.items() if clear and content != counts[0][0])
     parts = (
         f"{name_ranks(rank for rank, own in contents.items() if own == content)} in {content}"
         for content, _ in counts[::-1][:4]
     )
-    text = f": {'; '.join(parts)}." if contents else "."
-    text += "" if odd else " The log does not say which of them is wrong."
+    text = f": {'; '.join(parts)}" if contents else ""
+    return odd, text if odd else f"{text}; which of them is wrong is not told"
+
+
+def _apart(
+    contents: Mapping[int, str], each: Iterable[LogFact | GroupState], world: int
+) -> tuple[list[int], Cause, str]:
+    """Return who differs, what cause that indicates, and who did what."""
+    each = list(each)
+    odd, text = who_differs(contents, inf if _nearly(fact.sizes for fact in each) else world)
     other_ops = odd and len({fact.op for fact in each}) > 1
-    return odd, "rank_diverged" if other_ops else "collective_mismatch", text
+    return odd, "rank_diverged" if other_ops else "collective_mismatch", f"{text}."
 
 
 def unlike_timeouts(book: LogBook) -> LeftFinding | None:

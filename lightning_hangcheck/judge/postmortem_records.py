@@ -19,31 +19,26 @@ from collections import Counter, defaultdict
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.frames import users_place
 from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.operations import still_open
 from lightning_hangcheck.judge.postmortem_facts import LeftFinding, LogBook, collective
-from lightning_hangcheck.judge.postmortem_logs import find_in_logs
+from lightning_hangcheck.judge.postmortem_logs import find_in_logs, who_differs
 from lightning_hangcheck.judge.wording import name_ranks, short_place, verb
 from lightning_hangcheck.model.evidence import Frame, Gap
 from lightning_hangcheck.model.flight import FLIGHT_RECORD, SAME_SIZES, Message
 from lightning_hangcheck.model.verdict import EvidenceItem, State
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping
+    from collections.abc import Collection, Mapping
 
     from lightning_hangcheck.model.case import Case
-    from lightning_hangcheck.model.flight import (
-        CollectiveEntry,
-        CollectiveRecord,
-        FlightRecord,
-    )
+    from lightning_hangcheck.model.flight import CollectiveRecord, FlightRecord
     from lightning_hangcheck.model.slugs import Cause
 
-Absent = tuple["Head", set[int], set[int]]
-"""An operation, who waits in it, and who has not entered it and has nothing else open."""
 Stand = Literal["open", "ended", "before", "unknown", "missing"]
 """A rank's state at an operation: in it, through it, before it, not in its record, or without a
 record."""
@@ -91,13 +86,50 @@ class Head(NamedTuple):
         return self.op.partition(" ")[0] if self.peer is not None else f"{self.op} #{self.seq}"
 
 
-class Board:
-    """The records of all ranks as one table, by rank and group."""
+class Meeting(Struct):
+    """An operation or message in which ranks wait.
+
+    Attributes:
+        stands: What its other members did.
+        absent: Members that have not entered it and have nothing else open.
+        ended_on: Where it has ended, if that proves that every member had entered it.
+    """
+
+    head: Head
+    members: tuple[int, ...]
+    waiting: list[int]
+    stands: dict[Stand, list[int]]
+    absent: set[int]
+    ended_on: list[int]
+
+    @property
+    def enders(self) -> list[int]:
+        """The members that it waits for; if none is known to be late, those that are unknown."""
+        due = self.of("before", "open") or self.of("missing", "unknown")
+        return [] if self.ended_on else sorted(due)
+
+    @property
+    def is_ahead(self) -> bool:
+        """Whether most members are absent: then those that entered may be ahead."""
+        return 2 * len(self.absent) > len(self.members)
+
+    def of(self, *stands: Stand) -> list[int]:
+        """Return the members in these states."""
+        return [rank for stand in stands for rank in self.stands.get(stand, ())]
+
+
+class Records:
+    """The records of all ranks, by rank and group, and the operations in which ranks wait.
+
+    Attributes:
+        through: Number up to which the operations of a group have ended on a rank.
+        heads: The oldest open operation of each rank that has one.
+        meetings: Operations first, then messages; those with most ranks first.
+    """
 
     def __init__(self, flights: Mapping[int, FlightRecord]) -> None:
         self.flights = flights
         self.columns: dict[tuple[int, str], CollectiveRecord] = {}
-        self.entries: dict[tuple[int, str], dict[int, CollectiveEntry]] = {}
         self.members: dict[str, tuple[int, ...]] = {}
         self.names: dict[str, str] = {}
         self.with_messages: set[str] = set()
@@ -107,19 +139,18 @@ class Board:
         knows: dict[str, list[int]] = defaultdict(list)
         for rank, flight in flights.items():
             for record in flight.groups:
-                self.columns[rank, record.group] = record
-                self.entries[rank, record.group] = {entry.seq: entry for entry in record.entries}
+                group = record.group
+                self.columns[rank, group] = record
                 ended = (entry.seq for entry in record.entries if entry.retired)
-                self.through[rank, record.group] = max(record.last_completed, *ended, 0)
-                self.names.setdefault(record.group, record.description)
-                knows[record.group].append(rank)
+                self.through[rank, group] = max(record.last_completed, *ended, 0)
+                self.names.setdefault(group, record.description)
+                knows[group].append(rank)
                 if record.ranks:
-                    self.members.setdefault(record.group, record.ranks)
+                    self.members.setdefault(group, record.ranks)
                 if record.messages:
-                    self.with_messages.add(record.group)
+                    self.with_messages.add(group)
                 if record.entries or record.messages:
-                    number = max(self.last_number[record.group], record.last_enqueued)
-                    self.last_number[record.group] = number
+                    self.last_number[group] = max(self.last_number[group], record.last_enqueued)
             for record, operation in reversed(still_open(flight)):
                 if isinstance(operation, Message):
                     peer = rank + operation.away
@@ -129,20 +160,49 @@ class Board:
                     self.heads[rank] = Head(record.group, operation.seq, operation.op)
         for group, ranks in knows.items():  # if no record names members: who knows it
             self.members.setdefault(group, tuple(sorted(ranks)))
+        self.meetings = self._meet()
 
-    def name(self, group: str) -> str:
-        """Name a group for people, with its ranks: many groups of a mesh share one name."""
-        called, members = self.names.get(group, ""), name_ranks(self.members[group])
-        if called in (DEFAULT_GROUP, "") and group == "0":
-            return "the default group"
-        return f"group {called if called not in ('', 'undefined') else group} ({members})"
+    def _meet(self) -> list[Meeting]:
+        together: dict[tuple[str, int, str], list[int]] = defaultdict(list)
+        for rank, head in sorted(self.heads.items()):
+            together[head.group, head.seq, "" if head.peer is None else head.op].append(rank)
+        found = []
+        doubtful: dict[int, list[Meeting]] = defaultdict(list)
+        for waiting in together.values():
+            head = self.heads[waiting[0]]
+            stands = self._stands(head, set(waiting))
+            ended = stands.get("ended", [])
+            needed = 2 if head.op in COMES_FROM_ONE else 1
+            proves = len(ended) >= needed and head.op not in GOES_TO_ONE
+            proves &= not stands.get("before")
+            idle = {rank for rank in stands.get("before", ()) if rank not in self.heads}
+            ends = self.members[head.group]
+            meeting = Meeting(head, ends, waiting, stands, idle, ended if proves else [])
+            found.append(meeting)
+            for rank in stands.get("unknown", ()) if not proves else ():
+                if rank not in self.heads:
+                    doubtful[rank].append(meeting)
+        for rank, meetings in doubtful.items():
+            # had it ended there, it would have ended on one of several waiting ranks
+            if len({waiter for meeting in meetings for waiter in meeting.waiting}) > 1:
+                for meeting in meetings:
+                    meeting.absent.add(rank)
+        return sorted(found, key=lambda each: (each.head.peer is not None, -len(each.waiting)))
 
-    def of(self, head: Head) -> str:
-        """Return ``all_reduce #12 of group TP (ranks 0-3)``, or a message with its other end."""
-        op = f"a {head.op}" if head.peer is not None else head.short
-        return f"{op} of {self.name(head.group)}"
+    def _stands(self, head: Head, waiting: Collection[int]) -> dict[Stand, list[int]]:
+        """Return the members in each state at an operation, without those that wait in it."""
+        found: dict[Stand, list[int]] = defaultdict(list)
+        if head.peer is None:
+            for rank in self.members[head.group]:
+                if rank not in waiting:
+                    found[self._stand(rank, head.group, head.seq)].append(rank)
+        elif (other := self.heads.get(head.peer)) is None:
+            found[self._at_message(head.peer, head)].append(head.peer)
+        elif other.group != head.group or other.peer not in waiting:
+            found["open"].append(head.peer)
+        return found
 
-    def stand(self, rank: int, group: str, seq: int) -> Stand:
+    def _stand(self, rank: int, group: str, seq: int) -> Stand:
         """Return the state of a rank at an operation."""
         if rank not in self.flights:
             return "missing"
@@ -153,28 +213,35 @@ class Board:
         if seq <= self.through[rank, group] and (record.entries or not of_messages):
             return "ended"  # operations of one group end in order
         if record.entries:
-            if seq in self.entries[rank, group]:
+            if any(entry.seq == seq for entry in record.entries):
                 return "open"
             return "before" if seq > record.newest else "ended"
         # a message records how many operations were entered before it
         late = seq > record.last_enqueued and (record.messages or not of_messages)
         return "before" if late else "unknown"
 
-    def stands(self, group: str, seq: int, but: Collection[int]) -> dict[Stand, list[int]]:
-        """Return the members in each state at an operation, without the ranks in ``but``."""
-        found: dict[Stand, list[int]] = defaultdict(list)
-        for rank in self.members[group]:
-            if rank not in but:
-                found[self.stand(rank, group, seq)].append(rank)
-        return found
-
-    def is_before(self, peer: int, head: Head) -> bool:
-        """Whether the other end of a message has posted fewer, by its count of messages."""
+    def _at_message(self, peer: int, head: Head) -> Stand:
+        """Return whether the other end of a message has posted fewer, by its count of messages."""
+        if peer not in self.flights:
+            return "missing"
         record = self.columns.get((peer, head.group))
         if record is None or record.entries or record.messages or len(self.members[head.group]) > 2:
-            return False
+            return "unknown"
         counts_messages = record.last_enqueued > self.last_number[head.group] + 1
-        return counts_messages and 0 < head.seq - record.last_enqueued <= NEAR
+        fewer = counts_messages and 0 < head.seq - record.last_enqueued <= NEAR
+        return "before" if fewer else "unknown"
+
+    def of(self, head: Head) -> str:
+        """Return ``all_reduce #12 of group TP (ranks 0-3)``, or a message with its other end."""
+        op = f"a {head.op}" if head.peer is not None else head.short
+        return f"{op} of {self.name(head.group)}"
+
+    def name(self, group: str) -> str:
+        """Name a group for people, with its ranks: many groups of a mesh share one name."""
+        called, members = self.names.get(group, ""), name_ranks(self.members[group])
+        if called in (DEFAULT_GROUP, "") and group == "0":
+            return "the default group"
+        return f"group {called if called not in ('', 'undefined') else group} ({members})"
 
     def last_call(self, rank: int) -> Frame | None:
         """Return the user's line from which a rank called the last operation that it entered."""
@@ -184,298 +251,199 @@ class Board:
         return users_place(flight.call_of(last).frames) if last is not None else None
 
 
-def _proven(op: str, stands: Mapping[Stand, list[int]]) -> tuple[int, ...]:
-    """Return where an operation has ended, if that proves that every member had entered it.
-
-    Then only the GPUs still had to finish it.
-    """
-    ended = tuple(stands.get("ended", ()))
-    proves = op not in GOES_TO_ONE and len(ended) > (1 if op in COMES_FROM_ONE else 0)
-    return ended if proves and not stands.get("before") else ()
+# What they prove: the first of these that has its evidence answers.
 
 
-class _Search:
-    """Follows the waits of one job from rank to rank.
-
-    Attributes:
-        enders: For each waiting rank, the ranks that it waits for.
-        absent: For each operation who waits in it, and who has not entered and has nothing open.
-        ended: Ranks whose oldest open operation has ended on others; the operation, and the others.
-        stuck_together: Operations that all members have entered.
-        unknown: Ranks for which nothing shows whether they entered; and the operation.
-        doubtful: Such ranks with nothing open; who waits for them, and in which operation.
-    """
-
-    def __init__(self, board: Board, world_size: int) -> None:
-        self.board = board
-        self.world_size = world_size
-        self.enders: dict[int, tuple[int, ...]] = {}
-        self.absent: dict[Head, tuple[set[int], set[int]]] = defaultdict(lambda: (set(), set()))
-        self.ended: list[tuple[int, Head, tuple[int, ...]]] = []
-        self.stuck_together: list[tuple[Head, list[int]]] = []
-        self.unknown: dict[int, Head] = {}
-        self.doubtful: dict[int, list[tuple[int, Head]]] = defaultdict(list)
-        together: dict[tuple[str, int, str], list[int]] = defaultdict(list)
-        for rank, head in sorted(board.heads.items()):
-            together[head.group, head.seq, "" if head.peer is None else head.op].append(rank)
-            if head.peer is not None:
-                self._message(rank, head, head.peer)
-        pairs = [(board.heads[ranks[0]], ranks) for ranks in together.values()]
-        for head, ranks in pairs:
-            if head.peer is None:
-                self._collective(head, ranks)
-        self.by_head = sorted(pairs, key=lambda pair: (pair[0].peer is not None, -len(pair[1])))
-        for peer, waiting in self.doubtful.items():
-            # had it ended there, it would have ended on one of several waiting ranks
-            if len({rank for rank, _ in waiting}) > 1:
-                for rank, head in waiting:
-                    self._count_absent(head, [rank], [peer])
-
-    def _collective(self, head: Head, waiting: list[int]) -> None:
-        board = self.board
-        stands = board.stands(head.group, head.seq, waiting)
-        if through := _proven(head.op, stands):
-            self.ended += [(rank, board.heads[rank], through) for rank in waiting]
-            self.enders.update(dict.fromkeys(waiting, ()))
-            return
-        due = sorted([*stands["before"], *stands["open"]])
-        untold = sorted([*stands["missing"], *stands["unknown"]])
-        if idle := [rank for rank in stands["before"] if rank not in board.heads]:
-            self._count_absent(head, waiting, idle)
-        for rank in stands["unknown"]:
-            if rank not in board.heads:
-                self.doubtful[rank] += [(waiter, head) for waiter in waiting]
-        self.unknown.update(dict.fromkeys(untold, head))
-        if not due and not untold and not stands["ended"]:
-            self.stuck_together.append((head, waiting))
-        self.enders.update(dict.fromkeys(waiting, tuple(due or untold)))
-
-    def _count_absent(self, head: Head, waiting: Iterable[int], ranks: Iterable[int]) -> None:
-        self.absent[head][0].update(waiting)
-        self.absent[head][1].update(ranks)
-
-    def _message(self, rank: int, head: Head, peer: int) -> None:
-        other = self.board.heads.get(peer)
-        self.enders[rank] = (peer,)
-        if peer not in self.board.flights:
-            self.unknown[peer] = head
-        elif other is None and self.board.is_before(peer, head):
-            self._count_absent(head, [rank], [peer])
-        elif other is None:
-            self.doubtful[peer].append((rank, head))
-        elif other.group == head.group and other.peer == rank:
-            self.enders[rank] = ()
-            if rank < peer:
-                self.stuck_together.append((head, [rank, peer]))
-
-    # The finding.
-
-    def finding(self) -> LeftFinding:
-        """Name the culprits, or say what is proven without them."""
-        # few absent ranks are late; if most are absent, the ranks that entered may be ahead
-        every = [(head, *both) for head, both in self.absent.items()]
-        late = [
-            each for each in every if 2 * len(each[2]) <= len(self.board.members[each[0].group])
-        ]
-        ahead = [each for each in every if each not in late]
-        found = self._mismatch()
-        if found is None and (late or self.ended):
-            found = self._of_culprits(late)
-        if found is None and self.stuck_together:
-            found = self._of_transport()
-        if found is None and (self.unknown or self.doubtful or ahead):
-            found = self._of_unknown(ahead)
-        return self._with_all(found or self._of_circle())
-
-    def _mismatch(self) -> LeftFinding | None:
-        """Find the number at which most ranks are in different operations or sizes."""
-        board = self.board
-        for head, waiting in self.by_head:
-            ways: dict[str, list[int]] = {}
-            for rank in board.members[head.group] if head.peer is None else ():
-                entry = board.entries.get((rank, head.group), {}).get(head.seq)
-                if entry is None or head.seq <= board.through[rank, head.group]:
-                    continue
-                way = entry.op  # sizes of other operations differ by rank
-                if entry.op in SAME_SIZES:  # shapes may differ if the count is equal
-                    sizes = " ".join(str(prod(size)) for size in entry.sizes)
-                    way = " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
-                ways.setdefault(way, []).append(rank)
-            if sum(not set(ranks).isdisjoint(waiting) for ranks in ways.values()) > 1:
-                break
-        else:
-            return None
-        largest = max(ways.values(), key=len)
-        majority = 2 * len(largest) > len(board.members[head.group]) > 2
-        every = sorted(rank for ranks in ways.values() for rank in ranks)
-        culprits = tuple(rank for rank in every if rank not in largest) if majority else ()
-        each = ", ".join(
-            f"{name_ranks(ranks)} {verb(ranks, 'is', 'are')} in {way}"
-            for way, ranks in sorted(ways.items(), key=lambda item: len(item[1]))
-        )
-        where = f"#{head.seq} of {board.name(head.group)}"
-        who = "" if majority else "; which of them is wrong is not told by their records"
-        if culprits:
-            self.enders.update(dict.fromkeys(largest, culprits))
-        places = {board.last_call(rank) for rank in every}
-        apart = len(places) > 1 and None not in places
-        return LeftFinding(
-            cause="rank_diverged" if apart else "collective_mismatch",
-            aspect="made" if apart else None,
-            culprits=culprits,
-            certainty="majority" if majority else None,
-            confidence=0.9 if majority else 0.8,
-            sentence=f"ranks meet with different operations under {where}: {each}{who}",
-            collectives=(collective(head.group, head.seq, ways, board.members[head.group]),),
-        )
-
-    def _of_culprits(self, late: list[Absent]) -> LeftFinding:
-        board, sentences, blamed = self.board, [], set[int]()
-        # name each rank once, with the operation in which most ranks wait
-        for head, _, absent in sorted(
-            late, key=lambda each: (each[0].peer is not None, -len(each[1]))
-        ):
-            if not (ranks := absent - blamed):
+def mismatch(records: Records) -> LeftFinding | None:
+    """At one number ranks are in different operations or sizes; who is wrong, by majority."""
+    for meeting in records.meetings:
+        head, ways = meeting.head, dict[int, str]()
+        for rank in meeting.members if head.peer is None else ():
+            record = records.columns.get((rank, head.group))
+            entries = record.entries if record is not None else ()
+            entry = next((one for one in reversed(entries) if one.seq == head.seq), None)
+            if entry is None or head.seq <= records.through[rank, head.group]:
                 continue
+            ways[rank] = entry.op  # sizes of other operations differ by rank
+            if entry.op in SAME_SIZES:  # shapes may differ if the count is equal
+                sizes = " ".join(str(prod(size)) for size in entry.sizes)
+                ways[rank] = " ".join(filter(None, (entry.op, f"[{sizes}]", *entry.dtypes[:1])))
+        if len({ways[rank] for rank in meeting.waiting if rank in ways}) > 1:
+            break
+    else:
+        return None
+    odd, each = who_differs(ways, len(meeting.members))
+    places = set(map(records.last_call, ways))
+    apart = len(places) > 1 and None not in places
+    cause: Cause = "rank_diverged" if apart else "collective_mismatch"
+    where = f"#{head.seq} of {records.name(head.group)}"
+    text = f"ranks meet with different operations under {where}{each}"
+    found = _finding(cause, "made" if apart else None, 0.9 if odd else 0.8, text)
+    table = defaultdict[str, list[int]](list)
+    for rank, way in ways.items():
+        table[way].append(rank)
+    return replace(
+        found,
+        culprits=tuple(odd),
+        certainty="majority" if odd else None,
+        graph=WaitGraph(waiters=tuple(ways.keys() - odd) if odd else ()),
+        collectives=(collective(head.group, head.seq, table, meeting.members),),
+    )
+
+
+def late_or_broken(records: Records) -> LeftFinding | None:
+    """Few ranks have not come, or an operation is still open on ranks and has ended on others."""
+    sentences, blamed, broken = [], set[int](), set[int]()
+    for meeting in records.meetings:
+        ranks = set() if meeting.is_ahead else meeting.absent - blamed  # each rank once
+        if ranks:
             blamed |= ranks
-            have, place = verb(ranks, "has", "have"), board.last_call(min(ranks))
+            have, place = verb(ranks, "has", "have"), records.last_call(min(ranks))
             after = f" after its last call at {short_place(place)}" if place is not None else ""
             own = verb(ranks, "it is in its own code", "they are in their own code")
             sentences.append(
-                f"{name_ranks(ranks)} {have} not entered {board.of(head)}, and {have} "
+                f"{name_ranks(ranks)} {have} not entered {records.of(meeting.head)}, and {have} "
                 f"nothing else open: {own}, or inside that call{after}"
             )
-        by_head: dict[tuple[str, int], list[tuple[int, Head, tuple[int, ...]]]] = defaultdict(list)
-        for each in self.ended:
-            by_head[each[1].op, each[1].seq].append(each)
-        for ended in by_head.values():
-            who = name_ranks(rank for rank, _, _ in ended)
-            on = name_ranks(rank for _, _, ranks in ended for rank in ranks)
-            head = ended[0][1]
-            sentences.append(
-                f"{board.of(head) if len(ended) == 1 else head.short} is still open on {who} "
-                f"and has ended on {on}: the GPU, driver or link of {who} did not finish it"
-            )
-        culprits = tuple(sorted({*blamed, *(rank for rank, _, _ in self.ended)}))
-        return LeftFinding(
-            cause="rank_stalled",
-            aspect="not_entered" if late else "device",
-            culprits=culprits,
-            certainty="proven",
-            confidence=0.9,
-            sentence="; ".join(sentences),
-            place=board.last_call(culprits[0]),
+    alike: dict[str, list[Meeting]] = defaultdict(list)
+    for meeting in records.meetings:
+        if meeting.ended_on:
+            alike[meeting.head.short].append(meeting)
+    for short, meetings in alike.items():
+        ranks = {rank for meeting in meetings for rank in meeting.waiting}
+        broken |= ranks
+        what = records.of(meetings[0].head) if len(meetings) == 1 else short
+        on = name_ranks(rank for meeting in meetings for rank in meeting.ended_on)
+        sentences.append(
+            f"{what} is still open on {name_ranks(ranks)} and has ended on {on}: the GPU, driver "
+            f"or link of {name_ranks(ranks)} did not finish it"
         )
+    if not sentences:
+        return None
+    culprits, aspect = tuple(sorted(blamed | broken)), "not_entered" if blamed else "device"
+    found = _finding("rank_stalled", aspect, 0.9, "; ".join(sentences))
+    place = records.last_call(culprits[0])
+    return replace(found, culprits=culprits, certainty="proven", place=place)
 
-    def _of_transport(self) -> LeftFinding:
-        head, ranks = max(self.stuck_together, key=lambda item: len(item[1]))
-        why = "the transport between them (network, NVLink, a GPU) does not move"
-        first = all(record.last_completed <= 0 for record in self.board.columns.values())
-        if first:
-            why = "no operation of the job ever ended: their GPUs cannot reach each other"
-        return self._nobody(
-            "network_wait",
-            "first_operation" if first else "transport",
-            0.7,
-            f"all of {name_ranks(ranks)} have entered {self.board.of(head)}, and it has ended on "
-            f"none: {why}; no rank is at fault by its record",
+
+def no_transport(records: Records) -> LeftFinding | None:
+    """All members have entered an operation, and it has ended on none."""
+    together = [
+        ({*each.waiting, *(() if each.head.peer is None else (each.head.peer,))}, each.head)
+        for each in records.meetings
+        if not any(each.stands.values())
+    ]
+    if not together:
+        return None
+    ranks, head = max(together, key=lambda pair: len(pair[0]))
+    why, aspect = "the transport between them (network, NVLink, a GPU) does not move", "transport"
+    if all(record.last_completed <= 0 for record in records.columns.values()):
+        why = "no operation of the job ever ended: their GPUs cannot reach each other"
+        aspect = "first_operation"
+    text = (
+        f"all of {name_ranks(ranks)} have entered {records.of(head)}, and it has ended on none: "
+        f"{why}; no rank is at fault by its record"
+    )
+    return _finding("network_wait", aspect, 0.7, text)
+
+
+def not_told(records: Records) -> LeftFinding | None:
+    """Ranks wait for others that left no dump, or whose record does not tell."""
+    unclear = {
+        rank: meeting.head
+        for meeting in reversed(records.meetings)
+        for rank in meeting.of("missing", "unknown")
+        if not meeting.ended_on
+    }
+    missing = [rank for rank in unclear if rank not in records.flights]
+    ahead = [meeting for meeting in records.meetings if meeting.is_ahead]
+    if ahead and not missing:
+        most = max(ahead, key=lambda meeting: len(meeting.absent))
+        few = name_ranks(most.waiting)
+        text = (
+            f"only {few} {verb(most.waiting, 'has', 'have')} entered {records.of(most.head)}; "
+            f"{name_ranks(most.absent)} have not, and have nothing else open: who is at fault is "
+            "not proven"
         )
+        guess = f"{few} {verb(most.waiting, 'makes', 'make')} a call that others do not there"
+        return _finding("rank_diverged", "made", 0.4, text, guess)
+    if not unclear:
+        return None
+    whom = missing or [*unclear]
+    who, guess = name_ranks(whom), ""
+    why = f"no dump of {who} is here, so who is late is unknown"
+    if not missing:
+        why = f"the records of {who} do not tell whether it has ended there"
+        guess = f"{who} did not come"
+    every = [each for each in records.meetings if not set(whom).isdisjoint(each.enders)]
+    waits = [rank for meeting in every for rank in meeting.waiting]
+    where = f"in {records.of(unclear[min(whom)])}"
+    text = f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} {where}; {why}"
+    return _finding("unknown", "no_dump", 0.3, text, guess)
 
-    def _of_unknown(self, ahead: list[Absent]) -> LeftFinding:
-        doubtful = {rank: waiting[0][1] for rank, waiting in self.doubtful.items()}
-        unclear = {**self.unknown, **doubtful}
-        missing = [rank for rank in self.unknown if rank not in self.board.flights]
-        if ahead and not missing:
-            head, waiting, absent = max(ahead, key=lambda each: len(each[2]))
-            few, make = name_ranks(waiting), verb(waiting, "makes", "make")
-            guess = f"{few} {make} a call that others do not there"
-            return self._nobody(
-                "rank_diverged",
-                "made",
-                0.4,
-                f"only {few} {verb(waiting, 'has', 'have')} entered {self.board.of(head)}; "
-                f"{name_ranks(absent)} have not, and have nothing else open: who is at fault is "
-                "not proven",
-                guess,
-            )
-        whom = missing or [*unclear]
-        who, guess = name_ranks(whom), ""
-        why = f"no dump of {who} is here, so who is late is unknown"
-        if not missing:
-            why = f"the records of {who} do not tell whether it has ended there"
-            guess = f"{who} did not come"
-        waits = [rank for rank, enders in self.enders.items() if set(enders).intersection(whom)]
-        where = f"in {self.board.of(unclear[min(whom)])}"
-        text = f"{name_ranks(waits)} {verb(waits, 'waits', 'wait')} {where}; {why}"
-        return self._nobody("unknown", "no_dump", 0.3, text, guess)
 
-    def _of_circle(self) -> LeftFinding:
-        circle = "; ".join(
-            f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {self.board.of(head)}"
-            for head, ranks in self.by_head[:4]
-        )
-        return self._nobody(
-            "collective_mismatch",
-            "order",
-            0.6,
-            f"ranks wait for each other in several groups: {circle}; which of them left the common "
-            "order is not told by their records",
-        )
+def circle(records: Records) -> LeftFinding:
+    """Ranks wait for each other in several groups."""
+    waits = "; ".join(
+        f"{name_ranks(ranks)} {verb(ranks, 'waits', 'wait')} in {records.of(each.head)}"
+        for each in records.meetings[:4]
+        for ranks in [each.waiting]
+    )
+    text = f"ranks wait for each other in several groups: {waits}; which of them left the common "
+    return _finding(
+        "collective_mismatch", "order", 0.6, f"{text}order is not told by their records"
+    )
 
-    def _nobody(
-        self, cause: Cause, aspect: str | None, sure: float, text: str, guess: str = ""
-    ) -> LeftFinding:
-        evidence = (EvidenceItem("guess", None, f"a guess: {guess}"),) if guess else ()
-        return LeftFinding(cause=cause, aspect=aspect, confidence=sure, sentence=text,
-                           certainty="guess" if guess else None, evidence=evidence)  # fmt: skip
 
-    # Common to all findings.
+def _finding(
+    cause: Cause, aspect: str | None, sure: float, text: str, guess: str = ""
+) -> LeftFinding:
+    evidence = (EvidenceItem("guess", None, f"a guess: {guess}"),) if guess else ()
+    return LeftFinding(cause=cause, aspect=aspect, confidence=sure, sentence=text,
+                       certainty="guess" if guess else None, evidence=evidence)  # fmt: skip
 
-    def _with_all(self, found: LeftFinding) -> LeftFinding:
-        board, blamed = self.board, set(found.culprits)
-        waiters = tuple(
-            rank for rank, enders in sorted(self.enders.items()) if enders and rank not in blamed
-        )
-        waits = tuple(
-            Wait((rank,), self.enders[rank], (f"in {board.heads[rank].short}",)) for rank in waiters
-        )
-        states: dict[int, State] = dict.fromkeys(board.flights, "running")
-        states.update(dict.fromkeys(board.heads, "waiting"))
-        states.update(dict.fromkeys(blamed, "stalled"))
-        rows = (
-            collective(head.group, head.seq, {head.op: ranks}, board.members[head.group])
-            for head, ranks in self.by_head
-            if head.peer is None
-        )
-        return replace(
-            found,
-            graph=WaitGraph(waits=waits, waiters=waiters),
-            states=states,
-            collectives=(*found.collectives, *rows)[:MOST_FACTS],
-            evidence=(*found.evidence, *self._facts())[:MOST_FACTS],
-            gaps=tuple(self._gaps(found)),
-        )
 
-    def _facts(self) -> Iterator[EvidenceItem]:
-        """Yield for each operation with ranks in it: who is in it, through it, and not there."""
-        for head, ranks in self.by_head:
-            who = f"{name_ranks(ranks)}: oldest open is {self.board.of(head)}"
-            alone = head.peer is not None
-            stands = {} if alone else self.board.stands(head.group, head.seq, ranks)
-            for stand, text in STANDS_IN_WORDS.items():
-                if stands.get(stand):
-                    who += f"; {text} {name_ranks(stands[stand])}"
-            yield EvidenceItem("flight_record", None, who)
-
-    def _gaps(self, found: LeftFinding) -> Iterator[Gap]:
-        missing = set(range(self.world_size)) - self.board.flights.keys()
-        if missing:
-            why = "no dump of it is here: what it did is unknown, which is no guilt"
-            whose = f"{FLIGHT_RECORD} of {name_ranks(missing)}"
-            yield Gap(whose, None, why, "flight_record", KEEP_RECORDS)
-        if found.culprits and not any(flight.sites for flight in self.board.flights.values()):
-            why = "these dumps name no Python calls, so the line of code is unknown"
-            yield Gap("calls of operations", None, why, "stack", KEEP_CALLS)
+def find_in_records(flights: Mapping[int, FlightRecord], world_size: int) -> LeftFinding | None:
+    """Return what the flight records of one incident prove; None if no operation was open."""
+    records = Records(flights)
+    if not records.heads:
+        return None
+    rules = (mismatch, late_or_broken, no_transport, not_told, circle)
+    found = next(finding for rule in rules if (finding := rule(records)) is not None)
+    enders = {rank: tuple(each.enders) for each in records.meetings for rank in each.waiting}
+    enders |= dict.fromkeys(found.graph.waiters, found.culprits)
+    waiters = tuple(
+        rank for rank, whom in sorted(enders.items()) if whom and rank not in found.culprits
+    )
+    waits = (Wait((rank,), enders[rank], (f"in {records.heads[rank].short}",)) for rank in waiters)
+    states: dict[int, State] = dict.fromkeys(flights, "running")
+    states |= dict.fromkeys(records.heads, "waiting")
+    states |= dict.fromkeys(found.culprits, "stalled")
+    facts, rows, gaps = [], [], []
+    for meeting in records.meetings:
+        head, ranks = meeting.head, meeting.waiting
+        text = f"{name_ranks(ranks)}: oldest open is {records.of(head)}"
+        if head.peer is None:
+            rows.append(collective(head.group, head.seq, {head.op: ranks}, meeting.members))
+            for stand, words in STANDS_IN_WORDS.items():
+                others = meeting.of(stand)
+                text += f"; {words} {name_ranks(others)}" if others else ""
+        facts.append(EvidenceItem("flight_record", None, text))
+    if missing := set(range(world_size)) - flights.keys():
+        why = "no dump of it is here: what it did is unknown, which is no guilt"
+        whose = f"{FLIGHT_RECORD} of {name_ranks(missing)}"
+        gaps.append(Gap(whose, None, why, "flight_record", KEEP_RECORDS))
+    if found.culprits and not any(flight.sites for flight in flights.values()):
+        why = "these dumps name no Python calls, so the line of code is unknown"
+        gaps.append(Gap("calls of operations", None, why, "stack", KEEP_CALLS))
+    return replace(
+        found,
+        graph=WaitGraph(waits=tuple(waits), waiters=waiters),
+        states=states,
+        collectives=(*found.collectives, *rows)[:MOST_FACTS],
+        evidence=(*found.evidence, *facts)[:MOST_FACTS],
+        gaps=tuple(gaps),
+    )
 
 
 def judge_left(case: Case) -> LeftFinding | None:
@@ -485,8 +453,8 @@ def judge_left(case: Case) -> LeftFinding | None:
     flight records come first, as they have every operation.
     """
     flights = {view.rank: view.flight for view in case.ranks if view.flight is not None}
-    board = Board(flights)
-    found = [_Search(board, case.run.world_size).finding()] if board.heads else []
+    by_records = find_in_records(flights, case.run.world_size)
+    found = [by_records] if by_records is not None else []
     if case.left and (from_logs := find_in_logs(LogBook(case.left.logs))) is not None:
         if flights:  # the logs miss flight records, but these are here
             gaps = tuple(gap for gap in from_logs.gaps if gap.kind != "flight_record")
@@ -494,11 +462,7 @@ def judge_left(case: Case) -> LeftFinding | None:
         found.append(from_logs)
     order = {"hang": 1, "suspect": 2}
     found.sort(
-        key=lambda finding: (
-            not finding.culprits,
-            order.get(finding.kind, 0),
-            finding.cause == "unknown",
-        )
+        key=lambda each: (not each.culprits, order.get(each.kind, 0), each.cause == "unknown")
     )
     if len(found) < 2:
         return found[0] if found else None
