@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP = "torch.distributed.fsdp"
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
+_CONNECTOR = "LIGHTNING.trainer.connectors.accelerator_connector"
 _HF_TRAINER, _ACCELERATOR = "transformers.trainer", "accelerate.accelerator"
 _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
 """Our callback of each Trainer; None if the user has added one."""
@@ -123,8 +124,9 @@ def instrument_sections(module: ModuleType) -> None:
     for name, function, kind, title, then in SECTIONS:
         if module.__name__ in modules_of(name):
             owner, _, method = function.rpartition(".")
-            section = in_section(kind, title, then=then)
-            wrap(getattr(module, owner) if owner else module, method, section)
+            section = in_section(kind, title, then=then) if kind else None
+            after = None if kind else then
+            wrap(getattr(module, owner) if owner else module, method, section, after=after)
 
 
 def instrument_first_batch(module: ModuleType) -> None:
@@ -161,11 +163,6 @@ def offload_asked_for(given: Mapping[str, Any]) -> str:
     second = type(given.get("offload_policy")).__name__ == "CPUOffloadPolicy"
     by = "cpu_offload" if first else "offload_policy"
     return f"parameters on cpu between their uses (FSDP, {by})" if first or second else ""
-
-
-def instrument_connector(module: ModuleType) -> None:
-    """Watch the connector with which Lightning's Trainer chooses an accelerator."""
-    wrap(module._AcceleratorConnector, "__init__", after=passing(8))  # noqa: SLF001 - no other door
 
 
 def instrument_trainer(module: ModuleType) -> None:
@@ -270,7 +267,6 @@ WATCHED: tuple[tuple[str, str | Callable[[ModuleType], None]], ...] = (
     ("transformers.models.auto.processing_auto", "loading.instrument_loading"),
     (_HF_TRAINER, instrument_huggingface),
     ("LIGHTNING.trainer.trainer", instrument_trainer),
-    ("LIGHTNING.trainer.connectors.accelerator_connector", instrument_connector),
     ("LIGHTNING.trainer.call", instrument_hooks),
 )
 """Modules, and what wraps each once it is imported: a function of hooks, or its file and name."""
@@ -288,6 +284,7 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Call], None] | None], ...] =
     ("wandb.sdk.wandb_run", "finish", "wandb.finish", "", None),
     ("wandb.sdk.wandb_run", "Run.finish", "wandb.finish", "", None),
     ("LIGHTNING.trainer.trainer", "Trainer.__init__", "Trainer constructor", "", _trainer_made),
+    (_CONNECTOR, "_AcceleratorConnector.__init__", "", "", passing(8)),
     ("LIGHTNING.loggers.wandb", "WandbLogger.__init__", "WandbLogger constructor", "", passing(9)),
     ("FABRIC.fabric", "Fabric.__init__", "Fabric constructor", "", passing(8)),
     ("FABRIC.fabric", "Fabric.launch", "Fabric.launch", "", _fabric_launched),
@@ -307,8 +304,8 @@ SECTIONS: tuple[tuple[str, str, str, str, Callable[[Call], None] | None], ...] =
      None),
     (_ACCELERATOR, "Accelerator.wait_for_everyone", "Accelerator.wait_for_everyone", "", None),
 )  # fmt: skip
-"""Calls that are sections: module, function, kind (also the name unless a title follows), and what
-is done after them, such as reporting the checkpoint that they prove."""
+"""Calls that are sections: module, function, kind (also the name unless a title follows; empty for
+a call that is none), and what is done after it, such as reporting the checkpoint that it proves."""
 
 
 @cache
