@@ -87,7 +87,7 @@ def _put(
         return
     bound = isinstance(plain, MethodType) and plain.__self__ is owner
     function = plain.__func__ if bound else plain
-    static = isinstance(inspect.getattr_static(owner, name), staticmethod)
+    static = isinstance(inspect.getattr_static(owner, name, None), staticmethod)
     is_method = bound or (isinstance(owner, type) and not static)
 
     def called(arguments: Any, named: Any, result: Any = None) -> Call:  # noqa: ANN401

@@ -169,6 +169,15 @@ def test_packages_that_hand_out_a_modules_function_hand_out_the_watched_one(
     assert package.doubled is module.doubled is not doubled
 
 
+def test_what_its_module_makes_when_asked_is_watched_too() -> None:
+    module = ModuleType("lazy")
+    module.__getattr__ = lambda name: doubled if name == "doubled" else None  # type: ignore[method-assign]
+    seen = Seen()
+    wrap(module, "doubled", seen)
+    assert module.doubled(4) == 8
+    assert [call.arguments for call in seen.calls] == [(4,)]
+
+
 def test_a_method_of_an_object_is_copied_with_the_object() -> None:
     user = Framework(1)
     wrap(user, "method", Seen())
