@@ -187,9 +187,7 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         """Return what to do and why; HANGCHECK_IF_DONE or a person answers a question."""
         decision, answer = self._decision, self._settings.if_done
         act, why, reusable = decision.act, decision.why, self._if_done != "rerun"
-        if answer != "ask" and act in ("ask", "reuse"):
-            if act == answer:
-                return act, why
+        if answer != "ask" and act in ("ask", "reuse") and act != answer:
             act = "reuse" if answer == "reuse" and reusable else "run"
             return act, f"{why}; HANGCHECK_IF_DONE={answer}"
         if act != "ask":
@@ -204,15 +202,16 @@ class phase:  # noqa: N801 - called like a function, as `section` is
             return "stop", f"{asked}\n  nobody is here to answer; {answers}\n"
         # ask until one of the words comes; no answer means stop
         words = {"reuse": "reuse", "rerun": "run"} if reusable else {"rerun": "run"}
-        question, word = f"{asked}\n{', '.join(words)} or stop? ", ""
-        while word not in words:
-            sys.stderr.write(question)
+        sys.stderr.write(f"{asked}\n")
+        while True:
+            sys.stderr.write(f"{', '.join(words)} or stop? ")
             sys.stderr.flush()
             line = sys.stdin.readline()
-            word, question = line.strip().lower(), f"{', '.join(words)} or stop? "
+            word = line.strip().lower()
+            if word in words:
+                return words[word], f"{why}; a person said {word}"
             if word == "stop" or not line:
                 return "stop", ""
-        return words[word], f"{why}; a person said {word}"
 
     def _begin(self) -> None:
         now = utc_now()

@@ -268,15 +268,14 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     if buffer % at_once == 0:
         return buffer // at_once
 
-    # nearest buffers above 0, and on both sides the nearest micro batches that fit this buffer
+    # the nearest buffers above 0, and the nearest micro batches that fit this buffer
     below = buffer - buffer % at_once
     buffers = sorted(filter(None, (below, below + at_once)), key=lambda size: abs(size - buffer))
     ways = [f"buffer={size} ({several(size // at_once, 'step')})" for size in buffers]
     share, left = divmod(buffer, world_size)
-    sides = [range(micro_batch + 1, share + 1), range(micro_batch - 1, 0, -1)] if not left else []
-    firsts = (next((size for size in side if share % size == 0), 0) for side in sides)
-    fitting = sorted(filter(None, firsts), key=lambda first: abs(first - micro_batch))
-    ways += [f"micro_batch={size} ({several(share // size, 'step')})" for size in fitting]
+    fitting = [size for size in range(1, share + 1) if not left and share % size == 0]
+    fitting.sort(key=lambda size: abs(size - micro_batch))
+    ways += [f"micro_batch={size} ({several(share // size, 'step')})" for size in fitting[:2]]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "
         f"= {at_once}: gradient accumulation would be {buffer / at_once:.4g}",
