@@ -219,7 +219,7 @@ def _below(folder: Path) -> Iterator[str]:
         folders[:] = sorted(folder for folder in folders if folder not in LEFT_OUT)
         for name in sorted(files):
             if name.endswith(".py"):
-                yield os.path.join(parent, name) if parent != "." else name  # noqa: PTH118
+                yield os.path.normpath(os.path.join(parent, name))  # noqa: PTH118 - as imports do
 
 
 def _excluded(file: str, configuration: Configuration, base: Path) -> bool:

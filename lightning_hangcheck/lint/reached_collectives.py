@@ -37,6 +37,7 @@ from lightning_hangcheck.look.syntax import (
     VARIABLES,
     called_name,
     names_of,
+    spans,
     walk,
 )
 
@@ -433,7 +434,8 @@ class Tests:
             of_one = {
                 below
                 for node in (function.each(ast.If) if assigned else ())
-                if self.of(node.test, function).side is True
+                if any(spans(node, each.lineno) for each in assigned)
+                and self.of(node.test, function).side is True
                 for below in walk(*node.body, into=False)
             }
             for node, value in assigned.items():
@@ -574,7 +576,10 @@ def _alone(test: ast.expr) -> bool | None:
     if not isinstance(test, ast.Compare):
         called = test.func if isinstance(test, ast.Call) else test
         return False if SEVERAL.fullmatch(tail(called)) else None
-    number, names = ast.unparse(test.comparators[0]), last_names(test.left)
+    number, left = ast.unparse(test.comparators[0]), test.left
+    if isinstance(left, ast.Call):  # not the ``dist`` of ``dist.get_rank()``
+        left = left.args[0] if called_name(left) == "int" and left.args else left.func
+    names = [called_name(left) or tail(left)]
     if number == "-1" and any(map(RANK.fullmatch, names)):
         return {ast.Eq: True, ast.NotEq: False}.get(type(test.ops[0]))
     if number == "1" and any(map(SEVERAL.fullmatch, names)):
@@ -686,11 +691,14 @@ class Reach:
         if module not in self._set_by_one:
             one, every = set[str](), set[str]()
             for function in module.all_functions:
-                mine = self._past_rank_tests(function)
-                changed: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
-                for node in changed:
+                nodes: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
+                changed = {
+                    node: {to.attr for to in targets_of(node) if isinstance(to, ast.Attribute)}
+                    for node in nodes
+                }
+                mine = self._past_rank_tests(function) if any(changed.values()) else set()
+                for node, names in changed.items():
                     number = isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Constant)
-                    names = {to.attr for to in targets_of(node) if isinstance(to, ast.Attribute)}
                     if node in mine and number:
                         one |= names
                     elif not function.name.endswith("__init__"):
@@ -1198,7 +1206,7 @@ class Parting:
     """A place from which one side goes to collectives that the other does not make.
 
     Attributes:
-        under: The `if` that separates the ranks.
+        under: The `if`, or the expression with one, that separates the ranks.
         asked: What its test depends on.
         node: Node to underline: the call that leads to a collective, or the statement that leaves.
         made: Collectives that one side makes and the other does not.
@@ -1206,7 +1214,7 @@ class Parting:
         leaves: The statement by which the other side leaves before them.
     """
 
-    under: ast.If
+    under: ast.If | ast.IfExp
     asked: Test
     node: ast.expr | ast.stmt
     made: Events
@@ -1255,6 +1263,15 @@ class Partings:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
+        for choice in function.each(ast.IfExp):
+            asked = reach.tests.of(choice.test, function)
+            if asked.side is not None and not self._agreed(choice, frozenset()):
+                yes, no = (
+                    tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
+                )
+                other = not asked.side if asked.exact else None
+                self._note(choice, asked, yes, no, asked.side, None, _After())
+                self._note(choice, asked, no, yes, other, None, _After())
 
     def _block(
         self, block: list[ast.stmt], after: _After, loops: frozenset[str], inside: _Inside | None
@@ -1361,7 +1378,7 @@ class Partings:
 
     def _note(
         self,
-        node: ast.If,
+        node: ast.If | ast.IfExp,
         asked: Test,
         made: Events,
         others: Events,
@@ -1406,7 +1423,7 @@ class Partings:
             )
         )
 
-    def _agreed(self, node: ast.If, loops: frozenset[str]) -> bool:
+    def _agreed(self, node: ast.If | ast.IfExp, loops: frozenset[str]) -> bool:
         """Whether ranks agreed on a test's names before, or each reaches it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # the owner in ``accelerator.is_main_process`` is no value
@@ -1437,7 +1454,7 @@ class Partings:
             for target in assign.targets
         }
 
-    def _asked(self, node: ast.If) -> set[str]:
+    def _asked(self, node: ast.If | ast.IfExp) -> set[str]:
         """Return names in the tests on the way to a node: settings read there make it uncertain."""
         return last_names(
             *(

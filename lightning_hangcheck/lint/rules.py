@@ -380,6 +380,8 @@ ROLES = re.compile(
 def _has_a_role(parting: Parting) -> bool:
     """Whether the side without the collective does work of its own meanwhile."""
     node = parting.under
+    if isinstance(node, ast.IfExp):
+        return False
     if parting.leaves is None and parting.side is False:
         # the one rank does something else that may reach the same collective, but no backward
         return not any("backward" in event.name for event in parting.made)
@@ -671,6 +673,7 @@ def _holds_something(test: ast.expr, code: Code) -> bool:
 SHARES_A_MODEL = re.compile(
     rb"FullyShardedDataParallel|fully_shard|DistributedDataParallel|GatheredParameters"
 )
+DRAWS = ("random", "uniform", "randint", "randrange", "rand")
 MODALITY = re.compile(r"(\w+_)?(pixel_values|images?|videos?|audios?|input_features)(_\w+)?")
 """Names of inputs that a rank's own batch may lack."""
 
@@ -683,24 +686,30 @@ def _part_of_a_model(code: Code) -> Iterator[Found]:
     bases = (kind if isinstance(kind, str) else kind.name for kind in project.bases(owner))
     if not any(base.endswith("Module") for base in bases) or not project.has(SHARES_A_MODEL):
         return
+    loops = [loop for loop in code.function.each(ast.For) if "self" in last_names(loop.iter)]
+    layers = {name.id for loop in loops for name in parts(ast.Name, loop.target)}
+    passed = {node: loop.body[at + 1 :] for loop in loops for at, node in enumerate(loop.body)}
     branches: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
     for node in branches:
         sides = [part if isinstance(part, list) else [part] for part in (node.body, node.orelse)]
+        if node in passed and isinstance(leaving(node.body), ast.Continue):
+            sides = [passed[node], node.body]
         used, other = (
             {
-                tuple(names_of(call.func)): call
+                tuple(path): call
                 for call in parts(ast.Call, *side, into=False)
-                if names_of(call.func)[:1] == ["self"] and len(names_of(call.func)) == 2
-                if not project.method(owner, names_of(call.func)[1])
+                if (path := names_of(call.func))
+                if path[0] in layers
+                or (path[0] == "self" and len(path) == 2 and not project.method(owner, path[1]))
             }
             for side in sides
         )
         alone = [name for name in used if name not in other]
         given = isinstance(node.test, ast.Compare) and ast.unparse(node.test).endswith("not None")
         lacks = given and any(map(MODALITY.fullmatch, last_names(node.test)))
-        if not alone or not (
-            lacks or is_own_data(node.test, code.function) or _asks_rank(node.test, code)
-        ):
+        drawn = any(called_name(call) in DRAWS for call in parts(ast.Call, node.test))
+        by_rank = _asks_rank(node.test, code)
+        if not alone or not (lacks or drawn or by_rank or is_own_data(node.test, code.function)):
             continue
         for name in alone[:1]:
             message = (
@@ -1107,7 +1116,7 @@ def _by_chance(name: str, function: Function) -> bool:
     if _shared_names(function) & {name, *last_names(*values)}:
         return False
     drawn = parts(ast.Call, *tests, *values)
-    if any(called_name(call) in ("random", "uniform", "randint", "randrange") for call in drawn):
+    if any(called_name(call) in DRAWS for call in drawn):
         return True
     return function.around is not None and _by_chance(name, function.around)
 
@@ -1292,6 +1301,8 @@ def _whole_number(node: ast.expr) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
+STATE = ("name", "default", "dist_reduce_fx")
+"""Parameters of `add_state` of torchmetrics."""
 GATHERS = ("all_gather", "gather", "gather_for_metrics", "all_gather_into_tensor", "all_reduce")
 OF_TOKENS = re.compile(
     r"(\w+_)?(attention_mask|input_ids|token_ids|tokens|sequences|(chosen|rejected|shift)_(logits|labels))"
@@ -1360,6 +1371,12 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
         kept = accelerator.gather(kept)
     """
     for call in code.function.each(ast.Call):
+        if called_name(call) == "add_state":
+            given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+            given |= dict(zip(STATE, map(ast.unparse, call.args), strict=False))
+            if given.get("default") == "[]" and given.get("dist_reduce_fx", "None") == "None":
+                message = "each item of this list is gathered alone: ranks with fewer make no call"
+                yield Found(call, message)
         if called_name(call) not in GATHERS:
             continue
         for given in call.args:

@@ -128,6 +128,15 @@ def test_deeply_nested_and_large_files_are_said(
     assert capsys.readouterr().err.count("\n") == 2
 
 
+def test_a_file_in_a_folder_is_named_as_imports_find_it(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "src").mkdir()
+    (project / "train.py").rename(project / "src" / "train.py")
+    assert invoke(["lint"]) == 1
+    assert capsys.readouterr().out.startswith("src/train.py:6: HC101 error")
+
+
 def test_nothing_found_is_exit_code_0(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert invoke(["lint", "evaluation.py"]) == 0
     assert capsys.readouterr().out.startswith("0 errors in 1 file")

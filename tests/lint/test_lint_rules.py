@@ -111,6 +111,15 @@ ERRORS = {
                 elif epoch > patience: break
             dist.barrier()
         """,
+    "the second rank leaves for a reason of its own": """
+        for epoch in range(9):
+            if dist.get_rank() == 1:
+                if validate() > best: break
+            dist.barrier()
+        """,
+    "a choice in an expression": """
+        def mean(loss): return dist.all_reduce(loss) if rank == 0 else None
+        """,
     "a function for rank 0 stops the trainer": """
         class Limit(lightning.Callback):
             @rank_zero_only
@@ -558,6 +567,26 @@ NOTES = {
         """,
         "if images is not None: ",
         "",
+    ),
+    "layers that each rank draws": (
+        """
+        class Encoder(torch.nn.Module):
+            def forward(self, hidden):
+                for layer in self.layers:
+                    if random.random() < 0.2: continue
+                    hidden = layer(hidden)
+                return hidden
+        """,
+        "if random.random() < 0.2: continue",
+        "pass",
+    ),
+    "a list of a metric": (
+        """
+        class Boxes(torchmetrics.Metric):
+            def __init__(self): self.add_state("boxes", default=[], dist_reduce_fx=None)
+        """,
+        "=None",
+        '="cat"',
     ),
     "evaluation under any name": (
         """
