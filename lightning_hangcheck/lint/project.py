@@ -19,7 +19,7 @@ from lightning_hangcheck.files import read_regular
 from lightning_hangcheck.look.syntax import FUNCTIONS, RankTests, called_name, names_of, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterator
 
 Body: TypeAlias = "ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module"
 Meaning: TypeAlias = "Function | Class | Module | str | None"
@@ -150,6 +150,30 @@ class Class:
     module: Module
     methods: dict[str, Function] = field(default_factory=dict)
 
+    @cached_property
+    def line(self) -> tuple[Class | str, ...]:
+        """The class and all its base classes, nearest first; external ones by name."""
+        self.__dict__["line"] = (self,)  # a class above itself has no other
+        found: dict[Class | str, None] = {self: None}
+        for base in self.node.bases:
+            path = tuple(names_of(base))
+            known = self.module.meaning(path) if path else None
+            if isinstance(known, Class):
+                found |= dict.fromkeys(known.line)
+            elif path:
+                found[known if isinstance(known, str) else ".".join(path)] = None
+        return tuple(found)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """The names of the class and of all above it."""
+        return tuple(each if isinstance(each, str) else each.name for each in self.line)
+
+    def method(self, name: str, *, above: bool = False) -> Function | None:
+        """Return a method, its own or inherited; only an inherited one if ``above``."""
+        classes = (each for each in self.line[above:] if isinstance(each, Class))
+        return next((each.methods[name] for each in classes if name in each.methods), None)
+
 
 _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
 
@@ -202,9 +226,12 @@ class Module:
         return self._lines[number - 1] if 0 < number <= len(self._lines) else ""
 
     @cached_property
-    def roots(self) -> set[str]:
-        """Dotted names of all imports."""
+    def _roots(self) -> set[str]:
         return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
+
+    def imports_of(self, libraries: list[str]) -> bool:
+        """Whether it imports a module whose name begins with one of some names."""
+        return any(root.startswith(tuple(libraries)) for root in self._roots)
 
     def with_imported(self) -> list[Module]:
         """Return this file and the project's files that it imports, directly or indirectly."""
@@ -315,7 +342,7 @@ class Module:
         first, rest = path[0], path[1:]
         if first in self.classes:
             found = self.classes[first]
-            return self.project.method(found, rest[0]) if rest else found
+            return found.method(rest[0]) if rest else found
         outer = [function for function in self.functions.get(first, ()) if function.around is None]
         if outer:
             return outer[0] if not rest else None
@@ -352,7 +379,6 @@ class Project:
         self._up: dict[str, tuple[str, ...]] = {}
         self._requirements: dict[str, bytes] = {}
         self._settings: dict[str, list[bytes]] = {}
-        self._lines_back: dict[tuple[str, str], tuple[Class | str, ...]] = {}
         self._texts: dict[re.Pattern[bytes], bool] = {}
 
     def read(self, path: str) -> Module | None:
@@ -459,8 +485,6 @@ class Project:
             ]
         return self._callers[function]
 
-    # Classes
-
     @cached_property
     def methods(self) -> dict[str, list[Function]]:
         """Methods by name, of the classes in files read so far."""
@@ -470,34 +494,6 @@ class Project:
                 for name, method in klass.methods.items():
                     found.setdefault(name, []).append(method)
         return found
-
-    def bases(self, of: Class) -> tuple[Class | str, ...]:
-        """Return a class and all its base classes, nearest first; external ones by name."""
-        key = (of.module.path, of.name)
-        if key not in self._lines_back:
-            self._lines_back[key] = (of,)
-            found: dict[Class | str, None] = {of: None}
-            for base in of.node.bases:
-                path = tuple(names_of(base))
-                known = of.module.meaning(path) if path else None
-                if isinstance(known, Class):
-                    found |= dict.fromkeys(self.bases(known))
-                elif path:
-                    found[known if isinstance(known, str) else ".".join(path)] = None
-            self._lines_back[key] = tuple(found)
-        return self._lines_back[key]
-
-    def method(self, of: Class, name: str, *, above: bool = False) -> Function | None:
-        """Find a method of a class, its own or inherited.
-
-        Args:
-            of: The class.
-            name: The method's name.
-            above: Search only base classes, as ``super()`` does.
-        """
-        line = self.bases(of)[1:] if above else self.bases(of)
-        classes = (item for item in line if isinstance(item, Class))
-        return next((klass.methods[name] for klass in classes if name in klass.methods), None)
 
 
 def text_of(path: str) -> bytes:
@@ -577,21 +573,15 @@ def callee(called: ast.expr, function: Function, steps: int = MOST_STEPS) -> Cal
         known = function.module.functions.get("<lambda>", ())
         return Callee("<lambda>", tuple(function for function in known if function.node is called))
     if isinstance(called, ast.Attribute) and isinstance(called.value, ast.Call):
-        return _of_made(called, called.value, function)
+        name, maker = called.attr, tuple(names_of(called.value.func))
+        if maker == ("super",) and (owner := function.owner) is not None:
+            found = owner.method(name, above=True)
+            return Callee(name, (found,) if found else (), receiver="super", kinds=owner.kinds[1:])
+        return _of_kinds(name, maker[-1] if maker else "", {maker} if maker else set(), function)
     path = tuple(names_of(called))
     if not path:
         return Callee(called.attr if isinstance(called, ast.Attribute) else "")
     return _by_name(path, function, steps)
-
-
-def _of_made(called: ast.Attribute, made_by: ast.Call, function: Function) -> Callee:
-    """Resolve a method of what a call returns: ``super().fit``, ``Trainer(...).fit``."""
-    project, maker = function.module.project, tuple(names_of(made_by.func))
-    if maker == ("super",) and function.owner is not None:
-        found = project.method(function.owner, called.attr, above=True)
-        above = tuple(base for base in project.bases(function.owner)[1:] if isinstance(base, str))
-        return Callee(called.attr, (found,) if found else (), receiver="super", kinds=above)
-    return _of_kinds(called.attr, maker[-1] if maker else "", {maker} if maker else set(), function)
 
 
 def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
@@ -610,17 +600,17 @@ def _by_name(path: tuple[str, ...], function: Function, steps: int) -> Callee:
     if isinstance(known, Function):
         return Callee(name, (known,), receiver=receiver)
     if isinstance(known, Class):
-        made = module.project.method(known, "__init__")
+        made = known.method("__init__")
         return Callee(name, (made,) if made else (), kinds=(known.name,))
     if isinstance(known, str):
         return Callee(name, path=known, receiver=receiver)
     if len(path) == 1:
         return _assigned(name, function, steps)
     if path[0] in ("self", "cls") and len(path) == 2 and function.owner is not None:
-        method = module.project.method(function.owner, name)
-        kinds = _names(module.project.bases(function.owner))
+        method = function.owner.method(name)
         if method is None and steps and name in module.assigned:
             return _assigned(name, function, steps)
+        kinds = function.owner.kinds
         return Callee(name, (method,) if method else (), receiver=path[0], kinds=kinds)
     return _of_kinds(name, receiver, module.made.get(receiver, set()), function)
 
@@ -664,13 +654,9 @@ def _of_kinds(
             methods += returned.functions
             kinds += returned.kinds
         if isinstance(known, Class):
-            kinds += _names(module.project.bases(known))
-            methods += filter(None, [module.project.method(known, name)])
+            kinds += known.kinds
+            methods += filter(None, [known.method(name)])
         else:
             kinds.append(known if isinstance(known, str) else ".".join(maker))
     found = tuple(methods) if len(methods) == 1 else ()
     return Callee(name, found, receiver=receiver, kinds=tuple(kinds))
-
-
-def _names(classes: Iterable[Class | str]) -> tuple[str, ...]:
-    return tuple(klass if isinstance(klass, str) else klass.name for klass in classes)

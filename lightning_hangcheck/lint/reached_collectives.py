@@ -186,23 +186,22 @@ def _table() -> dict[str, list[dict[str, Any]]]:
 
 def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str, Any] | None:
     """Return the table's row for a call, or for an attribute if ``call`` is None; else None."""
-    for row in _table().get(target.name, ()):
-        if row.get("read", False) is not (call is None):
-            continue
-        roots = function.module.roots
-        if "imports" in row and not any(root.startswith(tuple(row["imports"])) for root in roots):
-            continue
-        if call is not None and _given_true(call, "no_dist"):
-            continue
-        if "keyword" in row and not (call and _given_true(call, row["keyword"])):
-            continue
-        if "text" in row and not row["text"].search(function.module.text):
-            continue
-        if "project" in row and not function.module.project.has(row["project"]):
-            continue
-        if row.get("wrapped") and _of_plain_model(target, function):
-            continue
-        if _is_of(row, target):
+    module = function.module
+    on = {
+        word.arg
+        for word in (call.keywords if call is not None else ())
+        if getattr(word.value, "value", None) is True
+    }
+    for row in () if "no_dist" in on else _table().get(target.name, ()):
+        if (
+            row.get("read", False) is (call is None)
+            and _is_of(row, target)
+            and row.get("keyword") in {None, *on}
+            and ("imports" not in row or module.imports_of(row["imports"]))
+            and ("text" not in row or row["text"].search(module.text))
+            and ("project" not in row or module.project.has(row["project"]))
+            and not (row.get("wrapped") and _of_plain_model(target, function))
+        ):
             return row
     return None
 
@@ -238,13 +237,6 @@ def _is_of(row: dict[str, Any], target: Callee) -> bool:
         return row["receiver"].fullmatch(target.receiver) is not None
     parts = target.path.split(".")
     return not (FOREIGN & {parts[0], target.receiver})
-
-
-def _given_true(call: ast.Call, keyword: str) -> bool:
-    return any(
-        given.arg == keyword and isinstance(given.value, ast.Constant) and given.value.value is True
-        for given in call.keywords
-    )
 
 
 # Rank tests
@@ -379,7 +371,7 @@ class Tests:
         """Read a parameter, or an attribute that keeps it, if all calls pass a rank test."""
         path, owner = names_of(test), function.owner
         if path[:1] == ["self"] and len(path) == 2 and owner is not None:
-            maker = function.module.project.method(owner, "__init__")
+            maker = owner.method("__init__")
             values = function.module.ranks.values_of(path[1])
             kept = len(values) == 1 and maker is not None and names_of(values[0])
             if not kept or maker is None:
@@ -784,7 +776,7 @@ class Reach:
         if not isinstance(manager, ast.Call) or not (path := tuple(names_of(manager.func))):
             return
         if isinstance(known := function.module.meaning(path), Class):
-            methods = (known.module.project.method(known, name) for name in ENTERED)
+            methods = (known.method(name) for name in ENTERED)
             for method in filter(None, methods):
                 yield from self._through(method, manager, function)
 
@@ -853,7 +845,7 @@ class Reach:
             and attribute.value.id == "self"
             and function.owner
         ):
-            method = function.module.project.method(function.owner, attribute.attr)
+            method = function.owner.method(attribute.attr)
             if method is not None and any(
                 names_of(each)[-1:] in (["property"], ["cached_property"])
                 for each in method.decorators
@@ -963,7 +955,7 @@ def _given(
     name, owner = ("__call__", path) if len(path) == 1 else (path[-1], path[:-1])
     if len(owner) == 2 and owner[0] == "self" and function.owner is not None:
         kept = {tuple(names_of(value)) for value in module.ranks.values_of(owner[1])}
-        maker = module.project.method(function.owner, "__init__")
+        maker = function.owner.method("__init__")
         if maker is None or len(kept) != 1:
             return []
         function, owner = maker, list(kept.pop())
@@ -1010,9 +1002,7 @@ def _perhaps(target: Callee, function: Function) -> list[Function]:
     return [
         method
         for method in (named if len(named) > 1 else ())
-        if method.owner not in owners
-        and method.owner
-        and owners.intersection(project.bases(method.owner))
+        if method.owner not in owners and method.owner and owners.intersection(method.owner.line)
     ]
 
 

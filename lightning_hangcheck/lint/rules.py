@@ -105,7 +105,7 @@ class Code:
             return []
         found = Partings(self.reach, self.function, self.is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
-        other = owner and answering and owner.module.project.method(owner, answering)
+        other = owner and answering and owner.method(answering)
         elsewhere = Partings(self.reach, other, self.is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
@@ -683,8 +683,8 @@ def _part_of_a_model(code: Code) -> Iterator[Found]:
     owner, project = code.function.owner, code.function.module.project
     if owner is None or not code.function.name.endswith(".forward"):
         return
-    bases = (kind if isinstance(kind, str) else kind.name for kind in project.bases(owner))
-    if not any(base.endswith("Module") for base in bases) or not project.has(SHARES_A_MODEL):
+    of_torch = any(kind.endswith("Module") for kind in owner.kinds)
+    if not of_torch or not project.has(SHARES_A_MODEL):
         return
     loops = [loop for loop in code.function.each(ast.For) if "self" in last_names(loop.iter)]
     layers = {name.id for loop in loops for name in parts(ast.Name, loop.target)}
@@ -700,7 +700,7 @@ def _part_of_a_model(code: Code) -> Iterator[Found]:
                 for call in parts(ast.Call, *side, into=False)
                 if (path := names_of(call.func))
                 if path[0] in layers
-                or (path[0] == "self" and len(path) == 2 and not project.method(owner, path[1]))
+                or (path[0] == "self" and len(path) == 2 and not owner.method(path[1]))
             }
             for side in sides
         )
@@ -1372,9 +1372,9 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
     """
     for call in code.function.each(ast.Call):
         if called_name(call) == "add_state":
-            given = {word.arg: ast.unparse(word.value) for word in call.keywords}
-            given |= dict(zip(STATE, map(ast.unparse, call.args), strict=False))
-            if given.get("default") == "[]" and given.get("dist_reduce_fx", "None") == "None":
+            state = {word.arg: ast.unparse(word.value) for word in call.keywords}
+            state |= dict(zip(STATE, map(ast.unparse, call.args), strict=False))
+            if state.get("default") == "[]" and state.get("dist_reduce_fx", "None") == "None":
                 message = "each item of this list is gathered alone: ranks with fewer make no call"
                 yield Found(call, message)
         if called_name(call) not in GATHERS:
@@ -1532,8 +1532,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
         ]
         message = f"{kind} runs where one rank met something, and calls {{}}"
         yield from _first(events, message, closed=kind in ("on_exception", "a signal's handler"))
-    kinds = owner.module.project.bases(owner) if owner and name == "__iter__" else ()
-    bases = (kind if isinstance(kind, str) else kind.name for kind in kinds)
+    bases = owner.kinds if owner and name == "__iter__" else ()
     if FETCHES.fullmatch(name) or any(base.endswith(("Dataset", "Sampler")) for base in bases):
         message = f"{name} runs when this rank's loader asks, perhaps in a worker, and calls {{}}"
         yield from _first(code.made_in(code.function.body), message, closed=False)
