@@ -1362,6 +1362,7 @@ def gather_of_own_length(code: Code) -> Iterator[Found]:
     """What is gathered has a length that each rank's data decide: a mask, `nonzero`, `unique`.
 
     Why it hangs: NCCL waits for bytes that never come, or takes the next call's; gloo aborts.
+    A list that torchmetrics gathers item by item (`add_state` without a reduction) counts as well.
 
     Example:
         dist.all_gather(parts, scores[mask])
