@@ -71,7 +71,8 @@ CHECKPOINT = Record(320, f"@Qqqq{NAME_BYTES}sQ")
 REST = Record(576, "@Q")
 PLACES = (640, 640 + (PAGE_SIZE - 640) // 2)
 SIZES = 1 << 16
-_pack_phase, _PHASE_START = PHASE.form.pack_into, PHASE.start  # a hook of training waits for it
+# hooks of training wait for these
+_pack_phase, _pack_steps, _PHASE_START = PHASE.form.pack_into, STEPS.form.pack_into, PHASE.start
 _WORDS = {None: "null", True: "true", False: "false"}
 
 
@@ -236,10 +237,6 @@ class PageWriter:
         """Whether others can read it."""
         return not isinstance(self.buffer, bytearray)
 
-    def _write(self, record: Record, *values: int | bytes) -> None:
-        self._stamp = stamp = self._stamp + 1
-        record.form.pack_into(self.buffer, record.start, stamp, *values, stamp)
-
     def pulse(self) -> None:
         """Show that a Python thread of this process runs."""
         PULSE.form.pack_into(self.buffer, PULSE.start, monotonic_ns())
@@ -288,11 +285,15 @@ class PageWriter:
         """Add one step to the sums of its parts, as in `StepTimes`; in about a microsecond."""
         steps, loader, forward, rest = self._parts
         self._parts = steps + 1, loader + loader_ns, forward + forward_ns, rest + rest_ns
-        self._write(STEPS, *self._parts)
+        self._stamp = stamp = self._stamp + 1
+        _pack_steps(self.buffer, STEPS.start, stamp, *self._parts, stamp)
 
     def mark_checkpoint(self, number: int, name: str, at_ns: int) -> None:
         """Show the last checkpoint passed; ``at_ns`` is nanoseconds since 1970."""
-        self._write(CHECKPOINT, monotonic_ns(), number, at_ns, fit_text(name, NAME_BYTES).encode())
+        words = fit_text(name, NAME_BYTES).encode()
+        self._stamp = stamp = self._stamp + 1
+        passed = stamp, monotonic_ns(), number, at_ns, words, stamp
+        CHECKPOINT.form.pack_into(self.buffer, CHECKPOINT.start, *passed)
 
     def mark_save(self, at_ns: int) -> int | None:
         """Count a successful save of a checkpoint at the current step; return that step."""
