@@ -17,7 +17,7 @@ diverge.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import chain, product
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -36,6 +36,7 @@ from lightning_hangcheck.judge.frames import (
 )
 from lightning_hangcheck.judge.graph import solve
 from lightning_hangcheck.judge.operations import (
+    MAKING_GROUP,
     PAIRED,
     UNRECORDED,
     History,
@@ -61,7 +62,7 @@ from lightning_hangcheck.judge.operations import (
 from lightning_hangcheck.model.evidence import Frame
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator
 
     from lightning_hangcheck.judge.frames import Test
     from lightning_hangcheck.judge.job import JobReading, RankReading
@@ -78,7 +79,7 @@ Way = tuple[Sequence[Hashable], Hashable]
 """What a rank did before, oldest first, and what it does now."""
 Basis = (
     Literal["majority", "messages", "exception", "sequence", "condition"]
-    | Literal["loop", "novelty", "parked", "like groups", "nothing"]
+    | Literal["loop", "novelty", "parked", "like groups", "group", "nothing"]
 )
 FEWEST_FOR_MAJORITY = 3
 """Two ranks have no majority."""
@@ -114,6 +115,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
         came_from: Frames from which ranks called the last common operation; empty frames if not
             noted.
         usual: Lines, each with its file, through which a rank called most earlier operations.
+        made: Members of the group that each rank made under one number, where these differ.
     """
 
     pending_collectives: tuple[PendingCollective, ...]
@@ -128,6 +130,7 @@ class Divergence(Struct, frozen=True, kw_only=True):
     reordered: bool = False
     came_from: frozenset[tuple[Frame, ...]] = frozenset()
     usual: frozenset[tuple[str, int]] = frozenset()
+    made: Mapping[int, tuple[int, ...]] = {}
 
     @property
     def sides(self) -> tuple[list[PendingCollective], list[PendingCollective]]:
@@ -170,6 +173,9 @@ def find_divergence(
             known[key] = _divergence_number(different.values()) if len(different) > 1 else None
         if (seq := known[key]) is not None:
             return _at_number(job, group, seq, column)
+    made = _by_groups_made(job, [o for o in waiting if o.operation.name == MAKING_GROUP])
+    if made is not None:
+        return made
     solved = solve(waiting_together(awaited))
     circle = solved.helpless
     if len(waiting) < len(job.ranks) or job.elsewhere:
@@ -414,6 +420,53 @@ def _at_number(job: JobReading, group: str, seq: int, column: Column) -> Diverge
         ),
         usual=usual,
     )
+
+
+def _by_groups_made(job: JobReading, making: Sequence[PendingCollective]) -> Divergence | None:
+    """Ranks make a group that others will never make under its number.
+
+    torch numbers groups as a process makes them, and ranks meet under that number. So each rank
+    must make every group, also one that it does not belong to.
+    """
+    # ranks of one representative know the same groups
+    representatives = {pending.rank: pending.reading.representative for pending in making}
+    makers = {pending.reading.representative: pending.reading for pending in reversed(making)}
+    now = {maker: groups_of(reading.view)[-1:] for maker, reading in makers.items()}
+    wanted = {(group.group, group.ranks) for groups in now.values() for group in groups}
+    for name, members in sorted(wanted, key=lambda group: (len(group[0]), group)):
+        theirs = {
+            maker: record.ranks
+            for maker, reading in makers.items()
+            if (record := record_of(reading, name)) is not None
+        }
+        made, past = dict[int, tuple[int, ...]](), False
+        for rank, maker in representatives.items():
+            if maker in theirs:
+                made[rank] = theirs[maker]
+                elsewhere = now[maker] and now[maker][0].group != name
+                past = past or bool(rank in members and made[rank] != members and elsewhere)
+        if not past:
+            continue
+        chosen = [pending for pending in making if pending.rank in made]
+        basis: Basis = "nothing"
+        if made.keys() >= {*members}:  # else ranks that are yet to come may make another majority
+            keys = {pending: made[pending.rank] for pending in chosen}
+            diverged, basis = find_diverged(job.case.code, keys)
+        if basis != "majority":
+            left_out = [rank for rank in made if made.keys() - {*made[rank]}]
+            diverged, basis = tuple(sorted(made)), "nothing"
+            if left_out and len(left_out) < len(made):
+                diverged, basis = tuple(sorted(left_out)), "group"
+        return Divergence(
+            pending_collectives=tuple(chosen),
+            operations={rank: Operation(MAKING_GROUP, (of,)) for rank, of in made.items()},
+            diverged=diverged,
+            basis=basis,
+            group=name,
+            proven=True,
+            made=made,
+        )
+    return None
 
 
 # Ranks that wait only for each other, in different operations

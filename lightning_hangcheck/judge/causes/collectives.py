@@ -89,6 +89,7 @@ TOLD_BY: dict[Basis, str] = {
     "novelty": "no earlier step had this operation",
     "parked": "the others are where their framework has ranks wait for each other",
     "like groups": "all other groups of this kind did otherwise",
+    "group": "their group leaves out ranks that wait for another group of this number",
     "nothing": "which of them departed is unknown",
 }
 
@@ -150,6 +151,8 @@ def diverged_in_collective(situation: Situation, parted: Divergence) -> Finding:
     operations = {collective.operation.name for collective in every}
     if len(operations) == 1 and operations <= PAIRED:
         finding = replace(finding, aspect="messages")
+    elif parted.made:
+        finding = replace(finding, aspect="group")
     elif parted.reordered:
         finding = replace(finding, aspect="order" if parted.group is None else "threads")
     elif cause == "rank_diverged":
@@ -192,6 +195,8 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     """
     code = job.case.code
     left, stayed = parted.sides
+    if parted.made:
+        return "rank_diverged"
     if parted.sends_cross or parted.reordered:
         return "collective_mismatch"
     threw, others_threw = (
@@ -255,6 +260,8 @@ def _left_together(job: JobReading, parted: Divergence, left: Ways, stayed: Ways
 
 def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) -> str:
     every = {pending.rank: pending for pending in parted.pending_collectives}
+    if parted.made:
+        return _of_groups(parted, culprits[0])
     agreed = ""
     if parted.group is not None and parted.last_agreed:
         agreed = f"; they last agreed at #{parted.last_agreed} of {_group_name(job, parted.group)}"
@@ -307,6 +314,18 @@ def _sentence(job: JobReading, parted: Divergence, culprits: list[RankReading]) 
         others=name_ranks(ranks),
         there=there,
         agreed=agreed,
+    )
+
+
+def _of_groups(parted: Divergence, first: RankReading) -> str:
+    makers: dict[tuple[int, ...], list[int]] = {}
+    for rank in sorted(parted.made, key=lambda rank: rank not in parted.diverged):
+        makers.setdefault(parted.made[rank], []).append(rank)
+    calls = [f"{name_ranks(ranks)} for {name_ranks(of)}" for of, ranks in makers.items()]
+    return (
+        f"{MAKING_GROUP} was called by {', by '.join(calls[:MOST_SHOWN])}, each as group "
+        f"{parted.group}: since then the numbers of their groups differ, and all wait in "
+        f"{MAKING_GROUP} called {within(first.place)}"
     )
 
 
