@@ -271,7 +271,8 @@ class Patience:
         # an unseen process may do anything, and anybody may use what has a path
         commanded = target.kind == "fifo" and target.call in READS and not known
         commanded = commanded or (target.kind == "shared" and target.name.startswith("/"))
-        if commanded or (target.kind in FED and not complete):
+        listening = not complete and any(holder.listens for holder in target.holders)
+        if commanded or listening or (target.kind in FED and not complete):
             return Enders(("outside",))
         holders = [(process, looks[process]) for process in sorted(could) if process in looks]
         if target.kind in FED and any(read_process(look).called_back for _, look in holders):

@@ -379,7 +379,8 @@ class Holders:
             shared = type_at(target.name, self._mounts[pid]).startswith(OF_NETWORK)
             target = replace(target, shared_storage=shared)
         if target.kind == "lock":
-            return replace(target, holders=_holders(self._of_lock(target, pid)) or target.holders)
+            holders = tuple(map(self._outsider, _holders(self._of_lock(target, pid))))
+            return replace(target, holders=holders or target.holders)
         if target.kind in ("pipe", "fifo"):
             own = [opened for opened in self._by_name.get(target.name, ()) if opened.pid == pid]
             reads, writes = (
@@ -481,6 +482,23 @@ class Holders:
         # by descriptors, including inherited ones
         keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
         return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
+
+    def _outsider(self, holder: Holder) -> Holder:
+        """Add to a process outside the job what its children do, and whether a socket may wake it.
+
+        It has no stack and no samples of its own here.
+        """
+        if holder.pid in self._of_pid:
+            return holder
+        state, _ = kernel.kernel_state(holder.pid, None, STAT_LIMIT_S)
+        main = state.threads[:1] if state is not None else ()
+        below = _holders(child.pid for child in proc.descendants(holder.pid))
+        return replace(
+            holder,
+            cpu_s=holder.cpu_s + sum(child.cpu_s for child in below),
+            moved_bytes=holder.moved_bytes + sum(child.moved_bytes for child in below),
+            listens=any(target.kind == "socket" for thread in main for target in thread.waits_for),
+        )
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
         """Return the file that a sleeping thread may poll because another process keeps it locked.

@@ -184,7 +184,8 @@ def _due(one: Composition, words: dict[str, str]) -> str:
     if len(one.affected) < one.ranks and one.mechanism.affects != "first":
         parts.append(_ranks_due(one, words))
     if one.place in ("dataset", "worker"):
-        parts.append(f"{run}.read == {8 * int(words['at']) + 4}")
+        batches = int(words["at"]) // (2 if one.place == "worker" else 1)  # two workers take turns
+        parts.append(f"{run}.read == {8 * batches + 4}")
     elif one.place in ("forward", "step", "callback", "backward", "optimizer"):
         parts.append(f"{run}.step == {words['at']}")
     elif one.place == "sanity":
