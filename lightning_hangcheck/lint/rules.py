@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail, targets_of
 from lightning_hangcheck.lint.reached_collectives import (
     AGREES,
+    GROUPED,
     Event,
     Parting,
     Partings,
@@ -272,11 +273,49 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
             if [named.id] in map(names_of, assign.targets)
         ):
             return True
+        if _set_on_the_way(named, function):
+            return True
     if isinstance(test, ast.Compare):  # not ``pref_loss == "sigmoid"``
         compared = not isinstance(getattr(test.comparators[0], "value", None), str)
     else:
         compared = isinstance(test, ast.Name)
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
+
+
+def _set_on_the_way(name: ast.Name, function: Function) -> bool:
+    """Whether a name is a constant until a loop or `try` above sets it, if that gets so far."""
+    values = function.values_of(name.id)
+    stored = [
+        node.lineno
+        for node in function.each(ast.Name)
+        if node.id == name.id and isinstance(node.ctx, ast.Store)
+    ]
+    ways: list[ast.For | ast.Try] = function.each(ast.For, ast.Try)
+    for way in ways:
+        last = way.body[-1].end_lineno or 0
+        outside = [value for value in values if not way.lineno <= value.lineno <= last]
+        if (
+            last < name.lineno
+            and any(way.lineno <= line <= last for line in stored)
+            and any(value.lineno < way.lineno for value in outside)
+            and all(map(_is_constant, outside))
+            and not any(parts(ast.Import, way) or parts(ast.ImportFrom, way))
+            and not (isinstance(way, ast.For) and _same_for_all(way.iter))
+        ):
+            return True
+    return False
+
+
+def _is_constant(value: ast.expr) -> bool:
+    return isinstance(value.operand if isinstance(value, ast.UnaryOp) else value, ast.Constant)
+
+
+def _same_for_all(over: ast.expr) -> bool:
+    """Whether all ranks go through as much: a `range`, or parts of a model."""
+    called = re.fullmatch(
+        r"range|zip|(named_)?(modules|parameters|buffers|children)", called_name(over)
+    )
+    return called is not None or any(map(SAME_KEYS.fullmatch, last_names(over)))
 
 
 def _of_each_own(call: ast.Call) -> bool:
@@ -640,7 +679,8 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
     """A collective stands under a test of what only this rank knows: its loss, batch or clock.
 
     Why it hangs: on the rank whose data differ the test comes out differently. A part of a model
-    that ranks share, used only where a batch has images, is a note.
+    that ranks share, used only where a batch has images, is a note. So is a loss that is a constant
+    where a rank has no data.
 
     Example:
         if loss.item() > limit:
@@ -654,6 +694,7 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
     """
     yield from _parted(code, by_rank=False, leaves=False)
     yield from _part_of_a_model(code)
+    yield from _loss_off_the_graph(code)
     kinds: list[ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp] = code.function.each(
         ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
     )
@@ -668,6 +709,29 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
 
 def _holds_something(test: ast.expr, code: Code) -> bool:
     return isinstance(test, ast.Name) or code.is_local(test, code.function)
+
+
+def _loss_off_the_graph(code: Code) -> Iterator[Found]:
+    """Yield a loss that is a constant where a rank has no data: its backward reduces nothing."""
+    choices: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
+    returned = {each.value for each in code.function.each(ast.Return)}
+    under = {call: node for node in choices for call in parts(ast.Call, node, into=False)}
+    for call, node in under.items():
+        if called_name(call) not in ("tensor", "zeros") or not all(map(_is_constant, call.args)):
+            continue
+        wants = any(word.arg == "requires_grad" for word in call.keywords)
+        asked = {name.id for name in parts(ast.Name, node.test)} - {"self", "torch"}
+        # ``(loss * mask).sum() if mask.any() else torch.tensor(0.0)``
+        other = node.body if isinstance(node, ast.IfExp) and call is node.orelse else None
+        instead = last_names(other) if other and node in returned else set()
+        own = (wants or asked & instead) and code.is_local(node.test, code.function)
+        if own and not last_names(node.test) & _shared_names(code.function):
+            message = (
+                f"`{ast.unparse(call)}` has no graph: under `{ast.unparse(node.test)}`, "
+                "which each rank finds for itself, backward reduces no gradients"
+            )
+            yield Found(call, message, also=(node.lineno,))
+            return
 
 
 SHARES_A_MODEL = re.compile(
@@ -729,6 +793,7 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
     Why it hangs: the others wait for it there. A `return` for all ranks but 0 is the usual one,
     with a barrier or a gather further down, often in what a function below calls. A `raise` is a
     note: launchers end the ranks that wait for one that failed, unless something catches the error.
+    So is work of one rank that may fail before a collective of all.
 
     Example:
         def save(results):
@@ -744,6 +809,39 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
             dist.barrier()
     """
     yield from _parted(code, by_rank=True, leaves=True)
+    for block in code.blocks if code.makes_any else ():
+        for place, node in enumerate(block):
+            if not isinstance(node, ast.If) or leaving(node.body):
+                continue
+            if code.reach.tests.of(node.test, code.function).side is not True:
+                continue
+            fails = _failing(node.body, code)
+            behind = code.made_in(block[place + 1 :]) if fails else []
+            message = "if this fails, only one rank ends, and the others wait in {}"
+            yield from _first(behind, message, node.lineno, at=fails, closed=False)
+
+
+def _failing(block: list[ast.stmt], code: Code) -> ast.expr | None:
+    """Return what raises an error in a block, or the call of a function of the file that does."""
+    nodes = list(walk(*block, into=False))
+    if any(isinstance(node, ast.Try) for node in nodes):
+        return None  # it may tell the others
+    for node in nodes:
+        if isinstance(node, ast.Assert) and not _certain(node.test):
+            return node.test
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            return node.exc
+        if isinstance(node, ast.Call) and any(
+            called.each(ast.Raise) and called.module is code.function.module
+            for called in callee(node.func, code.function).functions
+        ):
+            return node
+    return None
+
+
+def _certain(test: ast.expr) -> bool:
+    """Whether an assertion only tells a type checker what is known."""
+    return called_name(test) == "isinstance" or ast.unparse(test).endswith(" is not None")
 
 
 @rule("HC202", "uneven_work", "give every rank as many batches", f"{TORCH}/44353")
@@ -1125,6 +1223,8 @@ def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
     """Whether a value is each rank's share: ``files[rank::size]``, or ``islice`` of the kind."""
     if called_name(value) == "islice" and isinstance(value, ast.Call) and len(value.args) == 4:
         return _asks_rank(value.args[1], code)
+    if called_name(value) == "shard" and isinstance(value, ast.Call):
+        return any(_asks_rank(given, code) for given in value.args[1:2])
     cut = value.slice if isinstance(value, ast.Subscript) else None
     return (
         isinstance(cut, ast.Slice)
@@ -1135,7 +1235,7 @@ def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
     )
 
 
-EVENS = re.compile(r"pad|drop|trunc|even|repeat|cycle|//|%|min\(|total_size|ceil")
+EVENS = re.compile(r"pad|drop|trunc|(?<![a-z])even|repeat|cycle|//|%|min\(|total_size|ceil")
 
 
 def _cares_for_lengths(function: Function) -> bool:
@@ -1578,6 +1678,12 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
         group = dist.new_group([0, 1])  # on every rank
     """
     yield from _parted(code, by_rank=True, leaves=False, makers=True)
+    for call in code.function.each(ast.Call) if b"new_group" in code.function.module.text else ():
+        given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "ranks")]
+        listed = (each for part in given if isinstance(part, ast.List) for each in part.elts)
+        members = (tail(each.value) for each in listed if isinstance(each, ast.Subscript))
+        if called_name(call) == "new_group" and any(map(GROUPED.search, members)):
+            yield Found(call, "each rank makes the group that it is in, and no other")
 
 
 @rule(
@@ -1605,7 +1711,13 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
         r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
     )
     for node in code.function.each(ast.If) if code.makes_any else ():
-        if not any(map(test_name.fullmatch, last_names(node.test))):
+        known = (
+            value
+            for name in parts(ast.Name, node.test)
+            for value in code.function.values_of(name.id)
+            if isinstance(value, (ast.Compare, ast.BoolOp))
+        )
+        if not any(map(test_name.fullmatch, last_names(node.test, *known))):
             continue
         other = {event.name for event in code.reach.block(node.orelse, code.function)}
         made = code.made_in(node.body)

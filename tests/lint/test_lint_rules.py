@@ -269,6 +269,97 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 NOTES = {
+    "a flag that a try sets": (
+        """
+        done = False
+        try:
+            work()
+            done = True
+        finally:
+            if done: dist.barrier()
+        """,
+        "if done: dist",
+        "dist",
+    ),
+    "what a loop over its own data leaves unset": (
+        """
+        def mean(batches, total):
+            seen = None
+            for batch in batches: seen = batch
+            if seen is not None: dist.all_reduce(total)
+        """,
+        "if seen is not None: dist",
+        "dist",
+    ),
+    "the last step, if there was one": (
+        """
+        def finish(steps, total):
+            step = -1
+            for step in steps: work(step)
+            if step >= 0: dist.all_reduce(total)
+        """,
+        "if step >= 0: dist",
+        "dist",
+    ),
+    "an error of the one rank": (
+        """
+        def export(weights):
+            if rank == 0: assert weights
+            dist.barrier()
+        """,
+        "assert weights",
+        "print(weights)",
+    ),
+    "an error in what the one rank calls": (
+        """
+        def export(weights):
+            if rank == 0: write(weights)
+            dist.barrier()
+        def write(weights):
+            if not weights: raise ValueError(weights)
+        """,
+        "raise ValueError(weights)",
+        "return",
+    ),
+    "a loss without a graph": (
+        """
+        def loss(logits, labels):
+            if labels.numel() == 0:
+                return torch.tensor(0.0, requires_grad=True)
+            return cross_entropy(logits, labels)
+        """,
+        "torch.tensor(0.0, requires_grad=True)",
+        "logits.sum() * 0.0",
+    ),
+    "a mean of nothing": (
+        """
+        def mean(loss, mask): return (loss * mask).sum() if mask.sum() > 0 else torch.tensor(0.0)
+        """,
+        "torch.tensor(0.0)",
+        "loss.sum() * 0.0",
+    ),
+    "a share of a data set": (
+        """
+        def load(data):
+            return data.shard(dist.get_world_size(), rank)
+        """,
+        "return data",
+        "return drop_rest(data)",
+    ),
+    "a group that each rank makes for itself": (
+        "def first_and_last(grid): return dist.new_group([grid.pp_group[0], grid.pp_group[-1]])",
+        "dist.new_group([grid.pp_group[0], grid.pp_group[-1]])",
+        "make_all_groups(grid)",
+    ),
+    "a name for the last stage": (
+        """
+        def export(names, pp_rank, pp_size):
+            last = pp_rank == pp_size - 1
+            if last: dist.all_gather_object([], names)
+        """,
+        "if last: dist",
+        "dist",
+    ),
     "a method that only one class has": (
         """
         class Validation:
