@@ -70,18 +70,19 @@ def without_us(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, list[str]
 @pytest.mark.parametrize(
     ("limit", "said"),
     [
-        (JUST_ENOUGH, "the command runs unwatched"),
-        (120, "starts no further threads of ours"),
+        (JUST_ENOUGH, ("the command runs unwatched",)),
+        (120, ("starts no further threads of ours",)),
         # how many threads are there at that moment depends on how fast others end
-        (155, "offers no flight record"),
+        (150, ("starts no further threads of ours", "offers no flight record")),
     ],
 )
 def test_training_ends_as_without_us(
-    limit: int, said: str, without_us: tuple[int, list[str]], tmp_path: Path
+    limit: int, said: tuple[str, ...], without_us: tuple[int, list[str]], tmp_path: Path
 ) -> None:
     code, out, errors = _run_limited(tmp_path / "watched", limit, WATCHED)
     assert (code, out) == without_us, errors
     ours = [line for line in errors.splitlines() if line.startswith("[hangcheck]")]
     ours = [line for line in ours if "] watching " not in line]
     assert ours
-    assert all(said in line and f"(ulimit -u) is {limit}" in line for line in ours), ours
+    assert all(f"(ulimit -u) is {limit}" in line for line in ours), ours
+    assert all(any(words in line for words in said) for line in ours), ours
