@@ -23,7 +23,7 @@ from lightning_hangcheck.recorder.page import encode
 from lightning_hangcheck.session.journal_carrier import HEAD, POSITION, Carrier
 from lightning_hangcheck.session.session import Session, read_sidecar
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import NANOSECONDS, visible_json
+from lightning_hangcheck.text.shown import clock_text, visible_json
 
 TYPE_CHECKING = False  # typing takes 4 ms
 if TYPE_CHECKING:
@@ -173,8 +173,7 @@ class JournalWriter:
 
 def encode_entry(kind: str, fields: Mapping[str, object], pid: int) -> bytes:
     """Encode a line with its newline. Never fails: values that JSON cannot hold are reported."""
-    second, rest_ns = divmod(time.time_ns(), NANOSECONDS)
-    at = f"{_text_of(second)}.{rest_ns // 1000:06}Z"
+    at = clock_text(time.time_ns())
     line = head = f'{{"at":"{at}","ns":{time.monotonic_ns()},"pid":{pid},"kind":"{kind}"'
     try:
         for name, value in fields.items():
@@ -183,11 +182,6 @@ def encode_entry(kind: str, fields: Mapping[str, object], pid: int) -> bytes:
         problem = f"its values cannot be written as JSON ({type(error).__name__})"
         line = f'{head},"problem":"{problem}"'
     return f"{line}}}\n".encode()
-
-
-@lru_cache(maxsize=2)
-def _text_of(second: int) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
 
 
 @lru_cache(maxsize=512)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import shlex
 import time
+from functools import lru_cache
 from itertools import groupby
 
 from lightning_hangcheck.text.redaction import HIDDEN, is_secret, looks_random, redact_text, telling
@@ -93,8 +94,12 @@ def utc_now(digits: int = 3) -> str:
 def clock_text(clock_ns: int, digits: int = 6) -> str:
     """Write nanoseconds since 1970 as ISO 8601 UTC, with so many digits of a second."""
     seconds, rest_ns = divmod(clock_ns, NANOSECONDS)
-    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
-    return f"{whole}.{f'{rest_ns:09}'[:digits]}Z"
+    return f"{_whole_seconds(seconds)}.{f'{rest_ns:09}'[:digits]}Z"
+
+
+@lru_cache(maxsize=2)  # a rank writes many lines a second
+def _whole_seconds(since_1970: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(since_1970))
 
 
 LARGEST_RANK = 10_000_000
