@@ -330,6 +330,7 @@ class Holders:
         self._maps: dict[int, list[tuple[int, int, str, str]]] = {}
         self._mounts: dict[int, dict[str, str]] = {}
         self._lock_holders: dict[str, tuple[int, ...]] = {}
+        self._outsiders: dict[int, Holder] = {}
         self._table: dict[int, Socket] | None = None
 
     @property
@@ -488,17 +489,18 @@ class Holders:
 
         It has no stack and no samples of its own here.
         """
-        if holder.pid in self._of_pid:
-            return holder
-        state, _ = kernel.kernel_state(holder.pid, None, STAT_LIMIT_S)
-        main = state.threads[:1] if state is not None else ()
-        below = _holders(child.pid for child in proc.descendants(holder.pid))
-        return replace(
-            holder,
-            cpu_s=holder.cpu_s + sum(child.cpu_s for child in below),
-            moved_bytes=holder.moved_bytes + sum(child.moved_bytes for child in below),
-            listens=any(target.kind == "socket" for thread in main for target in thread.waits_for),
-        )
+        pid = holder.pid
+        if pid not in self._of_pid and pid not in self._outsiders:  # all ranks may wait for it
+            state, _ = kernel.kernel_state(pid, None, STAT_LIMIT_S)
+            main = state.threads[:1] if state is not None else ()
+            below = _holders(child.pid for child in proc.descendants(pid))
+            self._outsiders[pid] = replace(
+                holder,
+                cpu_s=holder.cpu_s + sum(child.cpu_s for child in below),
+                moved_bytes=holder.moved_bytes + sum(child.moved_bytes for child in below),
+                listens=any(t.kind == "socket" for thread in main for t in thread.waits_for),
+            )
+        return self._outsiders.get(pid, holder)
 
     def _polled_file(self, thread: ThreadState, pid: int) -> tuple[WaitTarget, ...]:
         """Return the file that a sleeping thread may poll because another process keeps it locked.
