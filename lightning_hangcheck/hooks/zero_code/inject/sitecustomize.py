@@ -127,7 +127,8 @@ def _run_next() -> None:
     spec = PathFinder.find_spec("sitecustomize", sys.path)
     if spec is None or spec.loader is None or spec.origin == __file__:
         return
-    from importlib.util import module_from_spec
+    # the same as importlib.util's, which takes 7 ms
+    from importlib._bootstrap import module_from_spec
 
     module = module_from_spec(spec)
     sys.modules["sitecustomize"] = module
