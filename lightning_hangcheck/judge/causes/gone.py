@@ -143,9 +143,7 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
         ended = {reading.rank for reading in gone}
         waits = [wait for wait in situation.graph.waits if not ended.isdisjoint(wait.enders)]
         at_store = all({*wait.through} == {AT_STORE} for wait in waits)
-        return (
-            "outside" if at_store and all(left_well(reading.view) for reading in gone) else "nobody"
-        )
+        return "outside" if at_store else "nobody"
     if not situation.standstill:
         return "unknown_pace"
     if not with_fault or all(suspect.beat.membership == "left" for suspect in situation.suspects):
