@@ -195,12 +195,16 @@ class Patience:
             return Enders(("outside",))
         reading = self._job.ranks[reading.representative]  # the rank that has these processes
         host, own = reading.view.host, reading.own
-        if reading.wait_kind == "dataloader":
+        # a loader without workers has a thread of its own, whose wait counts as any other
+        if reading.wait_kind == "dataloader" and (reading.workers or own.polls_for_s):
             # a DataLoader without a time limit of its own polls for 5 s at a time (torch 2.13)
             stall_s = self._job.case.limits.stall_timeout
             gives_up = LOADER_POLLS_S < own.polls_for_s < stall_s
             workers = tuple((host, look.pid) for look in reading.owing_workers)
-            return Enders(("outside",) if gives_up else (), workers)
+            pipes = (target for target in reading.own_targets if target.kind == "pipe")
+            writers = {process for target in pipes for process in could_end(host, target)}
+            unseen = not self._processes.looks.keys() >= writers  # not all of many are looked at
+            return Enders(("outside",) if gives_up or unseen else (), workers)
         if reading.called_by_ranks or reading.wait_kind in ("call", "last_calls"):
             peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)

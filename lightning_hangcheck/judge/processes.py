@@ -300,8 +300,9 @@ class ProcessReading:
 
         def by_own_process(target: WaitTarget) -> bool:
             own_pipe = all(holder.pid == self.look.pid for holder in target.holders)
-            in_memory = target.kind == "futex" or target.name.startswith(EVENTS)
-            return in_memory or (target.kind == "pipe" and own_pipe)
+            if target.kind == "pipe":  # also an eventfd that other processes have, too
+                return own_pipe
+            return target.kind == "futex" or target.name.startswith(EVENTS)
 
         def may_call_back(native: ThreadState) -> bool:
             if native.state in "ZX" or SLEEP in native.wchan:

@@ -565,9 +565,7 @@ class Holders:
         }
         sharing = [process for process in family if maps(process)]
         others = [
-            process
-            for process in sharing
-            if process in self._of_pid or not self._joined_by(process)
+            process for process in sharing if process in self._of_pid or not self._awaited_by(process)
         ]
         # a launcher that made the memory may have given it to other processes than ranks
         for child in proc.descendants(
@@ -606,8 +604,8 @@ class Holders:
         )
         return ends if only_joins else []
 
-    def _awaited_by(self, holder: int, pipe: str) -> tuple[int, ...]:
-        """Return the given processes for which alone another holder of a pipe waits."""
+    def _awaited_by(self, holder: int, pipe: str = "") -> tuple[int, ...]:
+        """Return the given processes for which alone another holder of a pipe or memory waits."""
         joined = self._joined_by(holder) if holder not in self._of_pid else []
         awaited: list[int] = []
         for target in joined:

@@ -522,11 +522,14 @@ WAKES = frozenset(
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
         *("set_result", "set_exception", "cancel", "task_done", "shutdown", "reset", "close"),
         *("send", "sendall", "sendto", "sendmsg", "sendfile", "send_bytes"),
-        *("call_soon_threadsafe", "interrupt_main", "stop"),
+        *("call_soon_threadsafe", "interrupt_main", "stop", "kill", "terminate", "send_signal"),
         *("get", "get_nowait", "start"),
     }
 )
-"""Calls that give back a lock, or bring what another thread waits for, such as room in a queue."""
+"""Calls that give back a lock, or bring what another thread waits for, such as room in a queue or
+the end of a child."""
+KEEPS = frozenset({"flock", "lockf", "acquire"})
+"""Calls that take a lock which is released with a variable of their function, at its end."""
 CHANGES = frozenset(
     {"append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"}
     | {"pop", "popleft", "popitem", "remove", "discard", "clear", "write", "writelines"}
@@ -604,6 +607,8 @@ class CallsAhead:
 
         function = self._function(line)
         if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
+            return True
+        if not KEEPS.isdisjoint(_called(function)):
             return True
         return self._ahead(line, wakes, HARMLESS_METHODS - WAKES - CHANGES)
 
