@@ -565,7 +565,9 @@ class Holders:
         }
         sharing = [process for process in family if maps(process)]
         others = [
-            process for process in sharing if process in self._of_pid or not self._awaited_by(process)
+            process
+            for process in sharing
+            if process in self._of_pid or not self._awaited_by(process)
         ]
         # a launcher that made the memory may have given it to other processes than ranks
         for child in proc.descendants(
