@@ -18,6 +18,7 @@ from lightning_hangcheck.judge.threads import (
     EVENTS,
     FUTEXES,
     HOUSEKEEPERS,
+    THEIR_LIBRARIES,
     Moment,
     Thread,
     feeds_queue,
@@ -317,12 +318,23 @@ class ProcessReading:
         newest = next(iter(self._seen[-1:]), None)
         if newest is None or newest.kernel is None:
             return False
-        # an unnamed thread has its starter's name, mostly the main thread's
         return newest.kernel.catches_timers or any(
             may_call_back(thread)
             for thread in newest.native_threads
-            if not thread.name.startswith(HOUSEKEEPERS) or thread.name == newest.states[0].name
+            if not self._keeps_house(thread)
         )
+
+    def _keeps_house(self, native: ThreadState) -> bool:
+        """Whether a native thread is known to serve its library alone.
+
+        By that library, if a sample shows it, or by its name, unless that is the main thread's,
+        which new threads have, too.
+        """
+        states = [state for moment in self._seen for state in moment.states]
+        library = max(state.library for state in states if state.tid == native.tid)
+        if library:
+            return library.startswith(THEIR_LIBRARIES)
+        return native.name.startswith(HOUSEKEEPERS) and native.name != self._seen[-1].states[0].name
 
     @property
     def called_by_ranks(self) -> bool:
@@ -335,7 +347,11 @@ class ProcessReading:
         if newest is None or newest.kernel is None or newest.kernel.catches_timers:
             return False
         native = newest.native_threads
-        others = [thread for thread in native if not thread.name.startswith((*HOUSEKEEPERS, "TP_"))]
+        others = [
+            thread
+            for thread in native
+            if not (thread.name.startswith("TP_") or self._keeps_house(thread))
+        ]
         timed = (
             thread.name == newest.states[0].name and thread.syscall in FUTEXES for thread in others
         )

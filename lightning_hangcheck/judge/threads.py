@@ -47,6 +47,13 @@ frames below."""
 HOUSEKEEPERS = ("pt_", "gloo_", "NCCL", "cuda", "iou-", "jemalloc")
 """How the kernel's names of native threads begin that call no user back: those of torch, its
 backends, the GPU's driver, the kernel itself and memory allocators."""
+THEIR_LIBRARIES = (
+    *("libtorch_c", "libtorch_hip", "libtorch.", "libc10", "libnccl", "librccl", "libcuda"),
+    *("libnvidia", "libcublas", "libcudnn", "libgomp", "libiomp", "libomp", "libmkl"),
+    *("libopenblas", "libscipy_openblas", "libjemalloc", "libtcmalloc", "libuv"),
+)
+"""How the names of the libraries begin in which nameless threads of this kind wait. libtorch_python
+is none: it may call anybody."""
 FUTEXES = frozenset({202, 98, 449, 455})
 """futex on x86-64 and arm64, then futex_waitv and futex_wait (arch/*/syscall*.tbl)."""
 IN_MEMORY: frozenset[TargetKind] = frozenset({"futex", "time"})

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 MOST_THREADS = 256
 """A rank with CUDA, NCCL and data loading has 50 to 200 threads; more add no information."""
+MOST_NAMELESS = 32
 POLLERS = frozenset({"TP_SHM_reactor", "TP_IBV_reactor"})
 """Threads of torch's RPC (tensorpipe's reactor.cc) that poll for messages without end. Each uses a
 whole core if one is free, whether the rank waits or works."""
@@ -119,6 +120,27 @@ def with_threads_of(state: ProcessState, stack: ProcessStack) -> ProcessState:
     found, _ = _threads(state.pid, tids[:MOST_THREADS], math.inf, calls=calls, bytes_=False)
     left_out = max(0, state.threads_left_out - len(found))
     return replace(state, threads=(*state.threads, *found), threads_left_out=left_out)
+
+
+def with_libraries(state: ProcessState, stack: ProcessStack) -> ProcessState:
+    """Add whose code nameless native threads wait in, if for more than a word of memory.
+
+    A new thread has its starter's name: gloo's until torch 2.11, and NCCL's, mostly keep it.
+    """
+    of_python = {thread.tid for thread in stack.threads}
+    nameless = [
+        thread.tid
+        for thread in state.threads[1:]
+        if thread.name == state.threads[0].name
+        and thread.tid not in of_python
+        and thread.syscall is not None
+        and {target.kind for target in thread.waits_for} != {"futex"}
+    ]
+    if not nameless:
+        return state
+    found = proc.waiting_libraries(state.pid, nameless[:MOST_NAMELESS])
+    threads = (replace(each, library=found.get(each.tid, "")) for each in state.threads)
+    return replace(state, threads=tuple(threads))
 
 
 def led_by(state: ProcessState, tid: int | None) -> ProcessState:

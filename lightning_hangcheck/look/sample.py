@@ -20,6 +20,7 @@ from lightning_hangcheck.look.kernel import (
     kernel_state,
     led_by,
     memory_use,
+    with_libraries,
     with_threads_of,
 )
 from lightning_hangcheck.look.open_files import Holders
@@ -374,7 +375,7 @@ class _Subject:
         self.stack, self.gaps = stack, self.gaps + gaps
         if stack is None or self.kernel is None:
             return
-        kernel = with_threads_of(self.kernel, stack)
+        kernel = with_libraries(with_threads_of(self.kernel, stack), stack)
         sources, variables = Sources.of(pid), Variables(pid, deadline)
         if self.target.role == "rank":
             stack = training_first(stack, sleeping_beside(stack, kernel, sources))

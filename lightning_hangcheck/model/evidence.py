@@ -199,6 +199,8 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
             later); a periodic thread shows another each time.
         moved_bytes: Bytes read and written by its own calls so far; None if not counted. The
             process's count includes children that have ended.
+        library: File name of the library that waits in that call, of a native thread that has the
+            main thread's name; empty if unknown.
     """
 
     tid: int
@@ -213,6 +215,7 @@ class ThreadState(Struct, frozen=True, kw_only=True, omit_defaults=True):
     waits_for: tuple[WaitTarget, ...] = ()
     wakes_ns: int | None = None
     moved_bytes: int | None = None
+    library: str = ""
 
 
 class MemoryUse(Struct, frozen=True):

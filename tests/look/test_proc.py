@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,9 @@ from lightning_hangcheck.look.proc import (
     process_ref,
     read_environment,
     slept_s,
+    thread_ids,
     vitals,
+    waiting_libraries,
 )
 from lightning_hangcheck.machine import (
     PAGE_BYTES,
@@ -57,6 +60,31 @@ def test_environment_and_command_line_are_those_it_was_started_with(program: Sta
     assert (environment["RANK"], environment["GREETING"]) == ("3", "wörld = round")
     assert environment["ODD"].encode(), "bytes that are no text do not break it"
     assert command_line(running.pid)[-1].endswith("sleeping.py")
+
+
+GROUP_OF_ONE = """
+import torch.distributed as dist
+dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
+print("ready", flush=True)
+input()
+"""
+
+
+@pytest.mark.real
+def test_a_native_thread_is_known_by_the_library_in_which_it_waits() -> None:
+    """Those of gloo wait in torch, the main thread in the interpreter."""
+    command = [sys.executable, "-W", "ignore", "-c", GROUP_OF_ONE]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            main, *others = thread_ids(process.pid)
+            found = waiting_libraries(process.pid, [main, *others])
+        finally:
+            process.kill()
+    assert found[main].startswith(("libpython", "python"))
+    assert "libtorch_cpu.so" in {found[tid] for tid in others}
 
 
 def test_a_process_that_is_gone_leaves_a_gap() -> None:
