@@ -456,6 +456,23 @@ def calls_collectives(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool
     return True if True in found else None if None in found else False
 
 
+def may_call_later(code: Sequence[CodeNote], frames: Sequence[Frame]) -> bool:
+    """Whether a thread that goes round a loop may call collectives once that ends by itself.
+
+    What it called in each pass is no sign. The innermost loop on its stack is the one.
+    """
+    notes = _at(code)
+    asked = [frame for frame in frames if not is_standard(frame.file) and not is_ours(frame.file)]
+    found = [notes.get((frame.file, frame.line)) for frame in asked]
+    at = next((at for at in reversed(range(len(found))) if (n := found[at]) and n.loop_ends), None)
+    if at is None or None in found[at:] or any(n and n.loop_ends is False for n in found[at:]):
+        return False
+    behind, outer = found[at], found[:at]
+    return (behind is not None and behind.collectives_behind is not False) or any(
+        note is None or note.collectives_ahead is not False for note in outer
+    )
+
+
 def caught_around(code: Sequence[CodeNote], frames: Sequence[Frame]) -> list[str]:
     """Return the exceptions that loops around a thread's calls catch to retry, inner first."""
     notes = _at(code)

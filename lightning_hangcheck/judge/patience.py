@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
-from lightning_hangcheck.judge.frames import calls_collectives
+from lightning_hangcheck.judge.frames import calls_collectives, may_call_later
 from lightning_hangcheck.judge.job import could_end
 from lightning_hangcheck.judge.processes import (
     READS,
@@ -300,8 +300,9 @@ class Patience:
 
         An asynchronous save meets in a group of its own; its thread may first wait for a child or
         sleep. A thread whose code calls no collective from there on does not count. If the code
-        does not tell, a periodic thread does not count either, nor one that waits for an outsider's
-        word, as a server does all its life. What only waiting ranks would bring never comes.
+        does not tell, a periodic thread counts only for what it does once its loop has ended, and
+        one that waits for an outsider's word, as a server does all its life, not at all. What only
+        waiting ranks would bring never comes.
         """
         of_helpers = any(reading.stuck is not None for reading in waiting)
         ranks = self._job.ranks
@@ -318,13 +319,14 @@ class Patience:
                 calls = None if caller.runs_any else calls
                 certain = bool(calls) or of_helpers or (caller.runs_any and caller.has_task)
                 may_call = caller.may_train or caller.runs_any
+                later = caller.ticks and may_call_later(self._job.case.code, caller.frames)
                 for end in ends if calls or (calls is None and may_call) else ():
                     # without a call, a thread that came round with nothing new makes no operation
                     if end.runs and not (nothing_new and end.came_round):
                         found.append("unknown_pace")
                     elif end.runs or end.for_ranks:
                         found += (["circles"] if end.runs else ["inside"]) if certain else []
-                    elif not end.named and (certain or (end.limited and not end.ticks)):
+                    elif not end.named and (certain or later or (end.limited and not end.ticks)):
                         found.append("outside")
                     for target in end.named:
                         could = {*could_end(host, target)}

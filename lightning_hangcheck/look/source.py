@@ -289,7 +289,7 @@ class Parsed:
         scopes = (*FUNCTIONS, ast.ClassDef)
         start = max((at for at, node in enumerate(path) if isinstance(node, scopes)), default=0)
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
-        ahead = self.calls.collectives(line)
+        ahead, (loop_ends, behind) = self.calls.collectives(line), self.calls.behind_loop(line)
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
         awaits, limited, retried, until = False, False, list[str](), 0
@@ -372,6 +372,8 @@ class Parsed:
             awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
             after_backward=after,
             collectives_ahead=ahead if ahead or is_users(file) else None,
+            loop_ends=loop_ends,
+            collectives_behind=behind if behind or is_users(file) else None,
         )
 
     def _asks_table(self, called: ast.expr) -> bool:
@@ -490,7 +492,8 @@ OF_TORCH = frozenset(
         *("save", "async_save", "load"),
     }
 )
-"""In torch.distributed and torch.distributed.checkpoint; elsewhere such names mean anything."""
+"""In torch.distributed and torch.distributed.checkpoint; elsewhere such names mean anything, also
+what a program's own class does with them."""
 MEETS = re.compile(
     r"_?(all_(reduce|gather|to_all)|reduce_scatter|broadcast|(monitored_)?barrier|gather_object"
     r"|scatter_object|reduce_boolean|wait_for_everyone|backward|save_checkpoint|rank_zero_first"
@@ -548,6 +551,8 @@ CALLS_THAT_WAKE = frozenset(
 """The same through descriptors and signal handlers."""
 PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
 """Decorators of code that runs without a visible call."""
+WORDS_OF_THREADS = frozenset({"is_set", "wait", "is_alive", "len", "empty", "qsize"})
+"""Tests of what another thread of the program sets or brings."""
 BARRIER = "barrier"
 """Its ``wait`` may end the wait of all others at the barrier; elsewhere ``wait`` only waits."""
 MOST_FUNCTIONS = 64  # Followed from one line: more are a program, not a helper's loop
@@ -584,13 +589,32 @@ class CallsAhead:
 
         A loop begins again, so all of a loop around the line lies ahead.
         """
+        return self._answer(self._from(line), _meets, HARMLESS_METHODS - OF_TORCH)
 
-        def meets(path: str) -> bool:
-            name = path.rpartition(".")[2]
-            of_torch = path.startswith("torch.distributed.") and name in OF_TORCH
-            return of_torch or MEETS.fullmatch(name) is not None
+    def behind_loop(self, line: int) -> tuple[Answer, Answer]:
+        """Return whether the innermost loop around a line ends by itself, and the same of then.
 
-        return self._ahead(line, meets, HARMLESS_METHODS)
+        Both None outside of loops. A test of a flag or queue waits for another thread's word. All
+        that a loop calls was called in each pass, but for a branch that leaves it.
+        """
+        function = self._function(line)
+        loop = next(
+            (node for node in [*around(function, line)][::-1] if isinstance(node, LOOPS)), None
+        )
+        if loop is None:
+            return None, None
+        inside = {id(node): node for node in ast.walk(loop)}
+        leaving = [
+            node
+            for node in inside.values()
+            if isinstance(node, ast.If) and isinstance(node.body[-1], (ast.Break, ast.Return))
+        ]
+        tests = [loop.test] if isinstance(loop, ast.While) else []
+        asked = _called(*tests, *(node.test for node in leaving)) - WORDS_OF_THREADS
+        then = [node for node in self._from(line) if id(node) not in inside]
+        then += [below for node in leaving for each in node.body for below in ast.walk(each)]
+        ends = isinstance(loop, LOOPS_OVER_SOME) or bool(asked)
+        return ends, self._answer(then, _meets, HARMLESS_METHODS - OF_TORCH)
 
     def waking(self, line: int) -> Answer:
         """Return whether code from a line on may end what another thread waits for in memory.
@@ -610,13 +634,22 @@ class CallsAhead:
             return True
         if not KEEPS.isdisjoint(_called(function)):
             return True
-        return self._ahead(line, wakes, HARMLESS_METHODS - WAKES - CHANGES)
+        return self._answer(self._from(line), wakes, HARMLESS_METHODS - WAKES - CHANGES)
 
     def _function(self, line: int) -> ast.AST:
         functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
         return [self._tree, *functions][-1]
 
-    def _ahead(self, line: int, is_it: Callable[[str], bool], harmless: frozenset[str]) -> Answer:
+    def _from(self, line: int) -> list[ast.AST]:
+        """Return the code of a function from a line on, or from the loops around that line on."""
+        function = self._function(line)
+        loops = [node for node in around(function, line) if isinstance(node, LOOPS)]
+        first = loops[0].lineno if loops else line
+        return [node for node in ast.walk(function) if span(node)[1] >= first]
+
+    def _answer(
+        self, nodes: Iterable[ast.AST], is_it: Callable[[str], bool], harmless: frozenset[str]
+    ) -> Answer:
         """Ask ``is_it`` of each call, by its imported path; ``harmless`` methods do not count."""
         met: set[int] = set()
 
@@ -657,11 +690,14 @@ class CallsAhead:
                     else:
                         yield from of_calls(ast.walk(function))
 
-        function = self._function(line)
-        loops = [node for node in around(function, line) if isinstance(node, LOOPS)]
-        first = loops[0].lineno if loops else line
-        found = set(of_calls(node for node in ast.walk(function) if span(node)[1] >= first))
+        found = set(of_calls(nodes))
         return True if True in found else None if None in found else False
+
+
+def _meets(path: str) -> bool:
+    name = path.rpartition(".")[2]
+    of_torch = path.startswith("torch.distributed.") and name in OF_TORCH
+    return of_torch or MEETS.fullmatch(name) is not None
 
 
 def _plain_names(tree: ast.Module) -> frozenset[str]:

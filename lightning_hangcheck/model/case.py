@@ -36,6 +36,9 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         after_backward: Its function, or each pass of its loop, called ``backward`` before the line.
         collectives_ahead: Whether its function calls collectives from the line on, itself or
             through functions of the same file; None if unknown.
+        loop_ends: Whether the innermost loop around the line ends without another thread's word;
+            None outside of loops.
+        collectives_behind: As ``collectives_ahead``, once that loop has ended.
     """
 
     file: str
@@ -53,6 +56,8 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     limited: bool = False
     after_backward: bool = False
     collectives_ahead: bool | None = None
+    loop_ends: bool | None = None
+    collectives_behind: bool | None = None
 
 
 Reach = Literal["answers", "goes_on", "unanswered", "unknown"]
