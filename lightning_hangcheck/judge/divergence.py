@@ -5,13 +5,13 @@ one of them is still in its operation. An operation that all have completed is h
 has not come yet, or that still moves, has not diverged. `find_divergence` is called once a case;
 its answer goes to the graph, the rules and the tables.
 
-The majority tells who left. Without a majority these signs are asked in turn: what other groups of
-the same kind did; an exception that only one rank handles; code under a test that only one rank
-passes; the sequence of operations of earlier steps; code under any test of the rank; a loop that
-the others are still in; that sequence without what came only early; an operation never seen before;
-and where Lightning parks ranks that have nothing special to do. The test comes before the sequence:
-an evaluation on one rank begins with what any step begins with, so the others would seem to
-diverge.
+Who handles an exception that the others do not has left; else the majority tells. Without one these
+signs are asked in turn: what other groups of the same kind did; code under a test that only one
+rank passes; the sequence of operations of earlier steps; code under any test of the rank; a loop
+that the others are still in; that sequence without what came only early; an operation never seen
+before; and where Lightning parks ranks that have nothing special to do. The test comes before the
+sequence: an evaluation on one rank begins with what any step begins with, so the others would seem
+to diverge.
 """
 
 from __future__ import annotations
@@ -698,9 +698,7 @@ def find_diverged(
         together.setdefault(key, []).append(pending)
     sides = list(together.values())
     largest = max(sides, key=len)
-    if len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys):
-        left = (pending.rank for side in sides if side is not largest for pending in side)
-        return tuple(sorted(left)), "majority"
+    has_majority = len(keys) >= FEWEST_FOR_MAJORITY and 2 * len(largest) > len(keys)
     stacks, ways = list(map(ways_of, sides)), [way_of(side[0]) for side in sides]
     often = Counter(stack for each in stacks for stack in each)
 
@@ -738,6 +736,7 @@ def find_diverged(
     of_one = [note for note in code if not note.condition_of_most]
     signs: tuple[tuple[Basis, Callable[[int], bool]], ...] = (  # the surest first
         ("exception", lambda at: all(handles_anew(code, usual, pending) for pending in sides[at])),
+        ("majority", lambda at: has_majority and sides[at] is not largest),
         ("condition", lambda at: under_test(at, of_one)),
         ("sequence", lambda at: unexpected(at, SURE_CONTEXT)),
         ("condition", lambda at: under_test(at, code)),

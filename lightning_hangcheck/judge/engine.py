@@ -302,13 +302,25 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
         return ()
     waiters = set(graph.waiters)
     ends = [reading for reading in circling or idle if reading.rank not in waiters]
-    lone = minority_of_one(ends) if not circling else None
+    lone = _departed(ends) if not circling else None
     if lone is not None:
         return (lone,)
     asking = {reading.rank for reading in ends if asks_again(reading)}
     places = {reading.frames for reading in ends if reading.rank not in asking and reading.frames}
     firm = [reading for reading in ends if reading.rank not in asking or reading.frames in places]
     return tuple(firm or ends)
+
+
+def _departed(readings: Sequence[RankReading]) -> RankReading | None:
+    """Return the one rank that stands elsewhere than all others.
+
+    None if it only asks again and again, perhaps for what the others should bring: each of them
+    waits for something known.
+    """
+    lone = minority_of_one(readings)
+    others = [reading for reading in readings if reading is not lone]
+    stuck = all(reading.targets or reading.own.waits_in_vain for reading in others)
+    return None if lone is not None and asks_again(lone) and stuck else lone
 
 
 def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple[RankReading, ...]:
@@ -326,7 +338,7 @@ def _long_silent(job: JobReading, graph: WaitGraph, patience: Patience) -> tuple
         and reading.silence_s >= stall_s
         and not (advancing and patience.waits_its_turn(reading, advancing))
     ]
-    lone = minority_of_one(silent) if len(silent) == len(job.alive) else None
+    lone = _departed(silent) if len(silent) == len(job.alive) else None
     waiters = set(graph.waiters)
     ends = [reading for reading in silent if reading.rank not in waiters]
     return (lone,) if lone is not None else tuple(ends or silent)
