@@ -89,8 +89,9 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     Attributes:
         world_size: Number of ranks that the launcher promised; 0 while unknown.
         local_world_size: Ranks that should run on this node; None if no launcher says so.
-        one_by_one: No known launcher started the ranks. (A launcher starts all ranks of a node at
-            once.) An announced rank may still come.
+        one_by_one: No known launcher started the ranks (a launcher starts all ranks of a node at
+            once), or a wrapper that it started has not reached Python. An announced rank may still
+            come.
         next_start: What followed this round; None for a round that is running or was the last.
         absent_nodes: Nodes that have never reported; known on the first node only.
         silent_nodes: Nodes that no longer report; likewise.

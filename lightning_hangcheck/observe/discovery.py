@@ -155,6 +155,10 @@ def find_ranks(
                 world_size=next((rank.world_size for rank in found.values()), None),
                 guessed=not found,
             )
+    # a launcher has started all of its node, but a wrapper may do something before Python
+    coming = {process.identity.rank for process in tree.values() if process.pid not in others}
+    if not found.keys() >= coming - {None}:
+        found = {number: replace(rank, one_by_one=True) for number, rank in found.items()}
     return tuple(sorted(found.values(), key=lambda rank: rank.rank))
 
 

@@ -272,6 +272,7 @@ def read(source: str) -> tuple[CallsAhead, int]:
         ("pass\ndef other():\n    dist.barrier()", False),
         ("call()", None),
         ("publish(results)", None),
+        ("channel.send(weights)", None),
     ],
 )
 def test_what_follows_is_read_with_the_files_own_functions(
@@ -302,6 +303,8 @@ def test_a_program_is_not_followed_to_its_end() -> None:
         ("with lock:\n    sleep(9)  # HERE", True),
         ("os.write(waker, b'.')", True),
         ("end()\ndef end():\n    done.set()", True),
+        ("tool.kill()", True),
+        ("def work():\n    fcntl.flock(file, 2)\n    sleep(9)  # HERE", True),
         ("call()", None),
         ("publish(results)", None),
     ],
@@ -311,6 +314,28 @@ def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
 ) -> None:
     calls, line = read(source)
     assert calls.waking(line) is told
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("while not exists(mark):\n    sleep(9)  # HERE\ncall()", (True, None)),
+        ("while not exists(mark):\n    sleep(9)  # HERE\nlog.info('done')", (True, False)),
+        ("while True:\n    sleep(9)  # HERE\n    call()", (False, False)),
+        ("while not stop.is_set():\n    sleep(9)  # HERE\ncall()", (False, None)),
+        (
+            "while True:\n    sleep(9)  # HERE\n    if exists(mark):\n        return call()",
+            (True, None),
+        ),
+        ("for _ in range(9):\n    sleep(9)  # HERE\ndist.barrier()", (True, True)),
+        ("call()", (None, None)),
+    ],
+)
+def test_what_a_thread_calls_once_its_loop_has_ended_was_not_called_in_each_pass(
+    source: str, told: tuple[bool | None, bool | None]
+) -> None:
+    calls, line = read(source)
+    assert calls.behind_loop(line) == told
 
 
 @pytest.mark.parametrize("line", ["with a, b: pass", "with open(path): pass", "work()"])

@@ -88,6 +88,13 @@ def test_who_of_a_tree_is_which_rank(
     assert pids(tree, *beats) == found
 
 
+def test_a_rank_may_still_come_as_long_as_its_shell_is_at_something_else() -> None:
+    agent, first = process(10, 1), torchrun_rank(11, 10, 0)
+    shell, copies = (torchrun_rank(pid, pid - 1, 1, python=False) for pid in (12, 13))
+    alone, before = find_ranks([agent, first], {}), find_ranks([agent, first, shell, copies], {})
+    assert [(rank.rank, rank.one_by_one) for rank in (*alone, *before)] == [(0, False), (0, True)]
+
+
 def test_two_processes_may_say_that_they_are_one_rank() -> None:
     twice = {pid: told(pid, 0) for pid in (11, 12)}
     (found,) = find_ranks([process(11, 10), process(12, 10)], twice)

@@ -48,6 +48,8 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
     )
     if worker is None:
         only_stacks = all(moment.kernel is None for moment in reading.own.moments)
+        if any(target.kind != "pipe" for target in reading.targets):
+            return None  # a thread of its own makes the batches, and waits for something else
         seen = "its worker processes were not seen"
         does = seen if only_stacks else "none of its worker processes is left"
         return Seen(text=text, words={"does": does}, alike=reading.rank)
