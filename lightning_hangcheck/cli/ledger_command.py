@@ -17,6 +17,7 @@ from lightning_hangcheck.ledger.spending import Prices, read_prices
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.report import ledger_text
 from lightning_hangcheck.settings import from_environment
+from lightning_hangcheck.text.shown import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,9 +80,12 @@ def ledger(
     """
     settings = from_environment(os.environ)
     context.obj = Asked(ledger or settings.ledger, read_prices(prices or [settings.price or ""]))
-    if context.invoked_subcommand is not None:
-        return 0
     form, chart = cli.only_form("ledger", forms), str(forms["chart"])
+    if context.invoked_subcommand is not None:
+        if form is not None:
+            wrong = f"--{form} is of all that is in the ledger, not of {context.invoked_subcommand}"
+            raise BadUsage(wrong, f"leave out one of both: hangcheck ledger --{form}")
+        return 0
     totals = ledger_text.sum_up(context.obj.read(), context.obj.prices)
     if form == "json":
         click.echo(encode_pretty(totals), nl=False)
@@ -142,7 +146,7 @@ def check(given: Asked, name: str) -> int:
         CHECK_LIMIT_S, lambda: decide(history, name, "ask"), f"the files of phase {name}"
     )
     if decision.earlier is None or decision.act == "reuse":
-        click.echo(f"{decision.act}: phase {name}: {decision.why}")
+        click.echo(visible(f"{decision.act}: phase {name}: {decision.why}"))
     else:
         click.echo(f"{decision.act}: {question(decision, 'ask', given.prices)}")
     return {"reuse": 0, "run": 1, "ask": 3}[decision.act]

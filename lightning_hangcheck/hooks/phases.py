@@ -115,7 +115,8 @@ class phase:  # noqa: N801 - called like a function, as `section` is
         self.metrics = {**self.metrics, str(name): number}
         if self.needed:
             now, lasted = utc_now(), self._seconds()
-            self._write(PastPhase(id=self._id, at=now, duration_s=lasted, metrics=self.metrics))
+            line = PastPhase(id=self._id, at=now, duration_s=lasted, metrics=self.metrics)
+            self._write(line, renews_state=False)  # which would take longer from metric to metric
 
     def __enter__(self) -> phase:
         if self._writes:
@@ -252,13 +253,14 @@ class phase:  # noqa: N801 - called like a function, as `section` is
                 lines += [PastPhase(id=one.id, at=end.at, stale=why) for one in gone]
         self._write(*lines)
 
-    def _write(self, *lines: PastPhase) -> None:
+    def _write(self, *lines: PastPhase, renews_state: bool = True) -> None:
         """Append lines and renew ``state.json``; a failure is logged once and otherwise ignored."""
 
         def work() -> bool:
             for line in lines:
                 ledger_file.append(self._file, line)
-            ledger_file.write_state(self._file)
+            if renews_state:
+                ledger_file.write_state(self._file)
             return True
 
         what = f"writing the ledger {self._file} (HANGCHECK_LEDGER names another)"

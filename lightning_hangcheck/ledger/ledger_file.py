@@ -63,19 +63,20 @@ def fingerprint(path: str) -> Fingerprint:
     try:
         place = place.absolute()
         found = place.stat()
-        size, content = found.st_size, b""
+        size = found.st_size
         if stat.S_ISDIR(found.st_mode):
-            size, count = 0, 0
-            for inside, folders, names in os.walk(place):
+            lines: list[str] = []
+            size = 0
+            for inside, folders, names in os.walk(place, onerror=_refuse):
                 folders.sort()
-                for name in sorted(names)[: MOST_FILES - count]:
+                for name in sorted(names)[: MOST_FILES - len(lines)]:
                     file = Path(inside, name).lstat()
-                    line = f"{inside}/{name}\0{file.st_size}\0{file.st_mtime_ns}\0"
-                    content += line.encode(errors="surrogateescape")
-                    size, count = size + file.st_size, count + 1
-                if count == MOST_FILES:
+                    lines.append(f"{inside}/{name}\0{file.st_size}\0{file.st_mtime_ns}\0")
+                    size += file.st_size
+                if len(lines) == MOST_FILES:
                     break
-            how = f"names, sizes and times of {'the first ' * (count == MOST_FILES)}{count:,} files"
+            content, first = os.fsencode("".join(lines)), "the first " * (len(lines) == MOST_FILES)
+            how = f"names, sizes and times of {first}{len(lines):,} files"
         elif not stat.S_ISREG(found.st_mode):
             return Fingerprint(path=str(place), how="not looked at: neither a file nor a folder")
         elif size <= WHOLE_BYTES:
@@ -93,6 +94,10 @@ def fingerprint(path: str) -> Fingerprint:
         return Fingerprint(path=str(place), how=f"not read: {why}")
     digest = hashlib.sha256(content).hexdigest()
     return Fingerprint(path=str(place), size=size, digest=digest, how=how)
+
+
+def _refuse(error: OSError) -> None:
+    raise error  # a folder inside that cannot be listed is not known to be unchanged
 
 
 def difference(before: Fingerprint, now: Fingerprint) -> str:

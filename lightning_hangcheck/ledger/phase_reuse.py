@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec import Struct
 
 from lightning_hangcheck.ledger.ledger_file import Fingerprint, PastPhase, difference, fingerprint
-from lightning_hangcheck.text.shown import seconds_in_words
+from lightning_hangcheck.text.shown import seconds_in_words, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -123,7 +123,7 @@ def question(decision: Decision, if_done: IfDone, prices: Prices) -> str:
         f"         {phase.name} ({metrics_of(phase)}), {effort(phase)}"
         for phase in decision.invalidated
     ]
-    return "\n".join(lines)
+    return "\n".join(map(visible, lines))
 
 
 def metrics_of(phase: PastPhase) -> str:

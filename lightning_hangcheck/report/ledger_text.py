@@ -245,9 +245,9 @@ def render_csv(totals: Totals) -> str:
 
     def cell(value: object) -> object:
         if isinstance(value, dict):
-            return " ".join(f"{name}={number!r}" for name, number in value.items())
+            value = " ".join(f"{name}={number!r}" for name, number in value.items())
         if isinstance(value, tuple):
-            return "; ".join(map(str, value))
+            value = "; ".join(map(str, value))
         return one_line(value) if isinstance(value, str) else value
 
     text = io.StringIO()

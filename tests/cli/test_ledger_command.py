@@ -122,6 +122,10 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     said = capsys.readouterr().out
     assert said.startswith("ask: phase train: ")
     assert "rerun  1 h 00 min, price 2.00" in said
+    ledger_file.append(ledger, ended("b", fingerprint("last.ckpt"), **{"acc\x1b[2J\n": 0.91}))
+    assert invoke(["ledger", "check", "train"]) == 3
+    assert "reuse  what it made (acc\\x1b[2J\\n 0.91)" in capsys.readouterr().out
+    assert "acc\\x1b[2J =0.91" in printed(capsys, "--csv")
     ledger_file.append(ledger, discarded("b", "no good"))
     assert invoke(["ledger", "check", "train"]) == 1
     assert capsys.readouterr().out == "run: phase train: it is not done yet\n"
@@ -133,6 +137,7 @@ def test_a_phase_is_checked_by_its_metric_and_its_files(
     [
         (["--ledger", "none.jsonl"], "there is no ledger"),
         (["check", "dream"], "the ledger has no phase dream; it has train"),
+        (["--json", "check", "train"], "leave out one of both: hangcheck ledger --json"),
         (["--ledger", "."], "cannot be read"),
         (["compare", "7b", "dream"], "has no run or phase dream; it has 70b, 7b, train"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -85,6 +86,29 @@ def test_content_tells_and_time_does_not(tmp_path: Path) -> None:
     assert difference(before, fingerprint(str(file))).endswith("(known by its whole content)")
 
 
+def test_a_folder_is_known_by_all_of_its_files_or_not_at_all(tmp_path: Path) -> None:
+    inner = tmp_path / "shards" / "inner"
+    inner.mkdir(parents=True)
+    for number in range(3000):
+        (inner / f"shard-{number:05}-{'x' * 200}").touch()
+    began = time.process_time()
+    before = fingerprint(str(tmp_path / "shards"))
+    assert time.process_time() - began < 1.0, "once more than twice as many bytes took four times"
+    (inner / "one more").touch()
+    assert "has changed" in difference(before, fingerprint(str(tmp_path / "shards")))
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        Path(folder, "others").mkdir(0o000)
+        me = os.geteuid()
+        os.seteuid(me or NOBODY)  # root may list any folder
+        try:
+            found = fingerprint(folder)
+        finally:
+            os.seteuid(me)
+    assert (found.digest, found.how) == ("", "not read: Permission denied")
+
+
+NOBODY = 65_534
 SECOND = 1_000_000_000
 
 

@@ -122,6 +122,8 @@ def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(fol
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
     assert history(folder).phases[1].status == "running"
+    state = json.loads((folder / "hangcheck_runs" / "state.json").read_text())
+    assert "metrics" not in state["phases"][1], "a metric is a line, however long the ledger is"
     program.kill()
     program.communicate(timeout=120)
     prepare, train = history(folder).phases
