@@ -10,6 +10,7 @@ from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.cli.showing import HANG, kept_in, show
 from lightning_hangcheck.judge.postmortem_facts import LogBook
 from lightning_hangcheck.model.codec import encode_pretty
+from lightning_hangcheck.model.left_behind import order_of
 from lightning_hangcheck.postmortem.postmortem import postmortem as look_at
 from lightning_hangcheck.report import verdict_text
 from lightning_hangcheck.report.paragraphs import INDENT, aligned, labelled, plain
@@ -109,10 +110,11 @@ def _what_was_read(left: LeftBehind) -> Iterator[str]:
 def _last_words(left: LeftBehind) -> list[str]:
     """Make a table of each rank's last log lines; the rank that got least far comes first."""
     book = LogBook(left.logs)
+    order = order_of(word.when for word in book.words.values())
 
-    def came(rank: int) -> tuple[int, str, int]:
+    def came(rank: int) -> tuple[int, float, int]:
         trail, word = book.trails.get(rank), book.words[rank]
-        return (trail.checkpoint if trail else 0), word.when, word.rank or 0
+        return (trail.checkpoint if trail else 0), order(word.when), rank
 
     together: dict[tuple[str, ...], list[int]] = {}
     for rank in sorted(book.words, key=came):
@@ -126,7 +128,7 @@ def _last_words(left: LeftBehind) -> list[str]:
         together.setdefault(tuple(plain(redact_text(cell)) for cell in cells), []).append(rank)
     rows = []
     for alike, ranks in together.items():
-        whens = sorted(book.words[rank].when for rank in ranks if book.words[rank].when)
+        whens = sorted(filter(None, (book.words[rank].when for rank in ranks)), key=order)
         when = f"last lines {whens[0]} to {whens[-1]}" if whens else ""
         if whens and whens[0] == whens[-1]:
             when = f"last line {whens[0]}"

@@ -19,7 +19,7 @@ from lightning_hangcheck.judge.graph import Wait, WaitGraph
 from lightning_hangcheck.judge.rule import Finding
 from lightning_hangcheck.judge.wording import name_ranks
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.model.left_behind import LogFact, Section, Trail, seconds
+from lightning_hangcheck.model.left_behind import LogFact, Section, Trail, elapsed, order_of
 from lightning_hangcheck.model.verdict import CollectiveState, EvidenceItem, State
 from lightning_hangcheck.model.words import phase_of_name, words_of
 from lightning_hangcheck.text.redaction import redact_text
@@ -54,7 +54,6 @@ TRAINING_FINISHED = 12
 """Number of the last checkpoint of the contract."""
 A_GAP_S = 3.0
 """Ranks that run together write their last lines within this time."""
-DAY_S = 86_400.0
 MEETINGS = {
     *("barrier", "barriers", "wait", "sync", "synchronize", "rendezvous", "broadcast", "scatter"),
     *("reduce", "gather", "allreduce", "allgather", "trainer", "fit", "meet"),
@@ -144,10 +143,12 @@ class LogBook:
         for word in (word for reading in readings for word in reading.last_words):
             if word.rank is not None:
                 earlier = self.words.setdefault(word.rank, word)
-                if len(word.when) == len(earlier.when) and word.when > earlier.when:
+                both = word.when and earlier.when and len(word.when) == len(earlier.when)
+                if both and elapsed(earlier.when, word.when) > 0:
                     self.words[word.rank] = word
         trails = [trail for reading in readings for trail in reading.trails]
-        trails.sort(key=lambda trail: (trail.rank, trail.when))
+        order = order_of(trail.when for trail in trails)
+        trails.sort(key=lambda trail: (trail.rank, order(trail.when)))
         self.trails: dict[int, Trail] = {trail.rank: trail for trail in trails}
         slept = any(map(overslept, self.of("timeout")))
         self.clocks_agree = not slept and not any(reading.clock_went_back for reading in readings)
@@ -208,7 +209,8 @@ class LogBook:
             for timeout in timeouts
             if timeout.when and len(timeout.when) == len(fact.when)
         ]
-        return fact.when < min(times) if times and self.clocks_agree else None
+        known = times and self.clocks_agree
+        return all(elapsed(fact.when, when) > 0 for when in times) if known else None
 
     def went_on(self, fact: LogFact) -> bool:
         """Whether the rank survived: its later last line is like another's, but for numbers."""
@@ -522,9 +524,8 @@ def _silent_first(book: LogBook, trails: Sequence[Trail]) -> LeftFinding | None:
     times = {trail.rank: trail.when for trail in trails}
     if not book.clocks_agree or "" in times.values() or len({" " in t for t in times.values()}) > 1:
         return None
-    moments = {rank: seconds(when) for rank, when in times.items()}
-    newest = max(moments.values())  # also across midnight
-    moments = {rank: at + DAY_S * (newest - at > DAY_S / 2) for rank, at in moments.items()}
+    since = order_of(times.values())
+    moments = {rank: since(when) for rank, when in times.items()}
     order = sorted(moments, key=lambda rank: moments[rank])
     gaps = [moments[later] - moments[earlier] for earlier, later in pairwise(order)]
     if max(gaps, default=0) < A_GAP_S:

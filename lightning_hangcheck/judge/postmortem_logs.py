@@ -39,7 +39,7 @@ from lightning_hangcheck.judge.postmortem_facts import (
     stopped_earlier,
 )
 from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
-from lightning_hangcheck.model.left_behind import LogFact, seconds
+from lightning_hangcheck.model.left_behind import LogFact, elapsed, order_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks
 
@@ -136,7 +136,8 @@ def killed(book: LogBook) -> LeftFinding | None:
     first = [
         fact for fact in exits if fact.code in KILLED and book.before_timeouts(fact) is not False
     ]
-    began = min((fact.when for fact in exits if fact.when), default="")
+    moments = [fact.when for fact in exits if fact.when]
+    began = min(moments, key=order_of(moments), default="")
     first = [fact for fact in first if fact.when in ("", began) and fact.rank not in book.waiting]
     ranks = known(fact.rank for fact in first)
     if not first or (len(ranks) > 1 and len(ranks) * 2 >= max(book.world, len(exits))):
@@ -189,7 +190,8 @@ def raised(book: LogBook) -> LeftFinding | None:
     early = early or failed
     early.sort(key=lambda fact: (fact.rank is None, fact.file, fact.line))
     if book.clocks_agree and len({len(fact.when) for fact in early if fact.rank is not None}) == 1:
-        early.sort(key=lambda fact: (fact.rank is None, fact.when))
+        order = order_of(fact.when for fact in early)
+        early.sort(key=lambda fact: (fact.rank is None, order(fact.when)))
     ranks = set(known(fact.rank for fact in early))
     if not early or (not ranks and book.waiting):
         return None  # nothing shows whose it is, and whether it was caught
@@ -395,7 +397,7 @@ def saving(book: LogBook) -> LeftFinding | None:
     states = [state for group in book.groups.values() for state in group.values()]
     small = all(max(state.sizes, default=1) <= BARRIER for state in states if state.seq is not None)
     began = last.when and book.clocks_agree and any(  # within a minute of the saving
-        abs(seconds(fact.when) - (fact.ran_ms or fact.limit_ms) / 1000 - seconds(last.when)) < 60
+        abs(elapsed(last.when, fact.when) - (fact.ran_ms or fact.limit_ms) / 1000) < 60
         for fact in timeouts
         if fact.limit_ms and len(fact.when) == len(last.when)
     )  # fmt: skip
@@ -468,8 +470,9 @@ def _further(book: LogBook, inside: Sequence[GroupState], late: Sequence[GroupSt
         [word.when for word in book.said_by(state.rank for state in states) if word.when]
         for states in (inside, late)
     )
+    order = order_of(in_it)
     known = bool(book.clocks_agree and in_it and not_in_it)
-    return known and max(not_in_it) < min(in_it)
+    return known and max(map(order, not_in_it)) < min(map(order, in_it))
 
 
 def all_inside(book: LogBook) -> LeftFinding | None:

@@ -7,9 +7,13 @@ A rank has two numbers in torch's messages. ``[rank3]`` is its global rank; ``[R
 
 from __future__ import annotations
 
-from typing import Literal
+from math import inf
+from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
 
 FactKind = Literal[
     "timeout",  # torch's watchdog: a collective took longer than its time limit
@@ -155,12 +159,27 @@ class LogReading(Struct, frozen=True, kw_only=True):
     clock_went_back: bool = False
 
 
-def seconds(when: str) -> float:
-    """Return a moment in seconds of the year, or of the day if it has no date."""
-    date, _, time = when.rpartition(" ")
-    hours, minutes, rest = time.split(":")
-    days = (int(date[:2]) * 31 + int(date[3:])) if date else 0
-    return days * 86_400 + int(hours) * 3600 + int(minutes) * 60 + float(rest)
+DAY_S = 86_400
+YEAR_S = 12 * 31 * DAY_S  # every month counts 31 days
+
+
+def elapsed(since: str, when: str) -> float:
+    """Return the seconds between two moments, the shorter way over midnight or New Year."""
+
+    def seconds(moment: str) -> float:
+        date, _, time = moment.rpartition(" ")
+        hours, minutes, rest = time.split(":")
+        days = int(date[:2]) * 31 + int(date[3:]) if turn == YEAR_S else 0
+        return days * DAY_S + int(hours) * 3600 + int(minutes) * 60 + float(rest)
+
+    turn = YEAR_S if " " in since and " " in when else DAY_S
+    return (seconds(when) - seconds(since) + turn / 2) % turn - turn / 2
+
+
+def order_of(moments: Iterable[str]) -> Callable[[str], float]:
+    """Return the sort key of moments that are near each other; unknown ones come first."""
+    first = next(filter(None, moments), "")
+    return lambda when: elapsed(first, when) if when else -inf
 
 
 # The files.

@@ -23,7 +23,7 @@ from lightning_hangcheck.model.left_behind import (
     LogReading,
     Section,
     Trail,
-    seconds,
+    elapsed,
 )
 from lightning_hangcheck.postmortem.log_words import (
     MOST_SHOWN,
@@ -464,9 +464,4 @@ def _pass_section(trail: Trail, said: re.Match[str], word: LogFact) -> None:
 
 def _goes_back(times: Sequence[str]) -> bool:
     """Whether times of one form fall by more than a minute; a new day does not count."""
-    return any(
-        len(a) == len(b)
-        and seconds(b) < seconds(a) - 60
-        and (" " in a or seconds(a) - seconds(b) < 43_200)
-        for a, b in pairwise(times)
-    )
+    return any(len(a) == len(b) and b < a and elapsed(a, b) < -60 for a, b in pairwise(times))

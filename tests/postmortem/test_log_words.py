@@ -212,6 +212,13 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "[00:00:20.000][+40.0s][R0/2][LR0][PID:10] loading took long"],
         {"guessed": (1,), "says": "Rank 1 fell silent first, 39 s before rank 0"},
     ),
+    "who raised first is told over midnight": (
+        ["[23:59:58.000][+1.0s][R1/2][LR1][PID:11] load_vocab raised ValueError: no such split"
+         " (0.010s)",
+         "[00:00:01.000][+4.0s][R0/2][LR0][PID:10] read raised KeyError: 'a' (0.010s)",
+         "[00:00:09.000][+12.0s][R1/2][LR1][PID:11] its log is at disk"],
+        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"},
+    ),
     "all at the logger is known and nobody is blamed": (
         at_logger("About to call WandbLogger constructor..."),
         {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
@@ -259,6 +266,14 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
 def test_what_console_lines_tell(name: str) -> None:
     lines, expected = TOLD[name]
     agrees(judged(*lines), expected)
+
+
+def test_last_lines_are_ordered_over_midnight(printed: Callable[..., str]) -> None:
+    said = printed(
+        "[23:59:59.000][+1.0s][R0/2][LR0][PID:3] About to call WandbLogger constructor...",
+        "[00:00:01.000][+3.0s][R1/2][LR1][PID:4] About to call WandbLogger constructor...",
+    )
+    assert "last lines 23:59:59.000 to 00:00:01.000" in said
 
 
 def test_a_hostile_name_does_nothing_to_the_terminal(printed: Callable[..., str]) -> None:
