@@ -283,10 +283,9 @@ class LogBook:
         """Yield what was not kept, and the setting that keeps it the next time."""
         if unseen := self.unseen(seen):
             yield Gap(
-                f"log lines of {name_ranks(unseen)}",
+                "log lines" if len(unseen) == 1 else f"log lines of {name_ranks(unseen)}",
                 unseen[0] if len(unseen) == 1 else None,
-                "no line of theirs is in these logs, so they are unknown, neither guilty nor"
-                " innocent",
+                "none is in these logs; what is unknown is neither guilty nor innocent",
                 "rank",
                 "keep a log of every rank: torchrun --log-dir DIR --redirects 3, or srun --output",
             )

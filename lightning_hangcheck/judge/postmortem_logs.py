@@ -41,7 +41,7 @@ from lightning_hangcheck.judge.postmortem_facts import (
 from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
 from lightning_hangcheck.model.left_behind import LogFact, elapsed, order_of
 from lightning_hangcheck.text.redaction import redact_text
-from lightning_hangcheck.text.shown import format_ranks
+from lightning_hangcheck.text.shown import format_ranks, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -287,7 +287,7 @@ def who_differs(contents: Mapping[int, str], of: float) -> tuple[list[int], str]
         for content, _ in counts[::-1][:4]
     )
     text = f": {'; '.join(parts)}" if contents else ""
-    return odd, text if odd else f"{text}; which of them is wrong is not told"
+    return odd, text if odd else f"{text}; nothing shows which of them is wrong"
 
 
 def _apart(
@@ -519,7 +519,7 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             " GPU peer traffic (try NCCL_P2P_DISABLE=1), IOMMU, ACS, network interface."
         )
         if len(inside) < (book.told or len(inside) + 1):
-            text += " Whether all other ranks had begun it is not told."
+            text += " Nothing shows whether all other ranks had begun it."
     elif book.of("ras_equal"):
         text = (
             f"{seen} waited in {where}. By NCCL's RAS all ranks launched equally many operations, "
@@ -616,7 +616,7 @@ def _plainly(book: LogBook, rows: Iterable[Row]) -> LeftFinding | None:
             "ranks": name_ranks(rank for fact in facts for rank in fact.ranks),
             "op": facts[0].op,
             "counts": ", ".join(
-                f"{fact.count or 1} launched {fact.seq or 0}" for fact in facts[:6]
+                f"{several(fact.count or 1, 'rank')} launched {fact.seq or 0}" for fact in facts[:6]
             ),
             "writers": name_ranks(writers) if writers else "a rank",
             "limit": duration((facts[0].limit_ms or 0) / 1000),

@@ -46,7 +46,7 @@ STANDS_IN_WORDS: dict[Stand, str] = {
     "ended": "ended on",
     "before": "not entered by",
     "open": "entered, behind something older, by",
-    "unknown": "not told by the record of",
+    "unknown": "not shown by the record of",
     "missing": "no dump of",
 }
 COMES_FROM_ONE = frozenset({"broadcast", "_broadcast_oop", "scatter"})
@@ -389,10 +389,8 @@ def circle(records: Records) -> LeftFinding:
         for each in records.meetings[:4]
         for ranks in [each.waiting]
     )
-    text = f"ranks wait for each other in several groups: {waits}; which of them left the common "
-    return _finding(
-        "collective_mismatch", "order", 0.6, f"{text}order is not told by their records"
-    )
+    text = f"ranks wait for each other in several groups: {waits}; nothing shows which of "
+    return _finding("collective_mismatch", "order", 0.6, f"{text}them left the order of the others")
 
 
 def _finding(

@@ -290,6 +290,8 @@ def _rank_table(
     rows = []
     for row in shown:
         state = conclusion.states.get(row.rank, STATES[row.activity])
+        if state == "missing" and job.case.left is not None:
+            state = "unseen"  # no file tells of it, which does not say that it never came
         if row.rank in blamed and row.activity in ("idle", "busy", "waiting"):
             state = "stalled"
         elif row.rank in led and row.activity == "idle":
@@ -397,7 +399,7 @@ def _cut(verdict: Verdict, graph: WaitGraph, most: dict[str, int]) -> Verdict:
     if any(group.ranks.count(",") >= MOST_RANGES for group in groups):
         why = f"after {MOST_RANGES} ranges {SMALL}"
         gaps.append(ToldGap("ranks of groups of equal stacks", None, why))
-    return replace(verdict, **kept, gaps=(*gaps, *kept.get("gaps", verdict.gaps)))
+    return replace(verdict, gaps=(*gaps, *kept.pop("gaps", verdict.gaps)), **kept)
 
 
 def _rows(verdict: Verdict, limit: int) -> tuple[RankState, ...]:

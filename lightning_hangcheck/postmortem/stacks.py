@@ -22,7 +22,7 @@ from lightning_hangcheck.model.code_owner import MODULES, TRAINING
 from lightning_hangcheck.model.codec import json_decoder
 from lightning_hangcheck.model.evidence import Frame, ProcessStack, ThreadStack
 from lightning_hangcheck.postmortem.files import NotRead
-from lightning_hangcheck.postmortem.logs import Writer, rank_of_name, read_log
+from lightning_hangcheck.postmortem.logs import LONGEST_LINE, Writer, rank_of_name, read_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -145,7 +145,9 @@ def _of_json(data: bytes) -> list[ProcessStack]:
         return []
     processes: dict[int, list[ThreadStack]] = {}
     for thread in threads:
-        processes.setdefault(thread.pid, []).append(thread.stack(MOST_FRAMES))
+        kept = [call for call in thread.frames if len(f"{call.filename}{call.name}") < LONGEST_LINE]
+        shown = replace(thread, frames=kept).stack(MOST_FRAMES)
+        processes.setdefault(thread.pid, []).append(shown)
     return [_stack("py-spy", pid, threads) for pid, threads in processes.items()]
 
 
@@ -155,6 +157,8 @@ def _by_writer(text: str, of_file: int | None) -> list[tuple[int | None, list[st
     lines_of: dict[int | None, list[str]] = {}
     heading = None
     for line in text.splitlines():
+        if len(line) > LONGEST_LINE:
+            continue  # no path and no name is so long
         writer = Writer(line, labelled=True)
         rank = writer.rank if writer.rank is not None else writer.label
         body = line if rank is None else writer.text
@@ -174,6 +178,7 @@ def _of_text(kind: StackKind, lines: Iterable[str]) -> Iterator[ProcessStack]:
     """Read processes one after the other; a thread that comes again begins a later dump."""
     form, pid = FORMS[kind], 0
     threads: list[tuple[ThreadStack, list[Frame]]] = []
+    idents: set[int] = set()
     plain = unescaped if kind == "faulthandler" else str
 
     def stack() -> list[ProcessStack]:
@@ -182,6 +187,7 @@ def _of_text(kind: StackKind, lines: Iterable[str]) -> Iterator[ProcessStack]:
             kept = frames[:MOST_FRAMES][:: 1 if kind == "pystack" else -1]
             every += [replace(thread, frames=tuple(kept))] if kept else []
         threads.clear()
+        idents.clear()
         return [_stack(kind, pid, every)] if every else []
 
     for line in lines:
@@ -200,13 +206,14 @@ def _of_text(kind: StackKind, lines: Iterable[str]) -> Iterator[ProcessStack]:
             )
         elif line.startswith(form.unnamed) and not (threads and not threads[-1][1]):
             thread = ThreadStack(tid=None)
-        if begins or (thread and thread.ident in {known.ident for known, _ in threads} - {0}):
+        if begins or (thread and thread.ident in idents):
             yield from stack()
             pid = 0
         if begins is not None:
             pid = int(begins[1])
         elif thread is not None:
             threads.append((thread, []))
+            idents.update(filter(None, [thread.ident]))
         elif threads:
             matches = (pattern.match(line) for pattern in form.frames)
             if (call := next(filter(None, matches), None)) is not None:

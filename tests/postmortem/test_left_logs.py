@@ -160,7 +160,7 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          "  2 ranks have launched up to operation 641",
          "  Rank 12 -- GPU 4 managed by process 323032 on node 10.137.190.124",
          "  Rank 13 -- GPU 5 managed by process 323033 on node 10.137.190.124"],
-        {"verdict": "hang", **NOBODY, "says": "30 launched 640, 2 launched 641. It lists the"},
+        {"verdict": "hang", **NOBODY, "says": "30 ranks launched 640, 2 ranks launched 641. It"},
     ),
     "how a rank dies after its time-out is a consequence": (
         [*ALL_INSIDE, "[rank1]: BrokenPipeError: [Errno 32] Broken pipe",

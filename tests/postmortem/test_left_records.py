@@ -96,7 +96,7 @@ TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
     ),
     "of two ranks that differ none is named": (
         {0: dump(0, did(7), groups=TWO), 1: dump(1, did(7, "broadcast"), groups=TWO)},
-        {**UNTOLD, "cause": "collective_mismatch", "says": "which of them is wrong is not told"},
+        {**UNTOLD, "cause": "collective_mismatch", "says": "nothing shows which of them is wrong"},
     ),
     **{
         f"sizes are not compared where they may differ: {op}": (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import json
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -124,6 +125,33 @@ def test_torn_and_garbled_dumps_do_no_harm(kind: str, at: int, garbage: bytes) -
     text = WRITTEN[kind].encode()
     for dump in read_stack_file("rank0.txt", text[:at] + garbage + text[at:]):
         assert all(thread.frames for thread in dump.stack.threads)
+
+
+def test_a_rank_without_a_file_is_unseen_and_not_away(tmp_path: Path) -> None:
+    (tmp_path / "rank1.txt").write_text(py_spy(901, LOADER))
+    verdict = judged_files([tmp_path])
+    assert [(row.rank, row.state) for row in verdict.ranks] == [(0, "unseen"), (1, "stalled")]
+
+
+def test_huge_dumps_are_read_in_seconds_and_told_in_a_sentence(tmp_path: Path) -> None:
+    """As many threads and as long names as fit in."""
+    threads = "".join(
+        f'Thread 0x{at + 1:016x} (most recent call first):\n  File "/a.py", line {at % 99} in f\n'
+        for at in range(20_000)
+    )
+    long = {"name": "f" * 9_000, "filename": f"/{'d/' * 400_000}a.py", "line": 1}
+    call = {"name": "fit", "filename": "/home/ada/train.py", "line": 2}
+    thread = {"pid": 7, "thread_id": 1, "thread_name": "MainThread", "frames": [long, call]}
+    (tmp_path / "rank0.txt").write_text(threads)
+    (tmp_path / "rank1.txt").write_text(py_spy(7, ("g", long["filename"]), LOADER))
+    (tmp_path / "rank2.json").write_text(json.dumps([thread]))
+    began = time.process_time()
+    verdict = judged_files([tmp_path])
+    assert time.process_time() - began < 5
+    assert len(verdict.summary) < 1_000
+    shown = {frame for group in verdict.stack_groups for frame in group.frames}
+    assert {"fit (/home/ada/train.py:2)", "f (/a.py:0)"} <= shown
+    assert max(map(len, shown)) < 1_000
 
 
 @pytest.mark.parametrize("data", [b"", b"[]", b'[{"frames": 3, "thread_id": 1}]', b"epoch 3\n"])
