@@ -398,7 +398,7 @@ def attach_everywhere(
         more = len(silent) - len(named)
         rest = [f"and {more} more"] if more else []
         raise NoJobFound(
-            f"none of {len(silent)} hosts told of a job ({'; '.join([*named, *rest])})",
+            f"none of {len(silent)} hosts shows a job ({'; '.join([*named, *rest])})",
             silent[0].remedy or "name the hosts on which its ranks run",
         )
     merged = merge_cases(

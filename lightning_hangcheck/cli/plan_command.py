@@ -75,13 +75,11 @@ def plan(
     weights, KV cache and activations need, where they go, what to give to from_pretrained, how fast
     it will be, and what would help. Exit code 2 if the configuration cannot be used.
     """
-    made = plan_memory(
-        model,
-        find_machine(gpus, gpu_memory, cpu_memory),
-        extras=tuple(map(read_extra, extras)),
-        phases=tuple(map(read_phase, phases)),
-        **use,
-    )
+    use |= {
+        "extras": tuple(map(read_extra, extras)),
+        "phases": tuple(map(read_phase, phases)),
+    }
+    made = plan_memory(model, find_machine(gpus, gpu_memory, cpu_memory), **use)
     click.echo(encode_pretty(made) if as_json else render(made), nl=False)
     return 0
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import ast
 import ipaddress
+import shutil
 import socket
 import time
 from contextlib import suppress
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
@@ -39,6 +41,24 @@ NOT_OUTWARD = (LOOPBACK, "docker", "veth", "virbr", "br-")
 LIGHTNING = ("lightning", "pytorch_lightning")
 NAME_A_STRATEGY = 'Trainer(..., strategy="ddp")'
 GUESSED = "leaves the strategy to be guessed from what each rank sees"
+
+
+@check("launch", "the job waits for its nodes, and then ends at once", name="command")
+def command_is_there(subject: Subject) -> Finding | None:
+    """The program that the command starts, and its script."""
+    if not subject.command:
+        return None
+    program, script = subject.command[0], subject.launch.script
+    if shutil.which(program) is None:
+        sentence = f"{program} cannot be started: no such program, or it may not be run"
+        return failed(sentence, advice="correct the command")
+    try:
+        if script is not None:
+            beginning(Path(script))
+    except OSError as error:
+        look = f"ls -l {quote(str(Path(script or program).parent))}"
+        return failed(f"{script} cannot be read ({error.strerror})", look)
+    return ok(f"{script or program} is there")
 
 
 @check("launch", "a rank with a wrong number, or what takes itself for one, waits for ever")

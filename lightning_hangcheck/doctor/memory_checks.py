@@ -88,8 +88,8 @@ def _planned(config: str, machine: Machine, extras: Iterable[Extra]) -> Plan:
     ended = answer_of(command, PLAN_LIMIT_S, os.environ)
     if ended.returncode:
         said = ended.stderr.decode(errors="replace").strip().rpartition("\n")[2]
-        what, _, remedy = said.removeprefix("hangcheck: ").rpartition("; ")
-        raise BadUsage(what, remedy)
+        why = said.removeprefix("hangcheck: ") or f"its child ended with code {ended.returncode}"
+        raise OSError(why)
     return json_decoder(Plan).decode(ended.stdout)
 
 

@@ -447,6 +447,9 @@ class RunFollower:
         record = self._record
         if record is not None and record.ended_at is not None:
             return _ended(record, record.ended_at)
+        newest = self._saved.verdict if self._saved is not None else None
+        if newest is not None and newest.seen_in in ("attach", "files"):
+            return "it is one look at the job, which nobody watches"
         if self._alive_at is not None:
             return LEFT if time.monotonic() - self._alive_at >= GONE_AFTER_S else ""
         if record is not None and "" != record.machine == which_machine():

@@ -200,6 +200,7 @@ def read_extra(text: str) -> Extra:
 
 
 LARGEST_NUMBER = 100_000_000
+LARGEST_ROOT = 1_000_000  # Tried in 50 ms: training must not wait for advice on a huge buffer.
 EXAMPLE = "write for example --phase 'rollout:context=16384,batch=8' --phase 'train:optimizer=12'"
 
 
@@ -273,8 +274,9 @@ def gradient_accumulation(buffer: int, world_size: int, micro_batch: int) -> int
     buffers = sorted(filter(None, (below, below + at_once)), key=lambda size: abs(size - buffer))
     ways = [f"buffer={size} ({several(size // at_once, 'step')})" for size in buffers]
     share, left = divmod(buffer, world_size)
-    fitting = [size for size in range(1, share + 1) if not left and share % size == 0]
-    fitting.sort(key=lambda size: abs(size - micro_batch))
+    roots = range(1, min(math.isqrt(share), LARGEST_ROOT) + 1) if not left else ()
+    pairs = ((size, share // size) for size in roots if share % size == 0)
+    fitting = sorted({size for pair in pairs for size in pair}, key=lambda n: abs(n - micro_batch))
     ways += [f"micro_batch={size} ({several(share // size, 'step')})" for size in fitting[:2]]
     raise BadUsage(
         f"buffer {buffer} is not a multiple of world_size {world_size} x micro_batch {micro_batch} "

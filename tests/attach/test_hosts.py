@@ -139,7 +139,7 @@ def test_no_host_with_a_job(capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr()
     assert said.out == ""
     assert said.err.count("\n") == 1
-    assert "none of 5 hosts told of a job (host node0: ssh does not get there " in said.err
+    assert "none of 5 hosts shows a job (host node0: ssh does not get there " in said.err
     assert "and 2 more" in said.err
     assert not Path("run").exists()
 

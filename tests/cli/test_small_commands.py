@@ -100,6 +100,16 @@ def test_without_a_cause_all_are_listed(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.startswith("rank_stalled: ")
 
 
+@pytest.mark.parametrize(
+    ("option", "said"), [("--extra=x", "--extra x is neither"), ("--phase=x", "--phase x is not")]
+)
+def test_what_a_plan_is_given_is_read_before_the_machine_is_looked_at(
+    option: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert invoke(["plan", "nowhere", option]) == 2
+    assert said in capsys.readouterr().err
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_a_plan_is_text_that_begins_with_the_class_or_json_that_holds_everything(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

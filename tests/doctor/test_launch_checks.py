@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from subjects import subject
 
 from lightning_hangcheck.doctor.launch_checks import (
+    command_is_there,
     master_port,
     network_interface,
     time_left,
@@ -73,6 +74,27 @@ def test_a_host_whose_own_name_is_loopback_fails_on_several_nodes(
     assert check.status == status
     assert ("localhost resolves to a loopback address" in check.found) == (nodes == 2)
     assert check.remedy.startswith("export GLOO_SOCKET_IFNAME=") == (nodes == 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "found"),
+    [
+        ("no-such-program train.py", "no-such-program cannot be started: no such program, or"),
+        ("python nowhere/train.py", "nowhere/train.py cannot be read (No such file or directory)"),
+        ("python here.py --lr 1", "here.py is there"),
+        ("python -m train", "python is there"),
+    ],
+)
+def test_what_cannot_be_started_is_not_well(
+    words: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here.py").touch()
+    (check,) = command_is_there(subject(words))
+    assert (check.status, found in check.found) == (
+        "ok" if "is there" in found else "failed",
+        True,
+    ), check.found
 
 
 PL, TWO = "import lightning.pytorch as pl\n", "torchrun --nproc_per_node=2"

@@ -135,6 +135,7 @@ NO_COUNT = "is not a whole number above 0"
         ((500, 6, 4), "buffer 500 is not a multiple of world_size 6 x micro_batch 4 = 24", ""),
         ((500, 6, 4), "buffer=504 (21 steps) or buffer=480 (20 steps)", ""),
         ((500, 2, 4), "or micro_batch=5 (50 steps) or micro_batch=2 (125 steps)", ""),
+        ((10**15 + 2, 2, 4), "micro_batch=", "micro_batch=4 "),  # in no time
         ((501, 2, 4), "buffer=504", "micro_batch="),  # none fits
         ((5, 8, 4), "write buffer=32 (1 step)", "buffer=0"),
         *((wrong, NO_COUNT, "") for wrong in ((0, 2, 4), (8, 0, 4), (8, 2, -1), (8, 2, True))),

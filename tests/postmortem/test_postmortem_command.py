@@ -148,6 +148,7 @@ def test_what_it_made_of_files_is_judged_again_as_it_was(
         assert invoke(again) == 3, again
     assert capsys.readouterr().out.count("CRASHED  Rank 0 failed: ValueError: bad sample") == 4
     assert invoke(["postmortem", str(made), "job.log"]) == 3
+    assert invoke(["watch", str(made)]) == 0, "it is over, and shown once"
 
 
 def test_it_imports_no_torch(left: Path) -> None:
