@@ -38,6 +38,8 @@ SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_conf
 """Names of settings files for `accelerate launch` and DeepSpeed."""
 DEEPEST_SETTINGS = 2
 MOST_LOOKED_AT = 20_000
+RUNS_FORWARD = {"apply": "autograd.Function", "__call__": "Module"}
+"""Methods by which torch calls a class's `forward`, and the class of torch that does."""
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
@@ -135,6 +137,11 @@ class Function:
         values = (each.value for each in assigned if [name] in map(names_of, targets_of(each)))
         return [value for value in values if value is not None]
 
+    @cached_property
+    def inner(self) -> list[Function]:
+        """Functions defined in it."""
+        return [each for each in self.module.all_functions if each.around is self]
+
     @property
     def decorators(self) -> list[ast.expr]:
         """Its decorators."""
@@ -171,8 +178,11 @@ class Class:
 
     def method(self, name: str, *, above: bool = False) -> Function | None:
         """Return a method, its own or inherited; only an inherited one if ``above``."""
-        classes = (each for each in self.line[above:] if isinstance(each, Class))
-        return next((each.methods[name] for each in classes if name in each.methods), None)
+        classes = [each for each in self.line[above:] if isinstance(each, Class)]
+        found = next((each.methods[name] for each in classes if name in each.methods), None)
+        if found is None and name in RUNS_FORWARD and self.kinds[-1].endswith(RUNS_FORWARD[name]):
+            return self.method("forward", above=above)
+        return found
 
 
 _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
@@ -486,6 +496,23 @@ class Project:
         return self._callers[function]
 
     @cached_property
+    def flags(self) -> dict[str, list[Function]]:
+        """Methods by the attributes that they set to True or False."""
+        found: dict[str, list[Function]] = {}
+        for method in (each for named in self.methods.values() for each in named):
+            for assign in method.each(ast.Assign):
+                if type(getattr(assign.value, "value", None)) is bool:
+                    for target in assign.targets:
+                        if isinstance(target, ast.Attribute) and "__init__" not in method.name:
+                            found.setdefault(target.attr, []).append(method)
+        return found
+
+    @cached_property
+    def properties(self) -> set[str]:
+        """Names of properties in these classes."""
+        return {name for name, found in self.methods.items() if any(map(is_property, found))}
+
+    @cached_property
     def methods(self) -> dict[str, list[Function]]:
         """Methods by name, of the classes in files read so far."""
         found: dict[str, list[Function]] = {}
@@ -494,6 +521,12 @@ class Project:
                 for name, method in klass.methods.items():
                     found.setdefault(name, []).append(method)
         return found
+
+
+def is_property(method: Function) -> bool:
+    """Whether a method runs when its name is read."""
+    kinds = (["property"], ["cached_property"])
+    return any(names_of(each)[-1:] in kinds for each in method.decorators)
 
 
 def text_of(path: str) -> bytes:
@@ -626,8 +659,22 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
         partial = names_of(getattr(value, "func", None))[-1:] == ["partial"]
         if partial or isinstance(value, ast.Lambda):
             return callee(value, function, steps - 1)
+        if isinstance(value, ast.Call) and (inner := _returned(value, function, steps - 1)):
+            return Callee(name, inner)
     found = _of_kinds("__call__", name, module.made.get(name, set()), function)
     return found if found.functions or found.kinds else Callee(name)
+
+
+def _returned(call: ast.Call, function: Function, steps: int) -> tuple[Function, ...]:
+    """Return the inner functions that a called function of the project returns."""
+    return tuple(
+        inner
+        for maker in callee(call.func, function, steps).functions
+        for left in maker.each(ast.Return)
+        if isinstance(left.value, ast.Name)
+        for inner in maker.inner
+        if inner.name == left.value.id
+    )
 
 
 def callee_of_object(name: str, holder: str, function: Function) -> Callee:

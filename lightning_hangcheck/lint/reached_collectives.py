@@ -24,6 +24,7 @@ from lightning_hangcheck.lint.project import (
     blocks_of,
     callee,
     callee_of_object,
+    is_property,
     parts,
     tail,
     targets_of,
@@ -111,6 +112,11 @@ GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_pl
 """Names that exist only in Lightning before 2.0."""
 AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
 """Calls after which all ranks have the same value; gradients are averaged before clipping."""
+TO_ONE = ("reduce", "gather", "gather_object")
+"""Calls of torch after which only one rank has it."""
+GROUP_MAKERS = frozenset(
+    {"new_group", "new_subgroups", "init_device_mesh", "split_group", "DeviceMesh"}
+)
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 ENTERED = ("__enter__", "__exit__")
@@ -456,7 +462,7 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Return names that a function reduces or broadcasts, and names in their values."""
-    calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
+    calls = [call for call in function.each(ast.Call) if agrees(call)]
     given = last_names(*(part for call in calls for part in call.args))
     assigned = function.each(ast.Assign)
     return given | last_names(
@@ -579,6 +585,16 @@ def _alone(test: ast.expr) -> bool | None:
     return None
 
 
+def agrees(call: ast.Call) -> bool:
+    """Whether all ranks have the same value after a call; not after ``dist.reduce(loss, 0)``."""
+    name = called_name(call)
+    second = call.args[1] if len(call.args) > 1 else None
+    to_one = type(getattr(second, "value", None)) is int or any(
+        word.arg == "dst" for word in call.keywords
+    )
+    return AGREES.search(name) is not None and not (name in TO_ONE and to_one)
+
+
 def last_names(*nodes: ast.AST) -> set[str]:
     """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
     return {
@@ -618,6 +634,7 @@ class Reach:
             self._under_way.discard(function)
         if self.one_rank_decorator(function):
             found = tuple(replace(event, only=True) for event in found if event.only is not False)
+        found += tuple(self._of_decorators(function))
         distinct: dict[tuple[object, ...], Event] = {}
         onlys = {(event.name, event.only) for event in found}
         switched = {
@@ -653,6 +670,17 @@ class Reach:
             distinct.setdefault(key, below)
         self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
         return self._functions[function]
+
+    def _of_decorators(self, function: Function) -> Iterator[Event]:
+        """Yield what the project's decorators do around a function that they wrap."""
+        for decorator in function.decorators:
+            called = decorator.func if isinstance(decorator, ast.Call) else decorator
+            makers = list(callee(called, function).functions)
+            for maker in makers:  # a decorator with arguments returns another
+                makers += maker.inner
+                for wrapper in maker.inner:
+                    if not wrapper.inner:
+                        yield from self._through(wrapper, decorator, function)
 
     def one_rank_decorator(self, function: Function) -> str:
         """Return the decorator that runs a function on one rank only; empty if none does."""
@@ -840,16 +868,8 @@ class Reach:
             row = _row(Callee(attribute.attr, receiver=receiver), function, None)
             if row is not None:
                 yield self._event(attribute, row, function)
-        elif (
-            isinstance(attribute.value, ast.Name)
-            and attribute.value.id == "self"
-            and function.owner
-        ):
-            method = function.owner.method(attribute.attr)
-            if method is not None and any(
-                names_of(each)[-1:] in (["property"], ["cached_property"])
-                for each in method.decorators
-            ):
+        elif attribute.attr in function.module.project.properties:
+            for method in filter(is_property, callee(attribute, function).functions):
                 yield from self._through(method, attribute, function)
 
     def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
@@ -858,10 +878,13 @@ class Reach:
         if target.name in self._own:
             yield Event(target.name, target.name, "", call, (_step(function, call),))
             return
-        row = None if target.functions else _row(target, function, call)
+        row = None
+        if not target.functions or target.name == "__call__":
+            row = _row(target, function, call)
         if row is not None:
             yield self._event(call, row, function)
-            return
+            if not target.functions:
+                return
         for reached in target.functions:
             yield from self._through(reached, call, function)
         given = [*_given(call, target, function), *_handed(call, function)]
@@ -1151,7 +1174,10 @@ def _of_all(values: list[ast.expr]) -> bool:
 def leaving(block: list[ast.stmt], *, raises: bool = False) -> ast.stmt | None:
     """Return the last statement of a block if it leaves a function or loop, else None."""
     kinds = (*LEAVES, ast.Raise) if raises else LEAVES
-    return block[-1] if block and isinstance(block[-1], kinds) else None
+    last = block[-1] if block else None
+    while isinstance(last, (ast.With, ast.AsyncWith)):
+        last = last.body[-1]
+    return last if isinstance(last, kinds) else None
 
 
 def goes_on(block: list[ast.stmt]) -> bool:
@@ -1238,6 +1264,21 @@ class _Inside(NamedTuple):
     """What ranks run next that do not take this branch."""
 
 
+def _short_circuits(function: Function) -> Iterator[ast.IfExp]:
+    """Yield each ``a and b`` and ``a or b`` as the choice that it is: whether ``b`` is asked."""
+    for both in function.each(ast.BoolOp):
+        ends = isinstance(both.op, ast.Or)
+        for place, value in enumerate(both.values[1:], 1):
+            if not any(True for _ in parts(ast.Call, value)):
+                continue
+            before = both.values[:place]
+            joined = ast.copy_location(ast.BoolOp(both.op, before), both)
+            nothing = ast.copy_location(ast.Constant(None), both)
+            sides = (nothing, value) if ends else (value, nothing)
+            test = before[0] if place == 1 else joined
+            yield ast.copy_location(ast.IfExp(test, *sides), both)
+
+
 class Partings:
     """Finds the partings of one function.
 
@@ -1253,12 +1294,13 @@ class Partings:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
-        for choice in function.each(ast.IfExp):
-            asked = reach.tests.of(choice.test, function)
-            if asked.side is not None and not self._agreed(choice, frozenset()):
-                yes, no = (
-                    tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
-                )
+        for choice in (*function.each(ast.IfExp), *_short_circuits(function)):
+            yes, no = (
+                tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
+            )
+            asked = reach.tests.of(choice.test, function) if yes or no else Test()
+            parts_ranks = asked.side is not None or ((yes or no) and local(choice.test, function))
+            if parts_ranks and not self._agreed(choice, frozenset()):
                 other = not asked.side if asked.exact else None
                 self._note(choice, asked, yes, no, asked.side, None, _After())
                 self._note(choice, asked, no, yes, other, None, _After())
@@ -1331,7 +1373,7 @@ class Partings:
         asked = self._reach.tests.of(node.test, self._function)
         if not (asked.asks or self._local(node.test, self._function)):
             return
-        if self._agreed(node, loops):
+        if self._agreed(node, loops, makers=self._makes_groups(node)):
             return
         raises = asked.side is not None
         exits = [leaving(block, raises=raises) for block in (node.body, node.orelse)]
@@ -1413,7 +1455,18 @@ class Partings:
             )
         )
 
-    def _agreed(self, node: ast.If | ast.IfExp, loops: frozenset[str]) -> bool:
+    def _makes_groups(self, node: ast.If) -> bool:
+        """Whether the loop around a test makes groups, which each rank must do for all."""
+        return any(
+            event.name in GROUP_MAKERS
+            for loop in self._function.each(ast.For)
+            if node in loop.body
+            for event in self._reach.block(loop.body, self._function)
+        )
+
+    def _agreed(
+        self, node: ast.If | ast.IfExp, loops: frozenset[str], *, makers: bool = False
+    ) -> bool:
         """Whether ranks agreed on a test's names before, or each reaches it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # the owner in ``accelerator.is_main_process`` is no value
@@ -1421,9 +1474,9 @@ class Partings:
             names -= {name.id for name in owners if isinstance(name, ast.Name)}
         compared = parts(ast.Compare, node.test)
         if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
-            return True
+            return not makers
         calls = parts(ast.Call, node.test)
-        asked_there = any(AGREES.search(called_name(call)) for call in calls)
+        asked_there = any(agrees(call) for call in calls)
         return asked_there or bool(names & self._agreed_names(node.lineno))
 
     @cached_property
@@ -1466,7 +1519,7 @@ class Partings:
         found: set[str] = set()
         above = (node for node in self._function.nodes if getattr(node, "lineno", before) < before)
         for node in sorted(above, key=lambda child: getattr(child, "lineno", 0)):
-            if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
+            if isinstance(node, ast.Call) and agrees(node):
                 found |= _ids(*node.args)
             elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
                 found |= _ids(*node.targets)
@@ -1477,8 +1530,9 @@ class Partings:
         for call in calls:
             # the called function may agree on it; deeper collectives are about other values
             made = self._reach.call(call, self._function)
-            if AGREES.search(called_name(call)) or any(
-                AGREES.search(event.shown) and len(event.path) == 2 for event in made
+            if agrees(call) or any(
+                AGREES.search(event.shown) and event.name not in TO_ONE and len(event.path) == 2
+                for event in made
             ):
                 return True
         names = _ids(value) - {call.func.id for call in calls if isinstance(call.func, ast.Name)}

@@ -12,14 +12,25 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail, targets_of
+from lightning_hangcheck.lint.project import (
+    Class,
+    Function,
+    blocks_of,
+    callee,
+    callee_of_object,
+    parts,
+    tail,
+    targets_of,
+)
 from lightning_hangcheck.lint.reached_collectives import (
-    AGREES,
+    ENDS,
+    GROUP_MAKERS,
     GROUPED,
     Event,
     Parting,
     Partings,
     Reach,
+    agrees,
     goes_on,
     last_names,
     leaving,
@@ -204,8 +215,9 @@ def _same_rank(*tests: ast.expr) -> bool:
 
 
 FILE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir"})
+FILES = FILE_TESTS | {"listdir", "scandir", "glob", "iglob", "rglob", "iterdir", "getmtime"}
 LOCAL_CALLS = (
-    FILE_TESTS
+    FILES
     | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
     | {"done", "is_alive", "poll", "is_set", "empty", "qsize"}  # of its own threads and queues
     | {
@@ -229,12 +241,172 @@ FILLED = re.compile(
     r"(\w+_)?(buffer|cache|history|logs?|metrics|queue|records?|results?|stats|state)"
 )
 """Names of what a rank fills as it goes: whether it holds something is asked of each rank."""
+DATA = re.compile(
+    r"(\w+_)?(data|batch(es)?|samples?|examples?|items|rows|records|results?|rewards?|req(uest)?s|prompts?"
+    r"|texts?|sequences?|seqs?|tokens?|trajector(y|ies)|rollouts?|episodes?|images?|videos?|box(es)?"
+    r"|labels?|targets?|chunks|anchors?|positives?|indices|errors|failures|valid|remaining|pending"
+    r"|active|finished|unfinished|losses|grads|outputs)"
+)
+"""Names of what a rank has more or less of than another."""
+NUMBER_OF = re.compile(
+    r"(\w+_)?(num|n|count|total)_(?P<of>\w+)|(?P<counted>\w+)_(count|total|per_\w+)"
+)
 DECIDES = (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)
+
+
+def _measures(test: ast.Compare, function: Function) -> bool:
+    """Whether a number is not a number, or is better than the best so far, which it replaces."""
+    sides = [ast.unparse(side) for side in (test.left, *test.comparators)]
+    if sides[0] == sides[1] and isinstance(test.ops[0], ast.NotEq):
+        return True
+    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return False
+    return any(
+        {ast.unparse(assign.value), *map(ast.unparse, assign.targets)} == set(sides)
+        for node in function.each(ast.If)
+        if test in walk(node.test)
+        for assign in parts(ast.Assign, *node.body, into=False)
+    )
+
+
+OF_STEP = re.compile(r"\w*(batch|output|loss|metric|result|stat|info)s?(_(out|dict|data))?|\w+_out")
+"""Names of dicts that a rank has of one step."""
+
+
+def _asked_for_any(test: ast.expr) -> ast.expr | None:
+    """Return ``x`` of a test whether there is any: ``not x``, ``len(x) == 0``, ``x is None``."""
+    number: object = 0
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        test = test.operand
+    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+        number, test = getattr(test.comparators[0], "value", ""), test.left
+    if called_name(test) in ("len", "bool") and isinstance(test, ast.Call) and test.args:
+        test = test.args[0]
+    if isinstance(test, ast.Subscript) and not isinstance(test.slice, ast.Slice):
+        test = test.value  # the share of one
+    return test if number in (None, 0, 1) else None
+
+
+def _has_none(test: ast.expr, function: Function, steps: int) -> bool:
+    """Whether a test asks if this rank has any of its data, or what it kept or looked for."""
+    asked = _asked_for_any(test)
+    if asked is None or ALIKE.search(tail(asked)):
+        return False
+    if isinstance(asked, ast.Call) and steps and _found_by_itself(asked, function):
+        return True
+    path = names_of(asked)
+    if not path:
+        return False
+    if (counted := NUMBER_OF.fullmatch(path[-1])) is not None:
+        none = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
+        of_data = DATA.fullmatch(counted["of"] or counted["counted"]) is not None
+        return of_data and not none and test is not asked
+    if len(path) > 1:
+        return _kept_here(asked, function)
+    values = function.values_of(path[0])
+    if any(isinstance(value, ast.Call) and _found_by_itself(value, function) for value in values):
+        return steps > 0
+    sized = any(called_name(node) == "len" for node in walk(test))
+    if path[0] in function.parameters or not values:
+        return sized and DATA.fullmatch(path[0]) is not None
+    return _collected(path[0], function)
+
+
+def _own_answer(call: ast.Call, function: Function, steps: int) -> bool:
+    """Whether a function of the project answers by this rank's own data, and tells nobody."""
+    return any(
+        is_local(left.value, found, steps - 1)
+        for found in callee(call.func, function).functions
+        if not any(agrees(each) for each in found.each(ast.Call))
+        for left in found.each(ast.Return)
+        if isinstance(left.value, DECIDES)
+    )
+
+
+def _found_by_itself(call: ast.Call, function: Function) -> bool:
+    """Whether a function of the project returns what it finds among this rank's files, or None."""
+    for found in callee(call.func, function).functions:
+        calls = found.each(ast.Call)
+        looks = any(called_name(each) in FILES for each in calls)
+        left = [each.value for each in found.each(ast.Return)]
+        nothing = any(value is None or _may_be_none(value) for value in left)
+        if looks and nothing and not any(agrees(each) for each in calls):
+            return True
+    return False
+
+
+def _may_be_none(value: ast.expr) -> bool:
+    sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+    return any(isinstance(side, ast.Constant) and not side.value for side in sides)
+
+
+def _kept_here(held: ast.expr, function: Function) -> bool:
+    path = names_of(held)
+    return path[:1] == ["self"] and len(path) == 2 and _kept(path[1], function)
+
+
+STARTS = re.compile(
+    r"__init__|__post_init__|_?(reset|clear|setup|build|register|configure|prepare)\w*"
+)
+
+
+def _kept(name: str, function: Function) -> bool:
+    """Whether a rank fills an attribute as it goes: none or empty at first, and added to."""
+    owner = function.owner
+    if owner is None or SAME_KEYS.fullmatch(name.strip("_")) or ALIKE.search(name):
+        return False
+    empty = grows = False
+    for method in {
+        each for above in owner.line if isinstance(above, Class) for each in above.methods.values()
+    }:
+        starts = STARTS.fullmatch(method.name.rpartition(".")[2]) is not None
+        assigns: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = method.each(
+            ast.Assign, ast.AnnAssign, ast.AugAssign
+        )
+        for node in assigns:
+            for target in targets_of(node):
+                kept = target.value if isinstance(target, ast.Subscript) else target
+                if names_of(kept) != ["self", name] or node.value is None:
+                    continue
+                if starts:
+                    empty |= kept is target and _is_nothing(node.value)
+                elif isinstance(node, ast.AugAssign):
+                    grows |= not _is_constant(node.value)
+                elif kept is not target:
+                    grows |= method is not function
+                else:
+                    grows |= ["self", name] in map(names_of, walk(node.value))
+        grows |= not starts and any(
+            called_name(call) in GROWS and names_of(call.func)[:-1] == ["self", name]
+            for call in method.each(ast.Call)
+        )
+    return empty and grows
+
+
+ALIKE = re.compile(
+    r"callback|hook|handle|group|module|layer|param|optim|logger|writer|config|cache|model|tensor"
+    r"|bucket|mesh|chunk|slot|weight|name|entr(y|ies)|dict"
+)
+"""In names of what all ranks build alike."""
+GROWS = ("append", "appendleft", "extend", "add", "update", "put", "insert")
+
+
+def _is_nothing(value: ast.expr) -> bool:
+    """Whether a value is None, zero or an empty container."""
+    if isinstance(value, ast.Call):
+        called = called_name(value).lower()
+        return called in ("dict", "list", "set", "deque", "defaultdict", "counter", "queue")
+    return (isinstance(value, ast.Constant) and not value.value) or (
+        isinstance(value, (ast.List, ast.Dict))
+        and not (getattr(value, "elts", None) or getattr(value, "keys", None))
+    )
 
 
 def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     """Whether a condition depends on data that only this rank knows."""
     if is_own_data(test, function):
+        return True
+    if _has_none(test, function, steps):
         return True
     if isinstance(test, ast.BoolOp):
         return any(is_local(expression, function, steps) for expression in test.values)
@@ -242,22 +414,34 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         inner = test.operand
         if isinstance(inner, ast.Name) and inner.id in function.parameters:
             return inner.id not in function.defaults
-        if isinstance(inner, ast.Attribute):
-            return FILLED.fullmatch(inner.attr.strip("_")) is not None
+        if isinstance(inner, ast.Attribute) and FILLED.fullmatch(inner.attr.strip("_")):
+            return True
         return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
+    if isinstance(test, ast.Attribute) and steps:
+        return _flag_of_its_own(test, function, steps)
     for call in parts(ast.Call, test):
         of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
         full = called_name(call) == "full" and not call.args  # a buffer, not torch.full
         if of_tensor or full or called_name(call) in LOCAL_CALLS or _of_each_own(call):
             return True
-        if called_name(call) == "len" and _own_length(call.args[0], function, texts=False):
+        if called_name(call) == "len" and (
+            _own_length(call.args[0], function, texts=False) or _kept_here(call.args[0], function)
+        ):
             return True
+        if steps and _own_answer(call, function, steps):
+            return True
+    if isinstance(test, ast.Compare) and _measures(test, function):
+        return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-        return any(
-            LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name)
-            for name in last_names(*test.comparators)
+        held = test.comparators[0]
+        return (
+            OF_STEP.fullmatch(tail(held)) is not None
+            or _kept_here(held, function)
+            or any(
+                LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in last_names(held)
+            )
         )
     named = test.left if isinstance(test, ast.Compare) else test
     if isinstance(named, ast.Name) and steps:  # what decided its values
@@ -266,12 +450,7 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         asked = [value for value in tests if isinstance(value, DECIDES)]
         if asked and all(is_local(value, function, steps - 1) for value in asked):
             return True
-        if any(isinstance(value, ast.Constant) for value in values) and any(
-            is_own_data(node.test, function)
-            for node in function.each(ast.If)
-            for assign in parts(ast.Assign, *node.body, into=False)
-            if [named.id] in map(names_of, assign.targets)
-        ):
+        if any(map(_is_constant, values)) and _set_by_itself([named.id], function, steps):
             return True
         if _set_on_the_way(named, function):
             return True
@@ -280,6 +459,45 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     else:
         compared = isinstance(test, ast.Name)
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
+
+
+def _set_by_itself(path: list[str], function: Function, steps: int) -> bool:
+    """Whether a function sets a name under a test of its own data, or in an error's handler."""
+    ways: list[ast.If | ast.Try] = function.each(ast.If, ast.Try)
+    for way in ways:
+        inside: list[ast.If | ast.ExceptHandler] = [way] if isinstance(way, ast.If) else []
+        if isinstance(way, ast.Try) and not any(parts(ast.ImportFrom, way)):
+            inside += way.handlers
+        assigns = parts(ast.Assign, *inside, into=False)
+        if any(path in map(names_of, assign.targets) for assign in assigns) and (
+            isinstance(way, ast.Try) or is_local(way.test, function, steps - 1)
+        ):
+            return True
+    return False
+
+
+def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> bool:
+    """Whether a method sets a flag of its object to True or False by what this rank met."""
+    setters = function.module.project.flags.get(flag.attr, [])
+    owner = tail(flag.value)
+    told = [call for call in function.each(ast.Call) if owner in names_of(call.func)]
+    if any(_is_agreed(given, function) for call in told for given in call.args):
+        return False
+    return len(setters) <= MOST_SETTERS and any(
+        _set_by_itself(["self", flag.attr], setter, steps) for setter in setters
+    )
+
+
+MOST_SETTERS = 4
+
+
+def _is_agreed(value: ast.expr, function: Function, steps: int = 2) -> bool:
+    """Whether a value went through a collective in this function."""
+    names = {name.id for name in parts(ast.Name, value)}
+    if names & _shared_names(function):
+        return True
+    values = [each for name in names for each in function.values_of(name)]
+    return steps > 0 and any(_is_agreed(each, function, steps - 1) for each in values)
 
 
 def _set_on_the_way(name: ast.Name, function: Function) -> bool:
@@ -468,9 +686,6 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
 
 
 WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
-
-
-GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
 
 
 def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) -> Iterator[Found]:
@@ -831,12 +1046,18 @@ def _failing(block: list[ast.stmt], code: Code) -> ast.expr | None:
             return node.test
         if isinstance(node, ast.Raise) and node.exc is not None:
             return node.exc
+        if isinstance(node, ast.Call) and called_name(node) in ENDS and _ends_badly(node):
+            return node
         if isinstance(node, ast.Call) and any(
             called.each(ast.Raise) and called.module is code.function.module
             for called in callee(node.func, code.function).functions
         ):
             return node
     return None
+
+
+def _ends_badly(call: ast.Call) -> bool:
+    return bool(call.args) and getattr(call.args[0], "value", 1) not in (0, None)
 
 
 def _certain(test: ast.expr) -> bool:
@@ -1052,8 +1273,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     if not hook and b"should_" not in code.function.module.text:
         return
     if any(
-        AGREES.search(called_name(call)) and "should_stop" in last_names(call)
-        for call in code.function.each(ast.Call)
+        agrees(call) and "should_stop" in last_names(call) for call in code.function.each(ast.Call)
     ):
         return
     tests = code.reach.tests
@@ -1066,6 +1286,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         (node.body, node.test, "note")
         for node in code.function.each(ast.If)
         if is_own_data(node.test, code.function)
+        and not last_names(node.test) & _shared_names(code.function)
     ]
     if decorator := code.reach.one_rank_decorator(code.function):
         branches.append((code.function.body, code.function.decorators[0], "error"))
@@ -1148,6 +1369,7 @@ OF_BATCH = re.compile(
     r"(\w+_)?(batch|samples|inputs?|outputs?|preds|predictions|logits|images|prompts|tokens|labels"
     r"|targets|boxes|sequences|features|queries|responses)"
 )
+SPLITS = re.compile(r"split|chunk|partition|divide")
 SAME_KEYS = re.compile(
     r"(\w+_)?(\w*loaders?|(data)?sets?|models?|modules?|groups?|optimizers?|schedulers?|state(_dict)?"
     r"|param(eter)?s?|config|cfg|args|kwargs|\w*_dim|mesh\w*)"
@@ -1172,10 +1394,16 @@ def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
         return "is found by each rank for itself" if own else ""
     sorts, over = called_name(over) == "sorted", _gone_over(over)
     known = code.function.values_of(tail(over))
-    if any(_every_nth_by_rank(value, code) for value in (over, *known)):
+    shares = (each for each in (over, *known) if isinstance(each, ast.Subscript))
+    if any(_every_nth_by_rank(value, code) for value in (over, *known)) or any(
+        SPLITS.search(called_name(share.value)) and _asks_rank(share.slice, code)
+        for share in shares
+    ):
         return "is shorter on some ranks if its parts are not equal"
     if known and all(map(_is_empty_dict, known)):
         return "has the keys that each rank has put there"
+    if _own_count(over, code.function):
+        return "is as long as each rank's own data make it"
     if not isinstance(over, ast.Call):
         return ""
     if called_name(over) in ("items", "keys", "values") and isinstance(over.func, ast.Attribute):
@@ -1197,9 +1425,72 @@ def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
     )
     if any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes):
         return "goes by the size of each rank's own batch"
+    if any(_own_number(given, code.function) for given in over.args):
+        return "goes by what each rank counts in its own data"
     numbers = parts(ast.Name, *over.args)
     chance = any(_by_chance(number.id, code.function) for number in numbers)
     return "goes by random numbers of each rank" if chance else ""
+
+
+def _own_number(number: ast.expr, function: Function, steps: int = 2) -> bool:
+    """Whether a number is counted or measured in this rank's own data."""
+    if _is_agreed(number, function):
+        return False
+    for call in parts(ast.Call, number):
+        measured = called_name(call) == "item" or (
+            called_name(call) in ("max", "sum")
+            and any(called_name(each) == "len" for each in parts(ast.Call, *call.args))
+        )
+        if measured:
+            return True
+    return steps > 0 and any(
+        _own_number(value, function, steps - 1)
+        for name in parts(ast.Name, number)
+        for value in function.values_of(name.id)
+    )
+
+
+def _own_count(over: ast.expr, function: Function, steps: int = 3) -> bool:
+    """Whether this rank's own data decide how many items something yields."""
+    if not steps or _is_agreed(over, function):
+        return False
+    if isinstance(over, (ast.ListComp, ast.GeneratorExp)):
+        made = over.generators[0]
+        if called_name(made.iter) == "range" and isinstance(made.iter, ast.Call):
+            return any(_own_number(given, function) for given in made.iter.args)
+        return any(is_local(test, function) for test in made.ifs)
+    if isinstance(over, ast.Call):
+        called = callee(over.func, function)
+        found = called.functions
+        if found and found[0].name.endswith(".__init__"):
+            found = ()
+        return any(
+            _yields_by_own_data(each)
+            or any(
+                _own_count(left.value, each, steps - 1)
+                for left in each.each(ast.Return)
+                if left.value is not None
+            )
+            for each in found
+        )
+    path = names_of(over)
+    if not path:
+        return False
+    values = function.values_of(path[0]) if len(path) == 1 else []
+    iterates = callee_of_object("__iter__", path[-1], function).functions
+    return any(map(_yields_by_own_data, iterates)) or any(
+        _own_count(value, function, steps - 1) for value in values
+    )
+
+
+def _yields_by_own_data(function: Function) -> bool:
+    """Whether a generator leaves out what this rank's own data decide."""
+    return bool(function.each(ast.Yield)) and any(
+        (leaving(node.body) or any(parts(ast.Yield, *node.body, into=False)))
+        and is_local(node.test, function)
+        and not last_names(node.test) & _shared_names(function)
+        for node in function.each(ast.If)
+    )
 
 
 def _by_chance(name: str, function: Function) -> bool:
@@ -1262,13 +1553,15 @@ EVENED_THERE = re.compile(
 
 def _shared_names(function: Function) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
-    shared = (call for call in function.each(ast.Call) if AGREES.search(called_name(call)))
+    shared = (call for call in function.each(ast.Call) if agrees(call))
     return last_names(*(given for call in shared for given in call.args)) - {"self"}
 
 
 def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
     """Whether a loop makes a step of DDP for each part of a stream, as many as the rank has."""
     if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", "sorted"):
+        return False
+    if last_names(loop.iter) & _shared_names(code.function):
         return False
     if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
         return False
@@ -1417,14 +1710,24 @@ def _own_length(given: ast.expr, function: Function, steps: int = 2, *, texts: b
     """Whether a rank's own data decide how long a tensor is."""
     index = given.slice if isinstance(given, ast.Subscript) else None
     if isinstance(index, ast.Compare) or (
-        index is not None and re.search("mask|valid|keep", tail(index))
+        index is not None
+        and (tail(index) or isinstance(index, ast.Call))
+        and re.search("mask|valid|keep", ast.unparse(index))
     ):
         return True
-    same = called_name(given) in ("detach", "cpu", "float", "to", "clone", "squeeze", "view")
-    if same and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
+    if (
+        called_name(given) in SAME_LENGTH
+        and isinstance(given, ast.Call)
+        and isinstance(given.func, ast.Attribute)
+    ):
         return _own_length(given.func.value, function, steps, texts=texts)
-    if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere"):
+    if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere", "dumps"):
         return True
+    if isinstance(given, ast.Call) and called_name(given) in HOLD_BYTES:
+        return any(_own_length(part, function, steps, texts=False) for part in given.args)
+    if isinstance(given, ast.Call) and called_name(given) in MAKE_DATA:
+        sizes = [each for part in given.args for each in getattr(part, "elts", [part])]
+        return any(_own_number(size, function) for size in sizes)
     if isinstance(given, (ast.Tuple, ast.List)):
         return any(_own_length(part, function, steps, texts=texts) for part in given.elts)
     if isinstance(given, ast.Name) and steps and (values := function.values_of(given.id)):
@@ -1436,6 +1739,12 @@ def _own_length(given: ast.expr, function: Function, steps: int = 2, *, texts: b
     return texts and OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
 
 
+SAME_LENGTH = frozenset(
+    {"detach", "cpu", "cuda", "to", "float", "long", "clone", "contiguous", "squeeze", "view"}
+)
+HOLD_BYTES = frozenset(
+    {"frombuffer", "from_buffer", "bytearray", "list", "ByteTensor", "from_numpy", "array"}
+)
 JOINS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "tensor"})
 
 
@@ -1770,6 +2079,16 @@ def _unordered(over: ast.expr, function: Function, steps: int = 3) -> bool:
     if called_name(over) in ("list", "tuple", "enumerate") and isinstance(over, ast.Call):
         return bool(over.args) and _unordered(over.args[0], function, steps)
     path, module = names_of(over), function.module
+    if isinstance(over, ast.BinOp) and isinstance(over.op, (ast.BitAnd, ast.BitOr, ast.Sub)):
+        return _unordered(over.left, function, steps)
+    if isinstance(over, ast.Call) and steps and called_name(over) not in UNORDERED:
+        returned = [
+            (left.value, found)
+            for found in callee(over.func, function).functions
+            for left in found.each(ast.Return)
+            if left.value is not None
+        ]
+        return bool(returned) and all(_unordered(*value, steps - 1) for value in returned)
     if not path or not steps:
         return isinstance(over, (ast.Set, ast.SetComp)) or called_name(over) in UNORDERED
     if path[0] == "self" and len(path) == 2:
