@@ -233,7 +233,11 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
         awaits += (
             f", which is {does}" if does else ", which waits for it at the other end of a pipe"
         )
-    sleeps = not awaits and all(reading.own.only_sleeps for reading in idle)
+    # a heartbeat beside a main thread that waits for news says nothing of that wait
+    sleeps = not awaits and all(
+        reading.own.only_sleeps and (reading.stuck is not None or reading.own.in_foreign_call)
+        for reading in idle
+    )
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
     return blame(
