@@ -192,7 +192,7 @@ def _thread(pid: int, tid: int, line: StatLine, calls: bool, bytes_: bool) -> Th
     return ThreadState(
         tid=tid,
         name=line.name,
-        state=line.state,
+        state="R" if fields == [b"running"] else line.state,  # it woke since its state was read
         cpu_s=line.cpu_s,
         turns=turns,
         queued_s=queued_s,
