@@ -471,7 +471,9 @@ def pending_collectives(job: JobReading) -> dict[int, PendingCollective]:
 def pending_collective(reading: RankReading) -> PendingCollective | None:
     """Return the collective that a rank waits in, or None; messages do not count.
 
-    It is the oldest open operation that the waiting thread can have entered.
+    On a device it is the oldest open operation that the waiting thread can have entered, as all
+    others are queued behind it. Without one, a call that waits is the thread's newest of its name:
+    older ones were started before, with ``async_op=True``.
     """
     wait = reading.wait
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
@@ -489,6 +491,17 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         found = open_operation(reading.view, of_main=False)
     if found is None:
         return unrecorded
+    if wait.kind == "collective" and not found[0].on_device:
+        helpers = helper_threads(reading.view)
+        found = next(
+            (
+                (record, entry)
+                for record, entry in reversed(still_open(reading.view.flight))
+                if isinstance(entry, CollectiveEntry) and entry.op == wait.name
+                if entry.thread == found[1].thread or (entry.thread in helpers) is not of_main
+            ),
+            found,
+        )
     record, entry = found
     call = call_of(reading, entry)
     return PendingCollective(

@@ -289,7 +289,7 @@ class Parsed:
         scopes = (*FUNCTIONS, ast.ClassDef)
         start = max((at for at, node in enumerate(path) if isinstance(node, scopes)), default=0)
         function, test, test_line, of_most, skipped_under = path[start], "", 0, False, ""
-        ahead, (loop_ends, behind) = self.calls.collectives(line), self.calls.behind_loop(line)
+        ahead, (loop_ends, after_loop) = self.calls.collectives(line), self.calls.behind_loop(line)
         loops: list[ast.For | ast.AsyncFor | ast.While] = []
         branches: list[tuple[tuple[int, int], str]] = []
         awaits, limited, retried, until = False, False, list[str](), 0
@@ -373,7 +373,7 @@ class Parsed:
             after_backward=after,
             collectives_ahead=ahead if ahead or is_users(file) else None,
             loop_ends=loop_ends,
-            collectives_behind=behind if behind or is_users(file) else None,
+            collectives_behind=after_loop if after_loop or is_users(file) else None,
         )
 
     def _asks_table(self, called: ast.expr) -> bool:
