@@ -137,10 +137,10 @@ class Function:
         values = (each.value for each in assigned if [name] in map(names_of, targets_of(each)))
         return [value for value in values if value is not None]
 
-    @cached_property
+    @property
     def inner(self) -> list[Function]:
         """Functions defined in it."""
-        return [each for each in self.module.all_functions if each.around is self]
+        return self.module.inner.get(self, [])
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -225,7 +225,32 @@ class Module:
     @cached_property
     def ranks(self) -> RankTests:
         """Tells which of its expressions depend on the rank."""
-        return RankTests(self.tree, self._nodes)
+        defaults = {
+            field
+            for each in self.classes.values()
+            for field in each.node.body
+            if isinstance(field, ast.AnnAssign)
+            and getattr(field.value, "value", True) in (None, 0, -1)
+        }  # ``rank: int = 0`` of a dataclass: the number comes later
+        return RankTests(self.tree, [node for node in self._nodes if node not in defaults])
+
+    @cached_property
+    def inner(self) -> dict[Function, list[Function]]:
+        """Functions by the function that they are defined in."""
+        found: dict[Function, list[Function]] = {}
+        for each in self.all_functions:
+            if each.around is not None:
+                found.setdefault(each.around, []).append(each)
+        return found
+
+    @cached_property
+    def setters(self) -> dict[str, list[Function]]:
+        """Functions by the global names that they declare to set."""
+        found: dict[str, list[Function]] = {}
+        for each in self.all_functions:
+            for name in (name for node in each.each(ast.Global) for name in node.names):
+                found.setdefault(name, []).append(each)
+        return found
 
     @cached_property
     def _lines(self) -> list[str]:

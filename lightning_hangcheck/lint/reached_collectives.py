@@ -405,11 +405,16 @@ class Tests:
         path = names_of(flag)
         if not path or (len(path) > 1 and path[0] != "self"):
             return None
+        if len(path) == 1:
+            function, path = _origin(path[0], function)
         key = (function.owner if len(path) > 1 else function, tuple(path))
         if key not in self._flags:
             self._flags[key] = None
             methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
-            self._flags[key] = self._only_one_sets(path, [*methods] or [function])
+            setters = [*methods] or [function]
+            if len(path) == 1 and not function.values_of(path[0]):  # a global of the file
+                setters = function.module.setters.get(path[0], [])
+            self._flags[key] = self._only_one_sets(path, setters)
         known = self._flags[key]
         return known and replace(known, side=side)
 
@@ -447,6 +452,17 @@ class Tests:
                 elif not false or isinstance(node, ast.AugAssign):
                     return None
         return Test(True, True, exact) if by_one else None
+
+
+def _origin(name: str, function: Function) -> tuple[Function, list[str]]:
+    """Return the name that a called function of the project returns, or the name itself."""
+    values = function.values_of(name)
+    called = values[0] if len(values) == 1 else None
+    for found in callee(called.func, function).functions if isinstance(called, ast.Call) else ():
+        returned = [left.value for left in found.each(ast.Return)]
+        if len(returned) == 1 and isinstance(returned[0], ast.Name):
+            return found, [returned[0].id]
+    return function, [name]
 
 
 def _all_alike(found: Iterable[Test]) -> Test:
@@ -525,7 +541,10 @@ def _with_constant(test: ast.Compare) -> bool:
     sides = [test.left, *test.comparators]
     first = re.compile(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*")
     return len(sides) == 2 and any(
-        isinstance(side, ast.Constant) or first.fullmatch(tail(side)) for side in sides
+        isinstance(side, ast.Constant)
+        or first.fullmatch(tail(side))
+        or (ast.unparse(side).endswith(" - 1") and any(map(SEVERAL.fullmatch, last_names(side))))
+        for side in sides
     )
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
@@ -481,7 +482,8 @@ def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> boo
     setters = function.module.project.flags.get(flag.attr, [])
     owner = tail(flag.value)
     told = [call for call in function.each(ast.Call) if owner in names_of(call.func)]
-    if any(_is_agreed(given, function) for call in told for given in call.args):
+    agreed = (_is_agreed(given, function, 2, flag.lineno) for call in told for given in call.args)
+    if any(agreed):
         return False
     return len(setters) <= MOST_SETTERS and any(
         _set_by_itself(["self", flag.attr], setter, steps) for setter in setters
@@ -491,13 +493,20 @@ def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> boo
 MOST_SETTERS = 4
 
 
-def _is_agreed(value: ast.expr, function: Function, steps: int = 2) -> bool:
+def _is_agreed(
+    value: ast.expr, function: Function, steps: int = 2, before: int = sys.maxsize
+) -> bool:
     """Whether a value went through a collective in this function."""
     names = {name.id for name in parts(ast.Name, value)}
-    if names & _shared_names(function):
+    if names & _shared_names(function, before):
+        return True
+    called = (
+        each for call in parts(ast.Call, value) for each in callee(call.func, function).functions
+    )
+    if any(agrees(call) for each in called for call in each.each(ast.Call)):
         return True
     values = [each for name in names for each in function.values_of(name)]
-    return steps > 0 and any(_is_agreed(each, function, steps - 1) for each in values)
+    return steps > 0 and any(_is_agreed(each, function, steps - 1, before) for each in values)
 
 
 def _set_on_the_way(name: ast.Name, function: Function) -> bool:
@@ -1412,7 +1421,7 @@ def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
         alike = literal or SAME_KEYS.fullmatch(tail(over.func.value))
         made = isinstance(over.func.value, ast.Call) and (sorts or not over.func.value.args)
         return "" if alike or made else "has the keys that each rank has put there"
-    if called_name(over) != "range":
+    if called_name(over) != "range" or _is_agreed(over, code.function, before=over.lineno):
         return ""
     values = [
         value for given in over.args for value in (given, *code.function.values_of(tail(given)))
@@ -1551,9 +1560,9 @@ EVENED_THERE = re.compile(
 """Shows that a program, or the loop's own file, cares that all ranks have as many batches."""
 
 
-def _shared_names(function: Function) -> set[str]:
+def _shared_names(function: Function, before: int = sys.maxsize) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
-    shared = (call for call in function.each(ast.Call) if agrees(call))
+    shared = (call for call in function.each(ast.Call) if agrees(call) and call.lineno < before)
     return last_names(*(given for call in shared for given in call.args)) - {"self"}
 
 
@@ -1561,7 +1570,7 @@ def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> boo
     """Whether a loop makes a step of DDP for each part of a stream, as many as the rank has."""
     if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", "sorted"):
         return False
-    if last_names(loop.iter) & _shared_names(code.function):
+    if _is_agreed(loop.iter, code.function):
         return False
     if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
         return False
@@ -2017,7 +2026,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     """
     test_name = re.compile(
         r"(get_)?(tensor|pipeline|data|expert|context|model|sequence)\w*_rank|is_pipeline\w*stage\w*"
-        r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
+        r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank|rank_in_group|group_rank"
     )
     for node in code.function.each(ast.If) if code.makes_any else ():
         known = (
