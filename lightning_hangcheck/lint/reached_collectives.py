@@ -406,6 +406,11 @@ class Tests:
         if not path or (len(path) > 1 and path[0] != "self"):
             return None
         if len(path) == 1:
+            values = function.values_of(path[0])
+            if len(values) == 1 and isinstance(values[0], ast.Call):
+                for found in callee(values[0].func, function).functions:
+                    if self._returns_to_one(found):
+                        return Test(True, side)
             function, path = _origin(path[0], function)
         key = (function.owner if len(path) > 1 else function, tuple(path))
         if key not in self._flags:
@@ -417,6 +422,17 @@ class Tests:
             self._flags[key] = self._only_one_sets(path, setters)
         known = self._flags[key]
         return known and replace(known, side=side)
+
+    def _returns_to_one(self, function: Function) -> bool:
+        """Whether a function returns None to all ranks but one."""
+        left = {
+            self.of(node.test, function).side
+            for node in function.each(ast.If)
+            if ast.unparse(node.body[-1]) in ("return", "return None")
+        }
+        return (
+            False in left and function.body[-1:] != [] and isinstance(function.body[-1], ast.Return)
+        )
 
     def _only_one_sets(self, path: list[str], functions: list[Function]) -> Test | None:
         """Read what is set under a test for one rank, else to a false value, and never shared."""

@@ -310,7 +310,13 @@ def _has_none(test: ast.expr, function: Function, steps: int) -> bool:
     sized = any(called_name(node) == "len" for node in walk(test))
     if path[0] in function.parameters or not values:
         return sized and DATA.fullmatch(path[0]) is not None
-    return _collected(path[0], function)
+    filtered = any(
+        isinstance(value, ast.ListComp)
+        and value.generators[0].ifs
+        and DATA.fullmatch(tail(value.generators[0].iter))
+        for value in values
+    )
+    return filtered or _collected(path[0], function)
 
 
 def _own_answer(call: ast.Call, function: Function, steps: int) -> bool:
@@ -2027,6 +2033,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     test_name = re.compile(
         r"(get_)?(tensor|pipeline|data|expert|context|model|sequence)\w*_rank|is_pipeline\w*stage\w*"
         r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank|rank_in_group|group_rank"
+        r"|is_\w+_(main|leader|first|last)_rank"
     )
     for node in code.function.each(ast.If) if code.makes_any else ():
         known = (
