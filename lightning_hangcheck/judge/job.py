@@ -37,7 +37,12 @@ from lightning_hangcheck.judge.operations import (
     is_behind,
 )
 from lightning_hangcheck.judge.phase_of_life import PhaseOfLife, completed_phase, phase_of_life
-from lightning_hangcheck.judge.processes import ProcessReading, read_process, through_children
+from lightning_hangcheck.judge.processes import (
+    ProcessReading,
+    pids_here,
+    read_process,
+    through_children,
+)
 from lightning_hangcheck.judge.wording import UNKNOWN_S
 from lightning_hangcheck.model.case import Case, RankName, RankView
 from lightning_hangcheck.model.code_owner import owner_of, program_of
@@ -178,8 +183,22 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def owing_workers(self) -> Sequence[ProcessLook]:
-        """The workers that may owe its batch: those that do not wait for work, else all."""
-        return [look for look in self.workers if not read_process(look).wants_work] or self.workers
+        """The workers that may owe its batch: those that do not wait for work, else all.
+
+        Whoever has the other end of the pipe that it reads is a worker; a fork server is none.
+        """
+        workers = [look for look in self.workers if look.pid in self._writers] or self.workers
+        return [look for look in workers if not read_process(look).wants_work] or workers
+
+    @property
+    def unseen_workers(self) -> list[int]:
+        """Those that may owe its batch, but were not looked at: of many children some are."""
+        return sorted(self._writers - {look.pid for look in self.view.processes})
+
+    @property
+    def _writers(self) -> set[int]:
+        pipes = (target for target in self.own_targets if target.kind == "pipe")
+        return {pid for target in pipes for pid in pids_here(target)}
 
     def activity_of(self, worker: ProcessLook) -> Activity:
         """What a worker does; a moving worker of a livelocked rank counts as busy."""

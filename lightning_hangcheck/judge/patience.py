@@ -201,10 +201,8 @@ class Patience:
             stall_s = self._job.case.limits.stall_timeout
             gives_up = LOADER_POLLS_S < own.polls_for_s < stall_s
             workers = tuple((host, look.pid) for look in reading.owing_workers)
-            pipes = (target for target in reading.own_targets if target.kind == "pipe")
-            writers = {process for target in pipes for process in could_end(host, target)}
-            unseen = not self._processes.looks.keys() >= writers  # not all of many are looked at
-            return Enders(("outside",) if gives_up or unseen else (), workers)
+            may_go_on = gives_up or reading.unseen_workers
+            return Enders(("outside",) if may_go_on else (), workers)
         if reading.called_by_ranks or reading.wait_kind in ("call", "last_calls"):
             peers = (other.rank for other in self._job.alive if other.rank != reading.rank)
             helpers = (Helper((host, own.look.pid), thread.tid) for thread in own.free_threads)

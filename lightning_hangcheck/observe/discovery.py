@@ -279,7 +279,8 @@ class Pages:
 
 TORCH = "libtorch"
 MOST_CHILDREN = 16
-"""Children looked at per rank; further DataLoader workers show the same stack."""
+"""Children looked at per rank, first those that the kernel has wait elsewhere than most: further
+DataLoader workers show the same stack."""
 TASKS_OF_LOOK, TASKS_OF_PROBE = 5, 3
 """Threads of a look, and of each process in it: a probe, its py-spy, a bounded read."""
 SETTLED_AFTER_S = 10.0
@@ -346,9 +347,8 @@ class ProcessTree:
             if rank_pid is not None and process.pid not in below:
                 top[process.pid] = rank_pid
                 below[rank_pid].append(process)
-        for pid, processes in below.items():
+        for processes in below.values():
             processes.sort(key=lambda process: (process.started_ticks, process.pid))
-            below[pid] = processes[:MOST_CHILDREN]
         new = {
             process.pid: pid
             for pid, processes in below.items()
@@ -360,11 +360,17 @@ class ProcessTree:
         for rank, pid in ranks:
             targets.append(Target(rank=rank, pid=pid, role="rank"))
             counts: Counter[Role] = Counter()
+            children = []
             for process in below[pid]:
                 role = self._role(process, lines.get(process.pid, []), lines.get(pid, []))
                 child = Target(rank=rank, pid=process.pid, role=role, index=counts[role])
-                targets.append(replace(child, python=process.python))
+                children.append(replace(child, python=process.python))
                 counts[role] += 1
+            if len(children) > MOST_CHILDREN:
+                places = {child.pid: _kernel_place(child.pid) for child in children}
+                alike = Counter(places.values())
+                children.sort(key=lambda child: alike[places[child.pid]])
+            targets += children[:MOST_CHILDREN]
         return targets
 
     def _role(self, process: SeenProcess, line: list[str] | Gap, of_rank: list[str] | Gap) -> Role:
@@ -415,6 +421,13 @@ class ProcessTree:
                 )
                 found[ref] = process, now_ns if known is None else known[1]
         return {ref: known for ref, known in found.items() if known is not None}
+
+
+def _kernel_place(pid: int) -> bytes:
+    """Return the function of the kernel in which a process's main thread waits; empty for none."""
+    with suppress(OSError):
+        return machine.read_proc(f"/proc/{pid}/wchan")
+    return b""
 
 
 def with_room(targets: list[Target]) -> tuple[list[Target], tuple[Gap, ...]]:
