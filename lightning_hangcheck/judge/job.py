@@ -192,7 +192,9 @@ class RankReading(RankActivity, frozen=True, kw_only=True, gc=False):
 
     @property
     def unseen_workers(self) -> list[int]:
-        """Those that may owe its batch, but were not looked at: of many children some are."""
+        """Those that owe its batch, but were not looked at: all others want work."""
+        if not all(read_process(look).wants_work for look in self.owing_workers):
+            return []
         return sorted(self._writers - {look.pid for look in self.view.processes})
 
     @property

@@ -64,8 +64,7 @@ def dataloader_worker(reading: RankReading) -> Seen | None:
     awaited = next(others, None) if activity == "idle" else None
     place = _place_of(worker)
     at = within(place)
-    unseen = reading.unseen_workers if read.wants_work else []
-    if unseen:
+    if unseen := reading.unseen_workers:
         many = f"one of {len(unseen)} more, which were" if len(unseen) > 1 else "another, which was"
         does = f"wants work, so {many} not looked at (pid {unseen[-1]}), makes it"
         at, place = "", None

@@ -1,10 +1,11 @@
-"""One of eighteen workers takes long for a sample of the archive; the others have delivered."""
+"""One of rank 0's eighteen workers takes a lock twice; the others have delivered."""
 
 import multiprocessing
-import time
+import threading
 
 import torch
 import torch.distributed as dist
+from onset import mark_onset
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
@@ -12,16 +13,23 @@ WORKERS = 18
 
 
 class Samples(Dataset):
-    def __init__(self, slow):
-        self.slow = slow
+    def __init__(self, bad):
+        self.bad = bad
+        self.size = 5 * WORKERS
 
     def __len__(self):
-        return 5 * WORKERS
+        return self.size
 
     def __getitem__(self, index):
-        if index == self.slow:
-            time.sleep(20)
+        if index == self.bad:
+            self.read_archive()
         return torch.full((4,), float(index))
+
+    def read_archive(self):
+        mark_onset()
+        index = threading.Lock()
+        with index:
+            index.acquire()
 
 
 def loader_of(rank):
@@ -29,8 +37,8 @@ def loader_of(rank):
         return DataLoader(Samples(None))
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch.utils.data"])
-    slow = Samples(4 * WORKERS - 1)
-    return DataLoader(slow, num_workers=WORKERS, multiprocessing_context=context)
+    samples = Samples(4 * WORKERS - 1)
+    return DataLoader(samples, num_workers=WORKERS, multiprocessing_context=context)
 
 
 def main():
@@ -42,7 +50,6 @@ def main():
         optimizer.step()
         optimizer.zero_grad()
     dist.destroy_process_group()
-    print("trained", flush=True)
 
 
 if __name__ == "__main__":
