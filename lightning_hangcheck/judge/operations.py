@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, waits_for_ranks
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, bare_name, waits_for_ranks
 from lightning_hangcheck.judge.processes import NEWEST, read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
@@ -472,8 +472,8 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     """Return the collective that a rank waits in, or None; messages do not count.
 
     On a device it is the oldest open operation that the waiting thread can have entered, as all
-    others are queued behind it. Without one, a call that waits is the thread's newest of its name:
-    older ones were started before, with ``async_op=True``.
+    others are queued behind it. Without one, a thread inside a call is in its newest operation of
+    that name: older ones were started before, with ``async_op=True``.
     """
     wait = reading.wait
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
@@ -491,7 +491,7 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         found = open_operation(reading.view, of_main=False)
     if found is None:
         return unrecorded
-    if wait.kind == "collective" and not found[0].on_device:
+    if bare_name(wait.frame.function) == wait.name and not found[0].on_device:
         helpers = helper_threads(reading.view)
         found = next(
             (
