@@ -10,7 +10,7 @@ may be interleaved, of any length, and end in carriage returns, as in progress b
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from itertools import accumulate, pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING, BinaryIO
@@ -45,7 +45,7 @@ MOST_OF_A_KIND = 2_000
 """Facts that are kept of one kind; in a log full of them the first say the most."""
 ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
 MOST_OF_RANKS = 20_000
-"""Facts that are kept of the kinds of which each rank has some."""
+"""Facts that are kept of the kinds of which each rank has some, and lines read for one needle."""
 MOST_BELOW = 400_000
 """Lines that are read after other lines, in total: ranks may write between each other's lines."""
 MOST_BARS = 40
@@ -185,7 +185,9 @@ class _Reader:
         self.trails: dict[int | str, Trail] = {}
         self.labelled = False
         self.tagged: set[int] = set()
-        self.counts: Counter[str] = Counter()
+        self.looked_at: Counter[bytes] = Counter()
+        self.kept: Counter[str] = Counter()
+        self.saves: deque[LogFact] = deque(maxlen=MOST_OF_A_KIND)  # the newest say the most
         self.bars: dict[tuple[int | None, int], tuple[LogFact, LogFact]] = {}
         self.contradicted = False
         self.world = 0
@@ -238,8 +240,11 @@ class _Reader:
 
     def _hit(self, text: bytes, hit: re.Match[bytes], line: int) -> None:
         kind, parse = PARSERS[hit[0]]
-        if self.counts[kind] >= (MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND):
+        most = MOST_OF_RANKS if kind in ONE_A_RANK else MOST_OF_A_KIND
+        full = kind != "saving" and self.kept[kind] >= most
+        if full or self.looked_at[hit[0]] >= MOST_OF_RANKS:
             return
+        self.looked_at[hit[0]] += 1
         begin, whole = _line_at(text, hit.start())
         writer = Writer(whole, labelled=self.labelled)
         if inside := _TAG.findall(whole, 0, hit.start() - begin):
@@ -273,8 +278,8 @@ class _Reader:
 
         above = text[max(0, begin - 500) : begin].decode("utf-8", "replace")
         found = parse(fact, writer.text.strip(), Around(below, above))
-        self.counts[kind] += 1
-        self.facts += found
+        self.kept[kind] += bool(found)
+        (self.saves if kind == "saving" else self.facts).extend(found)
 
     def _fact(self, kind: FactKind, writer: Writer, line: int, whole: str) -> LogFact:
         """Make the fact of a line, with the rank that its prefixes name."""
@@ -393,7 +398,7 @@ class _Reader:
 
     def _result(self) -> LogReading:
         bars = (fact for pair in self.bars.values() for fact in dict.fromkeys(pair))
-        facts = sorted([*self.facts, *bars], key=lambda fact: fact.line)
+        facts = sorted([*self.facts, *self.saves, *bars], key=lambda fact: fact.line)
         start = _last_restart(facts)
         kept = facts[start + 1 :] or facts
         if self.contradicted:  # labels are not ranks: torch's tag of the default group counts

@@ -386,6 +386,14 @@ def test_last_words_tell_which_of_two_ranks_is_late() -> None:
     assert any("times in these logs jump" in gap.why for gap in jumped.gaps)
 
 
+@pytest.mark.parametrize("before", ["Saving image {}.png", "Saving checkpoint step_{}"])
+def test_thousands_of_alike_lines_hide_not_the_last_one(before: str) -> None:
+    lines = [before.format(number) for number in range(2_500)]
+    found = judged(*lines, "Saving checkpoint at the end", timeout(1, 70))
+    assert (found.cause, guessed(found)) == ("checkpoint_io", (0,))
+    assert any("2501: Saving checkpoint at the end" in one.text for one in found.evidence)
+
+
 def test_secrets_in_quoted_lines_are_hidden() -> None:
     found = judged(
         raised(1, "ValueError: bad WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567")
