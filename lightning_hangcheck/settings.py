@@ -103,7 +103,8 @@ def read_option(name: str, text: str, said: str = "") -> object:
     try:
         value: object = getattr(msgspec.convert(given, Settings, strict=False), name)
     except msgspec.ValidationError as error:
-        why = str(error).partition(" - at")[0]
+        words = {float: "it is no number", bool: "it is neither 0 nor 1"}
+        why = words.get(type(default), "it is no port from 1 to 65535")
         kind = next(each.type for each in msgspec.structs.fields(Settings) if each.name == name)
         if get_origin(kind) is Literal:
             why = f"it is none of {', '.join(get_args(kind))}"

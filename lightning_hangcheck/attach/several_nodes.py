@@ -351,7 +351,8 @@ def visit(host: str, way: Way, given_up: Event) -> HostMessage | Gap:
         if not answer.returncode:
             return decode_message(answer.stdout)
     except OSError as error:
-        why, remedy = f"{way.ssh[0]} cannot be started ({error.strerror})", "install it"
+        why = f"{way.ssh[0]} cannot be started ({error.strerror})"
+        remedy = "install it, or name another way there: --ssh CMD"
     except ChildLate as error:
         why, remedy = f"{error}, so it was left", "try it by hand, or give it --host-timeout"
     except UnreadableRun as error:

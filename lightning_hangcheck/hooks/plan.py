@@ -155,7 +155,7 @@ def plan_memory(
         assumed.append(f"weights in {dtype}: {why}")
     if context is None:
         context = min(CONTEXT, fields.positions or CONTEXT)
-        assumed.append(f"a context of {context} tokens where nobody says more: see --context")
+        assumed.append(f"a context of {context} tokens, unless --context says another")
     try:
         with _quiet(), warnings.catch_warnings():
             warnings.simplefilter("ignore")

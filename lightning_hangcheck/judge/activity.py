@@ -490,9 +490,7 @@ def describe_gpus(look: ProcessLook) -> Iterator[str]:
     """Describe the GPUs of the newest sample that shows any, one sentence each."""
     for gpu in next((sample.gpus for sample in reversed(look.samples) if sample.gpus), ()):
         name, busy = f"GPU {gpu.index}", gpu.busy_percent
-        facts = [
-            f"{name}: {busy} % busy" if busy is not None else f"{name}: how busy it is, is not told"
-        ]
+        facts = [f"{name}: {busy} % busy" if busy is not None else f"{name}: its use is unknown"]
         if gpu.own_busy_percent is not None:
             facts.append(f"{gpu.own_busy_percent} % with this process")
         if gpu.memory_used_bytes is not None and gpu.memory_bytes:

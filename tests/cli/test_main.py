@@ -49,8 +49,8 @@ if TYPE_CHECKING:
             for assignment, what, remedy in (
                 ("idle_after", "idle_after has no value", "--set idle_after=60"),
                 ("idle_aftr=3", "idle_aftr: there is no such setting", "did you mean idle_after"),
-                ("idle_after=soon", "idle_after='soon' cannot be used", "--set idle_after=30"),
-                ("nodes_port=0", "nodes_port='0' cannot be used", "--set nodes_port=29511"),
+                ("idle_after=soon", "idle_after='soon' cannot be used (it is no number)", "=30"),
+                ("nodes_port=0", "nodes_port='0' cannot be used (it is no port", "=29511"),
                 (
                     "on_hang=kill",
                     "on_hang='kill' cannot be used (it is none of report",
