@@ -143,7 +143,11 @@ def _calm(job: JobReading) -> str:
             for rank, reading in job.ranks.items()
             if reading.view.processes and reading.place is not None
         ]
-        where = f"by its stack {', '.join(at[:4])}" if at else "no operation was open on any rank"
+        where = "no log line tells of a failure, a time-out or a rank that is behind"
+        if recorded := [rank for rank, reading in job.ranks.items() if reading.view.flight]:
+            where = f"no operation was open on {name_ranks(recorded)}"
+        if at:
+            where = f"by its stack {', '.join(at[:4])}"
         return f"nothing wrong is seen in what was left: {where}"
     count = len(job.ranks)
     silent = max(job.alive, key=lambda reading: reading.silence_s, default=None)

@@ -126,7 +126,7 @@ TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
     ),
     "a job of which nothing is open is not called a hang": (
         whole(did(7, ended=True)),
-        {"verdict": "healthy", "culprits": (), "says": "no operation was open"},
+        {"verdict": "healthy", "culprits": (), "says": "was open on ranks 0-7"},
     ),
 }  # fmt: skip
 
