@@ -11,7 +11,6 @@ import pytest
 
 from lightning_hangcheck.cli.main import COMMANDS, command_named, invoke
 from lightning_hangcheck.cli.options import OF_RUN, setting_options, settings_from
-from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.model.limits import Limits
 from lightning_hangcheck.observe.discovery import patience_of
 from lightning_hangcheck.settings import Settings
@@ -161,9 +160,3 @@ def test_patience_multiplies_every_figure_of_its_table() -> None:
     assert usual == Limits()
     figures = msgspec.structs.asdict(usual)
     assert msgspec.structs.asdict(doubled) == {name: 2 * one for name, one in figures.items()}
-
-
-def test_a_bad_environment_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HANGCHECK_IDLE_AFTER", "soon")
-    with pytest.raises(BadUsage, match="HANGCHECK_IDLE_AFTER='soon'"):
-        _settings()
