@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge.alike import root_of
-from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, bare_name, waits_for_ranks
+from lightning_hangcheck.judge.frames import COLLECTIVE, Wait, rules_of, waits_for_ranks
 from lightning_hangcheck.judge.processes import NEWEST, read_process
 from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.evidence import Frame
@@ -473,7 +473,8 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
 
     On a device it is the oldest open operation that the waiting thread can have entered, as all
     others are queued behind it. Without one, a thread inside a call is in its newest operation of
-    that name: older ones were started before, with ``async_op=True``.
+    that name: older ones were started before, with ``async_op=True``. For which of these a line
+    waits is unknown if they are of several groups.
     """
     wait = reading.wait
     if wait is None or reading.wait_kind not in COLLECTIVE or reading.activity != "waiting":
@@ -491,17 +492,18 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
         found = open_operation(reading.view, of_main=False)
     if found is None:
         return unrecorded
-    if bare_name(wait.frame.function) == wait.name and not found[0].on_device:
+    if wait.kind == "collective" and not found[0].on_device:
         helpers = helper_threads(reading.view)
-        found = next(
-            (
-                (record, entry)
-                for record, entry in reversed(still_open(reading.view.flight))
-                if isinstance(entry, CollectiveEntry) and entry.op == wait.name
-                if entry.thread == found[1].thread or (entry.thread in helpers) is not of_main
-            ),
-            found,
-        )
+        own = [
+            (record, entry)
+            for record, entry in still_open(reading.view.flight)
+            if isinstance(entry, CollectiveEntry)
+            if entry.thread == 0 or (entry.thread in helpers) is not of_main
+        ]
+        if any(rule.wait for rule in rules_of(wait.frame)):
+            found = next((open_ for open_ in own[::-1] if open_[1].op == wait.name), found)
+        elif len({record.group for record, _ in own}) > 1:
+            return unrecorded
     record, entry = found
     call = call_of(reading, entry)
     return PendingCollective(
