@@ -212,7 +212,12 @@ def still_open(
 
 
 def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | None:
-    """Return a rank's oldest operation that has not completed, with its group; or None.
+    """Return a rank's oldest operation that has not completed, with its group; or None."""
+    return next(_open_operations(view, of_main=of_main), None)
+
+
+def _open_operations(view: RankView, *, of_main: bool) -> Iterator[OpenOperation]:
+    """Yield a rank's operations that have not completed, oldest first, each with its group.
 
     The main thread waits for what it or autograd's thread (which runs no Python) entered, not for
     what another Python thread did, such as a checkpoint's barrier. With ``of_main`` false, only the
@@ -223,8 +228,7 @@ def open_operation(view: RankView, *, of_main: bool = True) -> OpenOperation | N
         if isinstance(operation, CollectiveEntry) and (
             operation.thread == 0 or (operation.thread in helpers) is not of_main
         ):
-            return record, operation
-    return None
+            yield record, operation
 
 
 def helper_threads(view: RankView) -> frozenset[int]:
@@ -493,17 +497,12 @@ def pending_collective(reading: RankReading) -> PendingCollective | None:
     if found is None:
         return unrecorded
     if wait.kind == "collective" and not found[0].on_device:
-        helpers = helper_threads(reading.view)
-        own = [
-            (record, entry)
-            for record, entry in still_open(reading.view.flight)
-            if isinstance(entry, CollectiveEntry)
-            if entry.thread == 0 or (entry.thread in helpers) is not of_main
-        ]
-        if any(rule.wait for rule in rules_of(wait.frame)):
-            found = next((open_ for open_ in own[::-1] if open_[1].op == wait.name), found)
-        elif len({record.group for record, _ in own}) > 1:
+        own = [*_open_operations(reading.view, of_main=of_main)]
+        in_call = any(rule.wait for rule in rules_of(wait.frame))
+        named = [each for each in own if in_call and each[1].op == wait.name]
+        if not named and len({record.group for record, _ in own}) > 1:
             return unrecorded
+        found = named[-1] if named else found
     record, entry = found
     call = call_of(reading, entry)
     return PendingCollective(
