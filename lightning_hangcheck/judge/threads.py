@@ -355,7 +355,8 @@ class Moment:
             if not thread.for_threads and not enders:
                 ends.append(thread)
                 continue
-            if thread.named or (thread.looping and thread.limited):
+            # a loop that is awake shows none of its connections
+            if thread.named or (thread.looping and (thread.limited or thread.runs)):
                 ends.append(thread)
             new = [ender for ender in enders if ender not in met]
             met.update(new)
