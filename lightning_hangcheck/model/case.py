@@ -13,6 +13,8 @@ from lightning_hangcheck.model.left_behind import LeftBehind
 from lightning_hangcheck.model.limits import Limits as Limits
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase, SeenIn
+from lightning_hangcheck.model.verdict import MOST_RANKS
+from lightning_hangcheck.text.shown import parse_ranks
 
 
 class CodeNote(Struct, frozen=True, kw_only=True):
@@ -81,6 +83,9 @@ class SilentNode(Struct, frozen=True, kw_only=True):
     reach: Reach = "unknown"
     unanswered_s: float = 0.0
     last_known: str = ""
+
+    def __post_init__(self) -> None:
+        parse_ranks(self.ranks, MOST_RANKS)
 
 
 class RunFacts(Struct, frozen=True, kw_only=True):
@@ -297,6 +302,9 @@ class Alike(Struct, frozen=True, kw_only=True):
     ranks: str
     names: tuple[RankName, ...] = ()
     groups: tuple[GroupFamily, ...] = ()
+
+    def __post_init__(self) -> None:
+        parse_ranks(self.ranks, MOST_RANKS)
 
 
 class Case(Struct, frozen=True, kw_only=True):

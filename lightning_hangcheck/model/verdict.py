@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from lightning_hangcheck.model.slugs import Cause, Certainty, Phase, SeenIn, VerdictKind
+from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model import evidence
@@ -20,6 +21,8 @@ State = Literal["running", "waiting", "stalled", "stopped", "gone", "missing", "
 
 MOST_LISTED = 1_024
 """Ranks of any list of a verdict; where there are more, a gap counts them."""
+MOST_RANKS = 2**20
+"""Ranks that a text of ranges may name: a file of others is refused before it fills the memory."""
 
 
 class EvidenceItem(Struct, frozen=True):
@@ -110,6 +113,9 @@ class StackGroup(Struct, frozen=True, kw_only=True):
     ranks: Annotated[str, Meta(description='rank ranges, for example "0-6,8"')]
     count: int
     frames: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        parse_ranks(self.ranks, MOST_RANKS)
 
 
 class CollectiveState(Struct, frozen=True, kw_only=True):

@@ -78,6 +78,9 @@ def spoiled(folder: str, how: str) -> None:
         shutil.rmtree(case.parent.parent)
     elif how == "torn":
         case.write_bytes(case.read_bytes()[:200])
+    elif how == "ranges":
+        told = msgspec.json.decode(case.read_bytes())
+        case.write_bytes(msgspec.json.encode(told | {"alike": [{"rank": 2, "ranks": "9-2"}]}))
     elif how == "newer":
         case.write_text('{"schema_version": 2}')
     else:
@@ -88,6 +91,7 @@ def spoiled(folder: str, how: str) -> None:
 SPOILED = {
     "none": "node1-run holds no evidence; name a folder that hangcheck attach wrote",
     "torn": "case.json cannot be read: ",
+    "ranges": "'9-2' is not an ascending range of ranks",
     "newer": "has schema_version 2; this version reads 1; install",
     "fifo": "it is a FIFO, not a file",
 }

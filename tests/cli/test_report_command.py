@@ -13,7 +13,7 @@ from report.constructed import verdict
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.model.codec import encode_pretty
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import RankState
+from lightning_hangcheck.model.verdict import RankState, StackGroup
 from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir import RunFolder, folder_of_start, prepare_run_folder
 
@@ -32,6 +32,10 @@ HANG = verdict(
     summary="rank 1 is stuck in wait_for_feed (train.py:88)",
     ranks=(RankState(rank=0, state="waiting"), RankState(rank=1, state="stalled")),
 )
+
+
+STACKS = StackGroup(id=0, process="rank", ranks="0-1", count=2, frames=("fit (train.py:88)",))
+WITH_STACKS = verdict("hang", stack_groups=(STACKS,))
 
 
 def refused(folder: Path | str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -181,6 +185,12 @@ def test_a_page_that_cannot_be_written_there(
         (
             lambda folder: folder.verdict_file.write_text('{"schema_version": 2}'),
             "schema_version 2; this version reads 1",
+        ),
+        (
+            lambda folder: folder.verdict_file.write_bytes(
+                encode_pretty(WITH_STACKS).replace(b'"0-1"', b'"0-99999999"')
+            ),
+            "'0-99999999' is not an ascending range of ranks",
         ),
         # a folder fails for every user, root too, where a file mode would not
         (lambda folder: folder.verdict_file.mkdir(), "cannot be read (Is a directory)"),
