@@ -71,7 +71,7 @@ def seconds_in_words(seconds: float) -> str:
         return "<1 ms"
     if seconds < 59.95:
         return f"{seconds:.3g} s"
-    minutes, left = divmod(round(seconds), 60)
+    minutes, left = divmod(round(min(seconds, 1e15)), 60)  # a foreign file may say anything
     if minutes < 60:
         return f"{minutes} min {left:02d} s"
     hours, minutes = divmod(minutes, 60)

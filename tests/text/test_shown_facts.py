@@ -32,6 +32,7 @@ def test_a_duration_is_never_an_exponent() -> None:
     seconds = (0.0, 0.31, 41.2, 59.94, 59.96, 125.4, 3599.6)
     words = ["<1 ms", "0.31 s", "41.2 s", "59.9 s", "1 min 00 s", "2 min 05 s", "1 h 00 min"]
     assert [seconds_in_words(one) for one in seconds] == words
+    assert seconds_in_words(float("inf")) == seconds_in_words(1e15)
 
 
 rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
