@@ -74,7 +74,7 @@ def _before_the_report(verdict: Verdict, left: LeftBehind) -> str:
     elif calm:
         who = "nobody: nothing wrong is seen"
     missing = "nothing" if calm else "nothing: no remedy is known"
-    missing = next((gap.why for gap in verdict.gaps), missing)
+    missing = next((f"{gap.what}: {gap.why}" for gap in verdict.gaps), missing)
     now = verdict.remedies[0].in_words if verdict.remedies else missing
     lines = [
         *labelled("who", who, most=1),

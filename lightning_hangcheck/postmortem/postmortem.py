@@ -174,7 +174,7 @@ def case_of(left: Left, run_id: str) -> Case:
         whys = Counter(out.why for out in (*others, *left.left_out)).most_common(3)
         reasons = "; ".join(f"{count} files: {why}" if count > 1 else why for why, count in whys)
         raise UnreadableRun(
-            f"nothing in {', '.join(left.named)[:200]} can be read"
+            f"nothing in {', '.join(left.named)[:200]} can be used"
             f"{f' ({reasons})' if reasons else ', it holds no file'}",
             "name flight-record dumps, logs, stack dumps or run folders of the job",
         )
