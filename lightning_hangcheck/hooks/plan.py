@@ -76,8 +76,9 @@ def count_weights(config: Path) -> tuple[tuple[Piece, ...], str]:
     from torch import nn
     from transformers.pytorch_utils import Conv1D
 
-    known = transformers.AutoConfig.from_pretrained(
-        str(config.parent if config.name == CONFIG_NAME else config), local_files_only=True
+    place = str(config.parent if config.name == CONFIG_NAME else config)
+    known = transformers.AutoConfig.from_pretrained(  # runs no code of the model, and does not ask
+        place, local_files_only=True, trust_remote_code=False
     )
     named = getattr(transformers, next(iter(known.architectures or ()), ""), None)
     kind = transformers.AutoModel
@@ -88,7 +89,9 @@ def count_weights(config: Path) -> tuple[tuple[Piece, ...], str]:
             kind = transformers.AutoModelForCausalLM
     # buffers too: GPT-J keeps a mask of positions x positions
     with init_empty_weights(include_buffers=True):
-        module: Module = named(known) if named is not None else kind.from_config(known)
+        module: Module = (
+            named(known) if named is not None else kind.from_config(known, trust_remote_code=False)
+        )
     module.tie_weights()
     # bitsandbytes replaces exactly these classes, not the head
     head, modules = module.get_output_embeddings(), dict(module.named_modules())
@@ -166,10 +169,13 @@ def plan_memory(
             "pip install 'lightning-hangcheck[plan]'",
         ) from error
     except Exception as error:  # models raise anything on configurations they don't know
+        remedy = "install a version that knows its model_type, or correct its config.json"
+        if "auto_map" in config:
+            remedy = "no code of a model runs for a plan: plan one of its sizes that is known"
         raise BadUsage(
             f"transformers {version('transformers')} cannot build {model} "
             f"({describe_exception(error, 200)})",
-            "install a version that knows its model_type, or correct its config.json",
+            remedy,
         ) from error
     use = Use(dtype=dtype, context=context, batch=batch, extras=extras)
     return make_plan(Model(model, fields, pieces, source), machine, use, assumed, phases)

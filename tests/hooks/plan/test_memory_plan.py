@@ -112,3 +112,15 @@ def test_a_model_that_transformers_does_not_know_is_one_sentence(tmp_path: Path)
     with pytest.raises(BadUsage, match="cannot build") as raised:
         plan_memory(str(tmp_path), BIG)
     assert "\n" not in str(raised.value)
+
+
+def test_code_of_a_model_is_not_run_for_a_plan(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """And nobody is asked whether it may: a plan reads a configuration."""
+    own = {"auto_map": {"AutoConfig": "own.Own"}, "model_type": "own", "architectures": ["Own"]}
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, **own}))
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
+    with pytest.raises(BadUsage, match="no code of a model runs for a plan"):
+        plan_memory(str(tmp_path), BIG)
+    assert "[y/N]" not in "".join(capfd.readouterr())
