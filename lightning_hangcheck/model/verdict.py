@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from msgspec import Meta, Struct, field
 
 from lightning_hangcheck.model.slugs import Cause, Certainty, Phase, SeenIn, VerdictKind
-from lightning_hangcheck.text.shown import parse_ranks
 
 if TYPE_CHECKING:
     from lightning_hangcheck.model import evidence
@@ -113,9 +112,6 @@ class StackGroup(Struct, frozen=True, kw_only=True):
     ranks: Annotated[str, Meta(description='rank ranges, for example "0-6,8"')]
     count: int
     frames: tuple[str, ...]
-
-    def __post_init__(self) -> None:
-        parse_ranks(self.ranks, MOST_RANKS)
 
 
 class CollectiveState(Struct, frozen=True, kw_only=True):

@@ -17,9 +17,10 @@ from lightning_hangcheck.model.beat import Beat
 from lightning_hangcheck.model.case import Case
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.run import RunRecord
-from lightning_hangcheck.model.verdict import LastCheckpoint, Verdict
+from lightning_hangcheck.model.verdict import MOST_RANKS, LastCheckpoint, Verdict
 from lightning_hangcheck.report.journals import journals_of_job, newest_case, read_rank
 from lightning_hangcheck.rundir import CASE_FILE
+from lightning_hangcheck.text.shown import parse_ranks
 from lightning_hangcheck.time_limit import PART_LIMIT_S, READING_LIMIT_S, NoAnswer, within
 
 if TYPE_CHECKING:
@@ -145,11 +146,17 @@ def read_fact(path: Path, kind: type[Fact]) -> Fact | None:
         UnreadableRun: It may not be read, or has another content.
     """
     try:
-        return decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
+        fact = decode(read_owned(path, EVIDENCE_BYTES), kind, str(path))
+        for group in fact.stack_groups if isinstance(fact, Verdict) else ():
+            parse_ranks(group.ranks, MOST_RANKS)
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        remedy = "name another run folder, or run again"
+        raise UnreadableRun(f"{path} cannot be read ({error})", remedy) from error
     except OSError as error:
         raise unreadable(path, error) from error
+    return fact
 
 
 def _case_of(folder: RunFolder, verdict: Verdict) -> tuple[Case | None, tuple[Gap, ...]]:
