@@ -68,6 +68,31 @@ def tail(node: ast.AST) -> str:
     return (names_of(node) or [""])[-1]
 
 
+AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
+"""Calls after which all ranks have the same value; gradients are averaged before clipping."""
+TO_ONE = ("reduce", "gather", "gather_object")
+"""Calls of torch after which only one rank has it."""
+
+
+def agrees(call: ast.Call) -> bool:
+    """Whether all ranks have the same value after a call; not after ``dist.reduce(loss, 0)``."""
+    name = called_name(call)
+    second = call.args[1] if len(call.args) > 1 else None
+    to_one = type(getattr(second, "value", None)) is int or any(
+        word.arg == "dst" for word in call.keywords
+    )
+    return AGREES.search(name) is not None and not (name in TO_ONE and to_one)
+
+
+def last_names(*nodes: ast.AST) -> set[str]:
+    """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
+    return {
+        path[-1]
+        for node in walk(*nodes)
+        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
+    }
+
+
 @dataclass(frozen=True, eq=False)
 class Function:
     """A function, method or lambda; or the top-level code of a file.
@@ -129,13 +154,27 @@ class Function:
         given = dict(zip(self.parameters, call.args, strict=False))
         return given | {word.arg: word.value for word in call.keywords if word.arg}
 
-    def values_of(self, name: str) -> list[ast.expr]:
-        """Return the values that it assigns to a name."""
+    @cached_property
+    def _values(self) -> dict[str, list[ast.expr]]:
+        found: dict[str, list[ast.expr]] = {}
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
-        values = (each.value for each in assigned if [name] in map(names_of, targets_of(each)))
-        return [value for value in values if value is not None]
+        for each in assigned:
+            for target in targets_of(each):
+                if isinstance(target, ast.Name) and each.value is not None:
+                    found.setdefault(target.id, []).append(each.value)
+        return found
+
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return the values that it assigns to a name."""
+        return self._values.get(name, [])
+
+    @cached_property
+    def agreeing(self) -> list[tuple[int, set[str]]]:
+        """The line and arguments' last names of each call after which all ranks agree on them."""
+        calls = (call for call in self.each(ast.Call) if agrees(call))
+        return [(call.lineno, last_names(*call.args)) for call in calls]
 
     @property
     def inner(self) -> list[Function]:

@@ -17,14 +17,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from lightning_hangcheck.lint.project import (
+    AGREES,
+    TO_ONE,
     Callee,
     Class,
     Function,
     Module,
+    agrees,
     blocks_of,
     callee,
     callee_of_object,
     is_property,
+    last_names,
     parts,
     tail,
     targets_of,
@@ -110,10 +114,6 @@ GONE_HOOKS = re.compile(
 """Hooks that Lightning does not call since 2.0."""
 GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_plugin")
 """Names that exist only in Lightning before 2.0."""
-AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
-"""Calls after which all ranks have the same value; gradients are averaged before clipping."""
-TO_ONE = ("reduce", "gather", "gather_object")
-"""Calls of torch after which only one rank has it."""
 GROUP_MAKERS = frozenset(
     {"new_group", "new_subgroups", "init_device_mesh", "split_group", "DeviceMesh"}
 )
@@ -618,25 +618,6 @@ def _alone(test: ast.expr) -> bool | None:
     if number == "1" and any(map(SEVERAL.fullmatch, names)):
         return {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
     return None
-
-
-def agrees(call: ast.Call) -> bool:
-    """Whether all ranks have the same value after a call; not after ``dist.reduce(loss, 0)``."""
-    name = called_name(call)
-    second = call.args[1] if len(call.args) > 1 else None
-    to_one = type(getattr(second, "value", None)) is int or any(
-        word.arg == "dst" for word in call.keywords
-    )
-    return AGREES.search(name) is not None and not (name in TO_ONE and to_one)
-
-
-def last_names(*nodes: ast.AST) -> set[str]:
-    """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
-    return {
-        path[-1]
-        for node in walk(*nodes)
-        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
-    }
 
 
 # Reachable collectives

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 from lightning_hangcheck.lint.project import (
     Class,
     Function,
+    agrees,
     blocks_of,
     callee,
     callee_of_object,
+    last_names,
     parts,
     tail,
     targets_of,
@@ -31,9 +33,7 @@ from lightning_hangcheck.lint.reached_collectives import (
     Parting,
     Partings,
     Reach,
-    agrees,
     goes_on,
-    last_names,
     leaving,
 )
 from lightning_hangcheck.look.syntax import LOOPS, ONE_RANK, RANK, called_name, names_of, span, walk
@@ -891,7 +891,7 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
         requests = dist.batch_isend_irecv([receive, send])
     """
-    if b"%" not in code.function.module.text:
+    if b"recv" not in code.function.module.text:
         return
     for block in code.blocks:
         alone = (statement.value for statement in block if isinstance(statement, ast.Expr))
@@ -1345,19 +1345,17 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     for loop in loops:
         over = loop.test if isinstance(loop, ast.While) else loop.iter
         by_rank = _length_by_rank(over, code)
-        loops_while = isinstance(loop, ast.While)
-        why = "has another length on each rank"
-        why = why if by_rank else _why_uneven(over, code, loops_while=loops_while)
-        if not why and (_uneven_batches(loop, code) or _uneven_evaluation(loop, code)):
-            why = "may be shorter on one rank"
-        if not why:
-            continue
         made = code.made_in(loop.body)
         if not (made or by_rank):
             events = code.reach.block(loop.body, code.function)
             made = [event for event in events if event.only is None]
-        messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
-        if made or (messages and by_rank):
+        receives = by_rank and any(
+            called_name(call) in ANSWERS for call in code.calls_of(loop.body)
+        )
+        if not (made or receives):
+            continue
+        why = "has another length on each rank" if by_rank else _why_uneven(loop, over, code)
+        if why:
             what = made[0].told if made else "a receive"
             severity = _sure(made[0]) if made else "error"
             yield Found(
@@ -1400,9 +1398,11 @@ def _gone_over(over: ast.expr) -> ast.expr:
     return over
 
 
-def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
+def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: Code) -> str:
     """Return why a loop may make more passes on one rank than on another; else empty."""
-    if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)) or loops_while:
+    if _uneven_batches(loop, code) or _uneven_evaluation(loop, code):
+        return "may be shorter on one rank"
+    if isinstance(loop, ast.While):
         names = last_names(over)
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
         own = code.is_local(over, code.function) and not names & _shared_names(code.function)
@@ -1568,8 +1568,8 @@ EVENED_THERE = re.compile(
 
 def _shared_names(function: Function, before: int = sys.maxsize) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
-    shared = (call for call in function.each(ast.Call) if agrees(call) and call.lineno < before)
-    return last_names(*(given for call in shared for given in call.args)) - {"self"}
+    shared = (names for line, names in function.agreeing if line < before)
+    return set[str]().union(*shared) - {"self"}
 
 
 def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
@@ -1974,7 +1974,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions registered with `signal.signal` or `atexit.register`."""
-    if registrar.encode() not in code.function.module.text:
+    if registrar not in code.function.module.imports:
         return
     at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
     for call in code.function.each(ast.Call):
