@@ -494,8 +494,7 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Return names that a function reduces or broadcasts, and names in their values."""
-    calls = [call for call in function.each(ast.Call) if agrees(call)]
-    given = last_names(*(part for call in calls for part in call.args))
+    given = set[str]().union(*(names for _, names in function.agreeing))
     assigned = function.each(ast.Assign)
     return given | last_names(
         *(assignment.value for assignment in assigned if given & last_names(*assignment.targets))
@@ -1295,6 +1294,18 @@ def _short_circuits(function: Function) -> Iterator[ast.IfExp]:
             yield ast.copy_location(ast.IfExp(test, *sides), both)
 
 
+def _filters(function: Function) -> Iterator[ast.IfExp]:
+    """Yield each ``[a for b in c if d]`` as the choice ``a if d else None``."""
+    kinds: list[ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp] = function.each(
+        ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp
+    )
+    for made in kinds:
+        item = made.value if isinstance(made, ast.DictComp) else made.elt
+        nothing = ast.copy_location(ast.Constant(None), made)
+        for test in (test for each in made.generators for test in each.ifs):
+            yield ast.copy_location(ast.IfExp(test, item, nothing), made)
+
+
 class Partings:
     """Finds the partings of one function.
 
@@ -1310,13 +1321,16 @@ class Partings:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
-        for choice in (*function.each(ast.IfExp), *_short_circuits(function)):
+        filters = list(_filters(function))
+        for choice in (*function.each(ast.IfExp), *_short_circuits(function), *filters):
             yes, no = (
                 tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
             )
             asked = reach.tests.of(choice.test, function) if yes or no else Test()
-            parts_ranks = asked.side is not None or ((yes or no) and local(choice.test, function))
-            if parts_ranks and not self._agreed(choice, frozenset()):
+            own = (isinstance(choice.test, ast.Name) and choice in filters) or (
+                (yes or no) and local(choice.test, function)
+            )
+            if (own or asked.side is not None) and not self._agreed(choice, frozenset()):
                 other = not asked.side if asked.exact else None
                 self._note(choice, asked, yes, no, asked.side, None, _After())
                 self._note(choice, asked, no, yes, other, None, _After())

@@ -255,6 +255,10 @@ NUMBER_OF = re.compile(
 DECIDES = (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)
 
 
+def _of_data(name: str) -> bool:
+    return bool(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name))
+
+
 def _measures(test: ast.Compare, function: Function) -> bool:
     """Whether a number is not a number, or is better than the best so far, which it replaces."""
     sides = [ast.unparse(side) for side in (test.left, *test.comparators)]
@@ -280,7 +284,10 @@ def _asked_for_any(test: ast.expr) -> ast.expr | None:
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test = test.operand
     elif isinstance(test, ast.Compare) and len(test.ops) == 1:
+        compared = test.ops[0]
         number, test = getattr(test.comparators[0], "value", ""), test.left
+        if number == 1 and not isinstance(compared, (ast.Lt, ast.GtE)):
+            return None
     if called_name(test) in ("len", "bool") and isinstance(test, ast.Call) and test.args:
         test = test.args[0]
     if isinstance(test, ast.Subscript) and not isinstance(test.slice, ast.Slice):
@@ -431,7 +438,9 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     for call in parts(ast.Call, test):
         of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
         full = called_name(call) == "full" and not call.args  # a buffer, not torch.full
-        if of_tensor or full or called_name(call) in LOCAL_CALLS or _of_each_own(call):
+        if of_tensor or full or called_name(call) in LOCAL_CALLS:
+            return True
+        if called_name(call) in ("all", "any") and any(map(_of_data, last_names(*call.args))):
             return True
         if called_name(call) == "len" and (
             _own_length(call.args[0], function, texts=False) or _kept_here(call.args[0], function)
@@ -443,13 +452,8 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
         held = test.comparators[0]
-        return (
-            OF_STEP.fullmatch(tail(held)) is not None
-            or _kept_here(held, function)
-            or any(
-                LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in last_names(held)
-            )
-        )
+        of_data = any(map(_of_data, last_names(held)))
+        return of_data or OF_STEP.fullmatch(tail(held)) is not None or _kept_here(held, function)
     named = test.left if isinstance(test, ast.Compare) else test
     if isinstance(named, ast.Name) and steps:  # what decided its values
         values = function.values_of(named.id)
@@ -549,15 +553,6 @@ def _same_for_all(over: ast.expr) -> bool:
         r"range|zip|(named_)?(modules|parameters|buffers|children)", called_name(over)
     )
     return called is not None or any(map(SAME_KEYS.fullmatch, last_names(over)))
-
-
-def _of_each_own(call: ast.Call) -> bool:
-    """Whether a call is ``all(... for item in state)`` over what this rank holds."""
-    if not isinstance(call.func, ast.Name) or call.func.id not in ("all", "any"):
-        return False
-    over = [each.iter for made in parts(ast.GeneratorExp, *call.args) for each in made.generators]
-    names = last_names(*over)
-    return any(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in names)
 
 
 NO_COUNT = (
@@ -925,20 +920,6 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=False, leaves=False)
     yield from _part_of_a_model(code)
     yield from _loss_off_the_graph(code)
-    kinds: list[ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp] = code.function.each(
-        ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
-    )
-    for made in kinds:
-        tests = [test for each in made.generators for test in each.ifs]
-        own = next((test for test in tests if _holds_something(test, code)), None)
-        if own is not None:
-            events = [*code.reach.expression(made, code.function)]
-            message = f"{{}} is called where `{ast.unparse(own)}`, which each rank finds for itself"
-            yield from _first(events, message, at=made, closed=False)
-
-
-def _holds_something(test: ast.expr, code: Code) -> bool:
-    return isinstance(test, ast.Name) or code.is_local(test, code.function)
 
 
 def _loss_off_the_graph(code: Code) -> Iterator[Found]:
@@ -1287,9 +1268,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
     if not hook and b"should_" not in code.function.module.text:
         return
-    if any(
-        agrees(call) and "should_stop" in last_names(call) for call in code.function.each(ast.Call)
-    ):
+    if any("should_stop" in names for _, names in code.function.agreeing):
         return
     tests = code.reach.tests
     branches: list[tuple[list[ast.stmt], ast.expr, Severity]] = [
@@ -1440,11 +1419,8 @@ def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: 
     )
     if any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes):
         return "goes by the size of each rank's own batch"
-    if any(_own_number(given, code.function) for given in over.args):
-        return "goes by what each rank counts in its own data"
-    numbers = parts(ast.Name, *over.args)
-    chance = any(_by_chance(number.id, code.function) for number in numbers)
-    return "goes by random numbers of each rank" if chance else ""
+    own = any(_own_number(given, code.function) for given in over.args)
+    return "goes by what each rank counts or draws" if own else ""
 
 
 def _own_number(number: ast.expr, function: Function, steps: int = 2) -> bool:
@@ -1452,17 +1428,23 @@ def _own_number(number: ast.expr, function: Function, steps: int = 2) -> bool:
     if _is_agreed(number, function):
         return False
     for call in parts(ast.Call, number):
-        measured = called_name(call) == "item" or (
+        measured = called_name(call) in ("item", *DRAWS) or (
             called_name(call) in ("max", "sum")
             and any(called_name(each) == "len" for each in parts(ast.Call, *call.args))
         )
         if measured:
             return True
-    return steps > 0 and any(
-        _own_number(value, function, steps - 1)
-        for name in parts(ast.Name, number)
-        for value in function.values_of(name.id)
-    )
+    names = [name.id for name in parts(ast.Name, number)]
+    ways: list[ast.While | ast.If] = function.each(ast.While, ast.If)
+    decided = [
+        way.test
+        for way in ways
+        if any(tail(changed.target) in names for changed in parts(ast.AugAssign, *way.body))
+    ]  # ``steps += 1`` while the dice say so
+    values = [value for name in names for value in function.values_of(name)]
+    if steps and any(_own_number(each, function, steps - 1) for each in (*decided, *values)):
+        return True
+    return function.around is not None and _own_number(number, function.around, steps)
 
 
 def _own_count(over: ast.expr, function: Function, steps: int = 3) -> bool:
@@ -1506,23 +1488,6 @@ def _yields_by_own_data(function: Function) -> bool:
         and not last_names(node.test) & _shared_names(function)
         for node in function.each(ast.If)
     )
-
-
-def _by_chance(name: str, function: Function) -> bool:
-    """Whether a number is drawn at random, or changed in a branch or loop that chance decides."""
-    branches: list[ast.While | ast.If] = function.each(ast.While, ast.If)
-    tests = [
-        node.test
-        for node in branches
-        if any(names_of(changed.target) == [name] for changed in parts(ast.AugAssign, *node.body))
-    ]
-    values = function.values_of(name)
-    if _shared_names(function) & {name, *last_names(*values)}:
-        return False
-    drawn = parts(ast.Call, *tests, *values)
-    if any(called_name(call) in DRAWS for call in drawn):
-        return True
-    return function.around is not None and _by_chance(name, function.around)
 
 
 def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
