@@ -64,6 +64,59 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
+    "one side of an or": """
+        def step(loss):
+            return not loss.isfinite() or anywhere(loss)
+        def anywhere(loss): return dist.all_reduce(loss)
+        """,
+    "a property": """
+        class Meter:
+            @property
+            def average(self): return dist.all_reduce(self.total)
+        class Trainer:
+            def __init__(self): self.meter = Meter()
+            def report(self):
+                if rank == 0: print(f"{self.meter.average}")
+        """,
+    "a decorator": """
+        def shared(read):
+            def wrapper(*args):
+                answer = [read(*args) if rank == 0 else None]
+                dist.broadcast_object_list(answer)
+                return answer[0]
+            return wrapper
+        @shared
+        def latest(folder): return max(folder.iterdir())
+        def clean(folder):
+            if rank == 0: remove_before(latest(folder))
+        """,
+    "a function that a function made": """
+        def make(group):
+            def reduce(values): dist.all_reduce(values)
+            return reduce
+        class Monitor:
+            def __init__(self): self.reduce = make(None)
+            def step(self, values):
+                if rank == 0: self.reduce(values)
+        """,
+    "apply of an autograd function": """
+        class Gather(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, parts): return dist.all_gather(parts, ctx)
+        def step(parts):
+            if rank == 0: Gather.apply(parts)
+        """,
+    "a writer that the last rank has": """
+        WRITER = None
+        def start(args):
+            global WRITER
+            if rank == args.world_size - 1: WRITER = make()
+        def writer(): return WRITER
+        def log(loss):
+            to = writer()
+            if to is None: return
+            dist.all_reduce(loss)
+        """,
     "a function that says which rank it is, in steps": """
         def is_first():
             if "RANK" in os.environ:
@@ -625,6 +678,99 @@ NOTES = {
         """,
         "if len(found) > 0: ",
         "",
+    ),
+    "what it has kept": (
+        """
+        class Recorder:
+            def __init__(self): self.pending = []
+            def record(self, row): self.pending.append(row)
+            def flush(self):
+                if len(self.pending) < self.limit: return
+                dist.all_gather_object(rows, self.pending)
+        """,
+        "if len(self.pending) < self.limit: return",
+        "pass",
+    ),
+    "an error that it met": (
+        """
+        def export(model):
+            ok = True
+            try: convert(model)
+            except OSError: ok = False
+            if ok: dist.barrier()
+        """,
+        "if ok: ",
+        "",
+    ),
+    "a flag of an object": (
+        """
+        class Stopper:
+            def __call__(self, loss):
+                if loss > self.worst: self.stop = True
+        def train(loader):
+            stopper = Stopper()
+            for batch in loader:
+                loss = step(batch)
+                stopper(loss)
+                if stopper.stop: break
+                dist.all_reduce(gradient)
+        """,
+        "stopper(loss)",
+        "dist.all_reduce(loss); stopper(loss)",
+    ),
+    "its files": (
+        """
+        def latest(folder):
+            steps = os.listdir(folder)
+            return max(steps) if steps else None
+        def resume(folder):
+            step = latest(folder)
+            if step is None: return
+            dist.barrier()
+        """,
+        "if step is None: return",
+        "pass",
+    ),
+    "a generator that skips": (
+        """
+        def samples(queue):
+            for item in queue:
+                if item["mask"].sum() == 0: continue
+                yield item
+        def train(queue):
+            for item in samples(queue): dist.all_reduce(step(item))
+        """,
+        "continue",
+        "pass",
+    ),
+    "the best so far": (
+        """
+        def fit(epochs, best=0.0):
+            for epoch in range(epochs):
+                score = evaluate()
+                if score > best: best = score; dist.barrier()
+        """,
+        "score = evaluate()",
+        "score = fabric.all_reduce(evaluate())",
+    ),
+    "a pickle": (
+        """
+        def share(thing):
+            data = torch.frombuffer(bytearray(pickle.dumps(thing)), dtype=torch.uint8).cuda()
+            dist.all_gather(parts, data)
+        """,
+        "dist.all_gather(parts, data)",
+        "dist.all_gather_object(parts, thing)",
+    ),
+    "a group of its own modality": (
+        """
+        def build(modalities):
+            for name, ranks in modalities:
+                if rank not in ranks: continue
+                dist.new_group(ranks)
+        """,
+        "if rank not in ranks: continue",
+        "pass",
     ),
     "what it holds of each kind": (
         """
