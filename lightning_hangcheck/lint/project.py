@@ -561,11 +561,11 @@ class Project:
 
     @cached_property
     def flags(self) -> dict[str, list[Function]]:
-        """Methods by the attributes that they set to True or False."""
+        """Methods by the attributes that they set to True, False or a number."""
         found: dict[str, list[Function]] = {}
         for method in (each for named in self.methods.values() for each in named):
             for assign in method.each(ast.Assign):
-                if type(getattr(assign.value, "value", None)) is bool:
+                if type(getattr(assign.value, "value", None)) in (bool, int):
                     for target in assign.targets:
                         if isinstance(target, ast.Attribute) and "__init__" not in method.name:
                             found.setdefault(target.attr, []).append(method)

@@ -632,7 +632,6 @@ class Reach:
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
-        self._set_by_one: dict[Module, set[str]] = {}
         self._under_way: set[Function] = set()
         self._one_rank: dict[Function, str] = {}
 
@@ -720,42 +719,6 @@ class Reach:
             if any(names_of(call.func) == candidate.parameters[:1] for call in calls):
                 return True
         return False
-
-    def set_by_one(self, module: Module) -> set[str]:
-        """Return numbers that one rank sets where others do not, and all ranks elsewhere."""
-        if module not in self._set_by_one:
-            one, every = set[str](), set[str]()
-            for function in module.all_functions:
-                nodes: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
-                changed = {
-                    node: {to.attr for to in targets_of(node) if isinstance(to, ast.Attribute)}
-                    for node in nodes
-                }
-                mine = self._past_rank_tests(function) if any(changed.values()) else set()
-                for node, names in changed.items():
-                    number = isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Constant)
-                    if node in mine and number:
-                        one |= names
-                    elif not function.name.endswith("__init__"):
-                        every |= names
-            self._set_by_one[module] = one & every
-        return self._set_by_one[module]
-
-    def _past_rank_tests(self, function: Function) -> set[ast.AST]:
-        """Return the nodes of a function that one rank alone comes to."""
-        found: set[ast.AST] = set()
-        for node in function.each(ast.If):
-            side = self.tests.of(node.test, function).side
-            if side is not None:
-                found |= {*walk(*(node.body if side else node.orelse), into=False)}
-        for place, statement in enumerate(function.body):
-            if (
-                isinstance(statement, ast.If)
-                and isinstance(leaving(statement.body), ast.Return)
-                and self.tests.of(statement.test, function).side is False
-            ):
-                found |= {*walk(*function.body[place + 1 :], into=False)}
-        return found
 
     def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
         """Return the collectives of consecutive statements."""

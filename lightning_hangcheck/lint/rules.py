@@ -116,10 +116,10 @@ class Code:
         """Places in the function where ranks diverge."""
         if not self.makes_any:
             return []
-        found = Partings(self.reach, self.function, self.is_local).found
+        found = Partings(self.reach, self.function, is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
         other = owner and answering and owner.method(answering)
-        elsewhere = Partings(self.reach, other, self.is_local).found if found and other else []
+        elsewhere = Partings(self.reach, other, is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
@@ -136,17 +136,6 @@ class Code:
             for node in (*self.function.body, *self.function.nodes)
             if isinstance(node, ast.stmt)
         )
-
-    def is_local(self, test: ast.expr, function: Function) -> bool:
-        """Whether a condition depends on data or an attribute that only this rank knows."""
-        if is_local(test, function):
-            return True
-        kept = self.reach.set_by_one(function.module)
-        if not kept:
-            return False
-        calls = (callee(call.func, function).functions for call in parts(ast.Call, test))
-        asked = [test, *(ret for found in calls for each in found for ret in each.each(ast.Return))]
-        return any(attribute.attr in kept for attribute in parts(ast.Attribute, *asked))
 
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return calls in some statements, and in the project's functions that these call."""
@@ -433,8 +422,9 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    if isinstance(test, ast.Attribute) and steps:
-        return _flag_of_its_own(test, function, steps)
+    named = test.left if isinstance(test, ast.Compare) else test
+    if isinstance(named, ast.Attribute) and steps and _flag_of_its_own(named, function, steps):
+        return True
     for call in parts(ast.Call, test):
         of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
         full = called_name(call) == "full" and not call.args  # a buffer, not torch.full
@@ -454,7 +444,6 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         held = test.comparators[0]
         of_data = any(map(_of_data, last_names(held)))
         return of_data or OF_STEP.fullmatch(tail(held)) is not None or _kept_here(held, function)
-    named = test.left if isinstance(test, ast.Compare) else test
     if isinstance(named, ast.Name) and steps:  # what decided its values
         values = function.values_of(named.id)
         tests = [value.test if isinstance(value, ast.IfExp) else value for value in values]
@@ -473,22 +462,27 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
 
 
 def _set_by_itself(path: list[str], function: Function, steps: int) -> bool:
-    """Whether a function sets a name under a test of its own data, or in an error's handler."""
+    """Whether only some ranks set a name: by their data or number, or in an error's handler."""
     ways: list[ast.If | ast.Try] = function.each(ast.If, ast.Try)
     for way in ways:
-        inside: list[ast.If | ast.ExceptHandler] = [way] if isinstance(way, ast.If) else []
+        inside: list[ast.stmt | ast.ExceptHandler] = [way] if isinstance(way, ast.If) else []
         if isinstance(way, ast.Try) and not any(parts(ast.ImportFrom, way)):
             inside += way.handlers
-        assigns = parts(ast.Assign, *inside, into=False)
-        if any(path in map(names_of, assign.targets) for assign in assigns) and (
-            isinstance(way, ast.Try) or is_local(way.test, function, steps - 1)
+        if isinstance(way, ast.If) and way in function.body and leaving(way.body):
+            inside += function.body[function.body.index(way) + 1 :]
+        sets: list[ast.stmt] = [*parts(ast.Assign, *inside, into=False)]
+        sets += parts(ast.AugAssign, *inside, into=False)
+        if any(names_of(to)[-len(path) :] == path for node in sets for to in targets_of(node)) and (
+            isinstance(way, ast.Try)
+            or function.module.ranks.asks(way.test)
+            or is_local(way.test, function, steps - 1)
         ):
             return True
     return False
 
 
 def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> bool:
-    """Whether a method sets a flag of its object to True or False by what this rank met."""
+    """Whether a method sets a flag or number of its object by what this rank met."""
     setters = function.module.project.flags.get(flag.attr, [])
     owner = tail(flag.value)
     told = [call for call in function.each(ast.Call) if owner in names_of(call.func)]
@@ -496,7 +490,7 @@ def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> boo
     if any(agreed):
         return False
     return len(setters) <= MOST_SETTERS and any(
-        _set_by_itself(["self", flag.attr], setter, steps) for setter in setters
+        _set_by_itself([flag.attr], setter, steps) for setter in setters
     )
 
 
@@ -935,7 +929,7 @@ def _loss_off_the_graph(code: Code) -> Iterator[Found]:
         # ``(loss * mask).sum() if mask.any() else torch.tensor(0.0)``
         other = node.body if isinstance(node, ast.IfExp) and call is node.orelse else None
         instead = last_names(other) if other and node in returned else set()
-        own = (wants or asked & instead) and code.is_local(node.test, code.function)
+        own = (wants or asked & instead) and is_local(node.test, code.function)
         if own and not last_names(node.test) & _shared_names(code.function):
             message = (
                 f"`{ast.unparse(call)}` has no graph: under `{ast.unparse(node.test)}`, "
@@ -1384,7 +1378,7 @@ def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: 
     if isinstance(loop, ast.While):
         names = last_names(over)
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
-        own = code.is_local(over, code.function) and not names & _shared_names(code.function)
+        own = is_local(over, code.function) and not names & _shared_names(code.function)
         return "is found by each rank for itself" if own else ""
     sorts, over = called_name(over) == "sorted", _gone_over(over)
     known = code.function.values_of(tail(over))
