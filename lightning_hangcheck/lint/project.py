@@ -758,9 +758,12 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
-            calls = (ret.value for ret in known.each(ast.Return) if isinstance(ret.value, ast.Call))
             inner = {_annotated(getattr(known.node, "returns", None))}
-            inner |= {tuple(names_of(call.func)) for call in calls}
+            for value in (left.value for left in known.each(ast.Return)):
+                if isinstance(value, ast.Call):
+                    inner.add(tuple(names_of(value.func)))
+                elif isinstance(value, ast.Name):
+                    inner |= known.module.made.get(value.id, set())
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
             methods += returned.functions
             kinds += returned.kinds

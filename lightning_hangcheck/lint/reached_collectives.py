@@ -97,7 +97,7 @@ BUFFERS = re.compile(
     re.MULTILINE,
 )
 """A line that always gives a model a buffer; not a batch norm in a variable of its own."""
-OPTIONS = re.compile(r"args|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
+OPTIONS = re.compile(r"args|params|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
 """Names of objects that hold the user's settings."""
 SETTING = re.compile(
     rf"(not )?(\w+\.)*({OPTIONS.pattern})"
@@ -352,7 +352,8 @@ class Tests:
     def _elsewhere(self, test: ast.expr, function: Function) -> Test:
         """Read a flag by how it was set, or a call by what a function in another file returns."""
         if isinstance(test, (ast.Name, ast.Attribute, ast.Compare)):
-            return self._set_by_one(test, function) or self._given(test, function)
+            known = self._set_by_one(test, function) or self._given(test, function)
+            return known if known.asks else self._number(test, function)
         if not isinstance(test, ast.Call):
             return Test()
         for found in callee(test.func, function).functions:
@@ -393,6 +394,28 @@ class Tests:
             return _all_alike(self.of(value, caller) for value, caller in given)
         finally:
             self._callers_above -= 1
+
+    def _number(self, test: ast.expr, function: Function) -> Test:
+        """Read a comparison with a number that is a rank where it was made."""
+        if not isinstance(test, ast.Compare) or not _with_constant(test):
+            return Test()
+        side = {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
+        if side is None or not self._is_number(test.left, function, MOST_ALIASES):
+            return Test()
+        return Test(True, side, True, grouped=True)  # perhaps of a group
+
+    def _is_number(self, node: ast.expr, function: Function, steps: int) -> bool:
+        """Whether a parameter, attribute, property or part of a tuple is a rank or constant."""
+        values = [
+            value
+            for value in _values_of(node, function)
+            if not isinstance(value[0], (ast.Constant, ast.UnaryOp))
+        ]
+        return bool(values) and all(
+            _is_rank_itself(value, where, MOST_ALIASES)
+            or (steps > 0 and self._is_number(value, where, steps - 1))
+            for value, where in values
+        )
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """Read a flag or counter that one rank sets under its test, and else is constant."""
@@ -468,6 +491,31 @@ class Tests:
                 elif not false or isinstance(node, ast.AugAssign):
                     return None
         return Test(True, True, exact) if by_one else None
+
+
+def _values_of(node: ast.expr, function: Function) -> list[tuple[ast.expr, Function]]:
+    """Return what a name, parameter, attribute, property or part of a tuple is, and where."""
+    if isinstance(node, ast.Subscript) and type(at := getattr(node.slice, "value", None)) is int:
+        return [
+            (value.elts[at], where)
+            for value, where in _values_of(node.value, function)
+            if isinstance(value, ast.Tuple) and -len(value.elts) <= at < len(value.elts)
+        ]
+    path, project, owner = names_of(node), function.module.project, function.owner
+    if isinstance(node, ast.Attribute) and node.attr in project.properties:
+        found = [*callee(node, function).functions] or project.methods[node.attr]
+        returned = ((left.value, each) for each in found[:1] for left in each.each(ast.Return))
+        return [(value, each) for value, each in returned if value is not None]
+    if len(path) == 1 and path[0] in function.parameters:
+        return project.given(function, path[0])
+    if path[:1] == ["self"] and len(path) == 2 and owner and (maker := owner.method("__init__")):
+        kept = [
+            assign.value
+            for assign in maker.each(ast.Assign)
+            if path in map(names_of, assign.targets)
+        ]
+        return [(value, maker) for value in kept]
+    return [(value, function) for value in function.values_of(path[0])] if len(path) == 1 else []
 
 
 def _origin(name: str, function: Function) -> tuple[Function, list[str]]:
@@ -983,6 +1031,7 @@ COMMON = re.compile(
 )
 """Names of methods that many classes have, in libraries too."""
 MOST_OWNERS = 2
+MOST_BELOW = 4
 
 
 def _perhaps(target: Callee, function: Function) -> list[Function]:
@@ -993,8 +1042,12 @@ def _perhaps(target: Callee, function: Function) -> list[Function]:
     project = function.module.project
     named = project.methods.get(target.name, [])
     if not target.functions:
-        if not target.receiver or target.path or target.kinds:
+        if not target.receiver or target.path:
             return []
+        if target.kinds:  # a class of the object, or one below it, may have the method
+            kinds = {kind.rpartition(".")[2] for kind in target.kinds}
+            found = [each for each in named if each.owner and kinds.intersection(each.owner.kinds)]
+            return found if len(found) <= MOST_BELOW else []
         if COMMON.fullmatch(target.name):  # is the object called like the class: its evaluator?
             alike = target.receiver.replace("_", "").lower()
             named = [each for each in named if each.name.lower().startswith(f"{alike}.")]
@@ -1080,6 +1133,12 @@ def _plain(test: ast.expr, *, value: bool) -> str:
     while isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         test, value = test.operand, not value
     return ast.unparse(test) if value else f"not {ast.unparse(test)}"
+
+
+def _excludes(guard: str, never: str) -> bool:
+    """Whether a condition cannot hold where another does not: ``x == b`` and ``not x == a``."""
+    (left, equal, right), (its, _, other) = guard.partition(" == "), never.partition(" == ")
+    return guard == never or bool(equal and f"not {left}" == its and right != other)
 
 
 def _by_setting(guard: str, function: Function) -> str:
@@ -1411,12 +1470,16 @@ class Partings:
         leaves: ast.stmt | None,
         after: _After,
     ) -> None:
-        names = {event.name for event in others}
         # conditions that the other parts of the test rule out where the ranks diverge
         never: set[str] = set()
         if isinstance(node.test, ast.BoolOp):
             either = isinstance(node.test.op, ast.Or)
             never = {_plain(expression, value=either) for expression in node.test.values}
+        names = {
+            event.name
+            for event in others
+            if not any(_excludes(guard, each) for guard in event.guards for each in never)
+        }
         alone = tuple(
             replace(event, conditional=True)
             if after.fails

@@ -29,6 +29,7 @@ from lightning_hangcheck.lint.reached_collectives import (
     ENDS,
     GROUP_MAKERS,
     GROUPED,
+    SETTING,
     Event,
     Parting,
     Partings,
@@ -143,6 +144,36 @@ class Code:
         below = [each for call in calls for each in callee(call.func, self.function).functions]
         return [*calls, *(call for function in below for call in function.each(ast.Call))]
 
+    @cached_property
+    def _places(self) -> dict[ast.stmt, tuple[ast.stmt | None, list[ast.stmt], int]]:
+        """The statement around each statement, its block and its place there."""
+        around = [node for node in self.function.nodes if isinstance(node, ast.stmt)]
+        blocks = [(None, self.function.body), *((at, b) for at in around for b in blocks_of(at))]
+        return {node: (at, b, n) for at, b in blocks for n, node in enumerate(b)}
+
+    def behind(self, node: ast.stmt, *, far: bool = True) -> list[Event]:
+        """Return the collectives to which ranks come that pass a statement, nearest first.
+
+        Args:
+            node: The statement.
+            far: Whether those behind the blocks around it count, and those of a loop's next turn.
+        """
+        found: list[Event] = []
+        around: ast.stmt | None = node
+        while around is not None:
+            above, block, place = self._places[around]
+            if isinstance(above, ast.Try) and (above.handlers or above.finalbody):
+                return []  # whoever failed may tell the others there
+            found += self.made_in(block[place + 1 :])
+            if not far:
+                break
+            if isinstance(above, LOOPS):
+                found += self.made_in(above.body)  # in its next turn
+            if any(isinstance(each, (ast.Return, ast.Raise)) for each in block[place + 1 :]):
+                break
+            around = above
+        return found
+
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return collectives that some statements make for every model and on every rank."""
         if not self.makes_any:
@@ -249,11 +280,14 @@ def _of_data(name: str) -> bool:
 
 
 def _measures(test: ast.Compare, function: Function) -> bool:
-    """Whether a number is not a number, or is better than the best so far, which it replaces."""
+    """Whether a number is not a number, or better or another than the last, which it replaces."""
     sides = [ast.unparse(side) for side in (test.left, *test.comparators)]
     if sides[0] == sides[1] and isinstance(test.ops[0], ast.NotEq):
         return True
-    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+    sized = any(
+        tail(node) == "shape" or called_name(node) in ("len", "numel") for node in walk(test)
+    )
+    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and not sized:
         return False
     return any(
         {ast.unparse(assign.value), *map(ast.unparse, assign.targets)} == set(sides)
@@ -265,6 +299,19 @@ def _measures(test: ast.Compare, function: Function) -> bool:
 
 OF_STEP = re.compile(r"\w*(batch|output|loss|metric|result|stat|info)s?(_(out|dict|data))?|\w+_out")
 """Names of dicts that a rank has of one step."""
+
+
+def _of_own_step(left: ast.expr, compared: ast.cmpop, function: Function) -> bool:
+    """Whether a number is compared that this rank's own step returned in a dict."""
+    if not isinstance(compared, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
+        return False
+    if not isinstance(left, ast.Subscript) or type(getattr(left.slice, "value", 0)) is not str:
+        return False
+    values = function.values_of(tail(left.value)) if OF_STEP.fullmatch(tail(left.value)) else []
+    return any(
+        isinstance(value, ast.Call) and not _is_agreed(value, function, before=value.lineno + 1)
+        for value in values
+    )
 
 
 def _asked_for_any(test: ast.expr) -> ast.expr | None:
@@ -287,7 +334,7 @@ def _asked_for_any(test: ast.expr) -> ast.expr | None:
 def _has_none(test: ast.expr, function: Function, steps: int) -> bool:
     """Whether a test asks if this rank has any of its data, or what it kept or looked for."""
     asked = _asked_for_any(test)
-    if asked is None or ALIKE.search(tail(asked)):
+    if asked is None or ALIKE.search(tail(asked)) or SETTING.fullmatch(ast.unparse(asked)):
         return False
     if isinstance(asked, ast.Call) and steps and _found_by_itself(asked, function):
         return True
@@ -438,7 +485,9 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
             return True
         if steps and _own_answer(call, function, steps):
             return True
-    if isinstance(test, ast.Compare) and _measures(test, function):
+    if isinstance(test, ast.Compare) and (
+        _measures(test, function) or _of_own_step(test.left, test.ops[0], function)
+    ):
         return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
         held = test.comparators[0]
@@ -743,7 +792,11 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 
 
 def _first(
-    made: list[Event], message: str, *lines: int, at: ast.expr | None = None, closed: bool = True
+    made: list[Event],
+    message: str,
+    *lines: int,
+    at: ast.expr | ast.stmt | None = None,
+    closed: bool = True,
 ) -> Iterator[Found]:
     """Yield a finding on the first of some collectives; its name replaces ``{}``."""
     for event in made[:1]:
@@ -921,10 +974,15 @@ def _loss_off_the_graph(code: Code) -> Iterator[Found]:
     choices: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
     returned = {each.value for each in code.function.each(ast.Return)}
     under = {call: node for node in choices for call in parts(ast.Call, node, into=False)}
+    wanting = {
+        call.func.value
+        for call in under
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_"
+    }
     for call, node in under.items():
         if called_name(call) not in ("tensor", "zeros") or not all(map(_is_constant, call.args)):
             continue
-        wants = any(word.arg == "requires_grad" for word in call.keywords)
+        wants = call in wanting or any(word.arg == "requires_grad" for word in call.keywords)
         asked = {name.id for name in parts(ast.Name, node.test)} - {"self", "torch"}
         # ``(loss * mask).sum() if mask.any() else torch.tensor(0.0)``
         other = node.body if isinstance(node, ast.IfExp) and call is node.orelse else None
@@ -1014,35 +1072,69 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
             dist.barrier()
     """
     yield from _parted(code, by_rank=True, leaves=True)
-    for block in code.blocks if code.makes_any else ():
-        for place, node in enumerate(block):
-            if not isinstance(node, ast.If) or leaving(node.body):
-                continue
-            if code.reach.tests.of(node.test, code.function).side is not True:
-                continue
-            fails = _failing(node.body, code)
-            behind = code.made_in(block[place + 1 :]) if fails else []
+    for node in code.function.each(ast.If) if code.makes_any else ():
+        if leaving(node.body) or code.reach.tests.of(node.test, code.function).side is not True:
+            continue
+        raised = next(_raised(node.body), None)
+        fails = raised or _failing(node.body, code.function)
+        if fails is not None:
             message = "if this fails, only one rank ends, and the others wait in {}"
-            yield from _first(behind, message, node.lineno, at=fails, closed=False)
+            made = code.behind(node, far=raised is not None)
+            if raised is None:  # the others are already there
+                made = [event for event in made[:1] if len(event.path) <= MOST_CALLS]
+            yield from _first(made, message, node.lineno, at=fails, closed=False)
 
 
-def _failing(block: list[ast.stmt], code: Code) -> ast.expr | None:
-    """Return what raises an error in a block, or the call of a function of the file that does."""
-    nodes = list(walk(*block, into=False))
-    if any(isinstance(node, ast.Try) for node in nodes):
-        return None  # it may tell the others
-    for node in nodes:
+WRITES = re.compile(
+    r"save_(pretrained|file|model|checkpoint|to_disk)|push_to_hub|(snapshot|hf_hub)_download"
+    r"|load_dataset|copytree|copyfile|rmtree|check_(call|output)|urlopen|urlretrieve"
+    r"|write_(text|bytes)|to_(csv|json|parquet)"
+)
+"""Names of calls that a full disk, a missing file or a server may fail."""
+WRITERS = ("torch", "pickle", "json", "np", "numpy", "yaml", "requests", "subprocess")
+MOST_CALLS = 2
+WRITING = re.compile(r"save\w*|dump|get|post|run")
+
+
+def _may_fail(call: ast.Call) -> bool:
+    """Whether a call writes a file, or asks the network or another process."""
+    name, path = called_name(call), names_of(call.func)
+    if any(word.arg in ("ignore_errors", "exist_ok") for word in call.keywords):
+        return False
+    if name == "open":
+        modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
+        return any(str(getattr(mode, "value", "")).startswith(("w", "a")) for mode in modes)
+    of_library = len(path) == 2 and path[0] in WRITERS and WRITING.fullmatch(name)
+    return bool(of_library or WRITES.fullmatch(name))
+
+
+def _uncaught(block: list[ast.stmt]) -> Iterator[ast.AST]:
+    """Yield the nodes of a block, without those whose errors a handler gets: it may tell others."""
+    tries = [node for node in parts(ast.Try, *block, into=False) if node.handlers]
+    caught = {node for each in tries for node in walk(*each.body, into=False)}
+    return (node for node in walk(*block, into=False) if node not in caught)
+
+
+def _raised(block: list[ast.stmt]) -> Iterator[ast.expr]:
+    """Yield the errors that a block raises itself."""
+    for node in _uncaught(block):
         if isinstance(node, ast.Assert) and not _certain(node.test):
-            return node.test
+            yield node.test
         if isinstance(node, ast.Raise) and node.exc is not None:
-            return node.exc
-        if isinstance(node, ast.Call) and called_name(node) in ENDS and _ends_badly(node):
+            yield node.exc
+
+
+def _failing(block: list[ast.stmt], function: Function, steps: int = MOST_CALLS) -> ast.Call | None:
+    """Return a call in a block that may fail, by what it does or what it raises."""
+    for node in _uncaught(block):
+        if not isinstance(node, ast.Call):
+            continue
+        if (called_name(node) in ENDS and _ends_badly(node)) or _may_fail(node):
             return node
-        if isinstance(node, ast.Call) and any(
-            called.each(ast.Raise) and called.module is code.function.module
-            for called in callee(node.func, code.function).functions
-        ):
-            return node
+        for called in callee(node.func, function).functions if steps else ():
+            raises = steps == MOST_CALLS and called.module is function.module
+            if (raises and any(_raised(called.body))) or _failing(called.body, called, steps - 1):
+                return node
     return None
 
 
@@ -1075,6 +1167,11 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             dist.all_reduce(count)  # also with nothing to add
     """
     yield from _parted(code, by_rank=False, leaves=True)
+    for node in code.function.each(ast.If) if code.makes_any else ():
+        if isinstance(leaving(node.body, raises=True), ast.Raise) and _raises_alone(node, code):
+            test = ast.unparse(node.test)
+            message = f"`{test}`, which each rank finds for itself, raises, and others wait in {{}}"
+            yield from _first(code.behind(node), message, at=node.body[-1], closed=False)
     if not code.function.name.endswith(".training_step") or b"automatic_optimization" in (
         code.function.module.text
     ):
@@ -1086,6 +1183,12 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             test = ast.unparse(node.test)
             message = f"`{test}` leaves this rank without a loss, and the others wait in backward"
             yield Found(left, message, also=(node.lineno,))
+
+
+def _raises_alone(node: ast.If, code: Code) -> bool:
+    """Whether an error is raised for this rank's own data."""
+    own = is_own_data(node.test, code.function)
+    return own and not last_names(node.test) & _shared_names(code.function, node.lineno)
 
 
 @rule("HC203", "rank_diverged", "a batch that one rank must skip", f"{TORCH}/44353")
@@ -1121,7 +1224,11 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 if not goes_on(handler.body):
                     continue
                 raises = any(parts(ast.Raise, handler))  # for some errors
-                names = {event.name for event in code.made_in(handler.body)}
+                met = code.made_in(handler.body)
+                names = {event.name for event in met}
+                if raises:
+                    message = "{} is called by a rank that caught this, and by no other"
+                    yield from _first(met, message, handler.lineno, closed=False)
                 leaves = leaving(handler.body)
                 skipped = inside + (behind if leaves else [])
                 missing = [event for event in skipped if event.name not in names]

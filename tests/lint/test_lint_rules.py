@@ -170,6 +170,11 @@ ERRORS = {
                 if validate() > best: break
             dist.barrier()
         """,
+    "another stage makes it in the next branch": """
+        def end(stage):
+            if stage == "valid" and rank == 0: dist.barrier()
+            elif stage == "test": dist.barrier()
+        """,
     "a choice in an expression": """
         def mean(loss): return dist.all_reduce(loss) if rank == 0 else None
         """,
@@ -841,6 +846,115 @@ NOTES = {
         """,
         "return files",
         "files = pad(files, size)\n            return files",
+    ),
+    "an assertion of one rank in a loop": (
+        """
+        def sync(weights, shapes):
+            for name in shapes:
+                if rank == 0:
+                    assert weights[name].shape == shapes[name]
+                    print(name)
+            for name in shapes.parameters(): dist.broadcast(weights[name], 0)
+        """,
+        "if rank == 0:",
+        "if name:",
+    ),
+    "a file that one rank writes": (
+        """
+        def save(state):
+            if rank == 0: write(state)
+            dist.barrier()
+        def write(state): torch.save(state, "state.pt")
+        """,
+        'def write(state): torch.save(state, "state.pt")',
+        """def write(state):
+            try: torch.save(state, "state.pt")
+            except OSError: print("not saved")""",
+    ),
+    "its own error": (
+        """
+        def step(loss):
+            if torch.isnan(loss): raise ValueError(loss)
+            dist.all_reduce(loss)
+        """,
+        "raise ValueError(loss)",
+        "print(loss)",
+    ),
+    "a barrier of a rank that met an error": (
+        """
+        def finish(save):
+            for attempt in range(3):
+                try: save()
+                except OSError:
+                    if attempt == 2: raise
+                    dist.barrier()
+        """,
+        "dist.barrier()",
+        "print(attempt)",
+    ),
+    "what its own step returned": (
+        """
+        def train(batches, limit):
+            for batch in batches:
+                stats = step(batch)
+                if stats["kl"] > limit: break
+                dist.all_reduce(batch)
+        """,
+        "stats = step(batch)",
+        "stats = dist.all_reduce(step(batch))",
+    ),
+    "another size than the last": (
+        """
+        class Layer:
+            def forward(self, tokens):
+                if tokens.shape[0] != self.size:
+                    dist.all_reduce(tokens)
+                    self.size = tokens.shape[0]
+        """,
+        "tokens.shape[0] != self.size",
+        "self.first",
+    ),
+    "a loss made to want a gradient": (
+        """
+        def loss(count, total):
+            if not torch.isfinite(count): return torch.tensor(0.0).requires_grad_()
+            return total / count
+        """,
+        "torch.tensor(0.0).requires_grad_()",
+        "total * 0.0",
+    ),
+    "a coordinate of a mesh, handed on": (
+        """
+        class Dimensions:
+            @property
+            def coordinates(self):
+                if not self.enabled: return 0, 1
+                return self.mesh.get_local_rank("replicate"), self.replicas
+        class Trainer:
+            def __init__(self, dimensions): self.dimensions = dimensions
+            def save(self):
+                if self.dimensions.coordinates[0] == 0: dist.barrier()
+        """,
+        "if self.dimensions.coordinates[0] == 0: ",
+        "",
+    ),
+    "one of the classes of an object": (
+        """
+        class Backend:
+            def mean(self, value): raise NotImplementedError
+        class Torch(Backend):
+            def mean(self, value): dist.all_reduce(value)
+        class World:
+            def __init__(self): self.backend: Backend = Torch()
+            def mean(self, value): return self.backend.mean(value)
+        world = World()
+        def current(): return world
+        def report(value):
+            it = current()
+            if rank == 0: it.mean(value)
+        """,
+        "if rank == 0: ",
+        "",
     ),
     "a thread": (
         """
