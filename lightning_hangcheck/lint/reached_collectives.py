@@ -406,15 +406,11 @@ class Tests:
 
     def _is_number(self, node: ast.expr, function: Function, steps: int) -> bool:
         """Whether a parameter, attribute, property or part of a tuple is a rank or constant."""
-        values = [
-            value
-            for value in _values_of(node, function)
-            if not isinstance(value[0], (ast.Constant, ast.UnaryOp))
-        ]
-        return bool(values) and all(
-            _is_rank_itself(value, where, MOST_ALIASES)
-            or (steps > 0 and self._is_number(value, where, steps - 1))
-            for value, where in values
+        values = _values_of(node, function) if steps else []
+        numbers = [each for each in values if not isinstance(each[0], (ast.Constant, ast.UnaryOp))]
+        return bool(numbers) and all(
+            _is_rank_itself(*each, MOST_ALIASES) or self._is_number(*each, steps - 1)
+            for each in numbers
         )
 
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
@@ -509,12 +505,8 @@ def _values_of(node: ast.expr, function: Function) -> list[tuple[ast.expr, Funct
     if len(path) == 1 and path[0] in function.parameters:
         return project.given(function, path[0])
     if path[:1] == ["self"] and len(path) == 2 and owner and (maker := owner.method("__init__")):
-        kept = [
-            assign.value
-            for assign in maker.each(ast.Assign)
-            if path in map(names_of, assign.targets)
-        ]
-        return [(value, maker) for value in kept]
+        kept = maker.each(ast.Assign)
+        return [(each.value, maker) for each in kept if path in map(names_of, each.targets)]
     return [(value, function) for value in function.values_of(path[0])] if len(path) == 1 else []
 
 

@@ -284,9 +284,7 @@ def _measures(test: ast.Compare, function: Function) -> bool:
     sides = [ast.unparse(side) for side in (test.left, *test.comparators)]
     if sides[0] == sides[1] and isinstance(test.ops[0], ast.NotEq):
         return True
-    sized = any(
-        tail(node) == "shape" or called_name(node) in ("len", "numel") for node in walk(test)
-    )
+    sized = not last_names(test).isdisjoint(("shape", "len", "numel"))
     if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and not sized:
         return False
     return any(
@@ -974,11 +972,8 @@ def _loss_off_the_graph(code: Code) -> Iterator[Found]:
     choices: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
     returned = {each.value for each in code.function.each(ast.Return)}
     under = {call: node for node in choices for call in parts(ast.Call, node, into=False)}
-    wanting = {
-        call.func.value
-        for call in under
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_"
-    }
+    asking = (call.func for call in under if isinstance(call.func, ast.Attribute))
+    wanting = {asked.value for asked in asking if asked.attr == "requires_grad_"}
     for call, node in under.items():
         if called_name(call) not in ("tensor", "zeros") or not all(map(_is_constant, call.args)):
             continue
@@ -1077,12 +1072,11 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
             continue
         raised = next(_raised(node.body), None)
         fails = raised or _failing(node.body, code.function)
-        if fails is not None:
-            message = "if this fails, only one rank ends, and the others wait in {}"
-            made = code.behind(node, far=raised is not None)
-            if raised is None:  # the others are already there
-                made = [event for event in made[:1] if len(event.path) <= MOST_CALLS]
-            yield from _first(made, message, node.lineno, at=fails, closed=False)
+        made = code.behind(node, far=raised is not None) if fails else []
+        if raised is None:  # the others are already there
+            made = [event for event in made[:1] if len(event.path) <= MOST_CALLS]
+        message = "if this fails, only one rank ends, and the others wait in {}"
+        yield from _first(made, message, node.lineno, at=fails, closed=False)
 
 
 WRITES = re.compile(
@@ -1147,6 +1141,9 @@ def _certain(test: ast.expr) -> bool:
     return called_name(test) == "isinstance" or ast.unparse(test).endswith(" is not None")
 
 
+NOT_FINITE = re.compile(r"nan|inf|finite", re.IGNORECASE)
+
+
 @rule("HC202", "uneven_work", "give every rank as many batches", f"{TORCH}/44353")
 def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """A rank leaves before a collective because of its own data or clock: no samples, NaN.
@@ -1168,10 +1165,12 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
     """
     yield from _parted(code, by_rank=False, leaves=True)
     for node in code.function.each(ast.If) if code.makes_any else ():
-        if isinstance(leaving(node.body, raises=True), ast.Raise) and _raises_alone(node, code):
-            test = ast.unparse(node.test)
-            message = f"`{test}`, which each rank finds for itself, raises, and others wait in {{}}"
-            yield from _first(code.behind(node), message, at=node.body[-1], closed=False)
+        shared = last_names(node.test) & _shared_names(code.function, node.lineno)
+        found = NOT_FINITE.search(ast.unparse(node.test)) and is_own_data(node.test, code.function)
+        left = leaving(node.body, raises=True)
+        if isinstance(left, ast.Raise) and found and not shared:
+            message = f"{{}} waits for a rank that raises under `{ast.unparse(node.test)}`"
+            yield from _first(code.behind(node), message, at=left, closed=False)
     if not code.function.name.endswith(".training_step") or b"automatic_optimization" in (
         code.function.module.text
     ):
@@ -1183,12 +1182,6 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             test = ast.unparse(node.test)
             message = f"`{test}` leaves this rank without a loss, and the others wait in backward"
             yield Found(left, message, also=(node.lineno,))
-
-
-def _raises_alone(node: ast.If, code: Code) -> bool:
-    """Whether an error is raised for this rank's own data."""
-    own = is_own_data(node.test, code.function)
-    return own and not last_names(node.test) & _shared_names(code.function, node.lineno)
 
 
 @rule("HC203", "rank_diverged", "a batch that one rank must skip", f"{TORCH}/44353")
