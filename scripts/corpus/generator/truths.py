@@ -11,13 +11,10 @@ if TYPE_CHECKING:
 
     from corpus.generator.composition import Composition
 
-WITH_PLACE = {
-    "logger": ("logger_init", ("rank_stalled", "network_wait"), ()),
-    "model_load": ("model_load", (), ("rank_stalled", "network_wait", "filesystem_wait")),
-    "checkpoint": ("checkpoint_io", (), ("rank_stalled", "network_wait", "filesystem_wait")),
-}
-"""By place: the slug that it has, which causes that slug is more specific than, and beside which it
-is as right."""
+BESIDE_PLACE = ("rank_stalled", "network_wait", "filesystem_wait")
+WITH_PLACE = {"logger": "logger_init", "model_load": "model_load", "checkpoint": "checkpoint_io"}
+"""By place: the slug that it has, as right as those of `BESIDE_PLACE`: a function's name shows what
+it is for, and proves nothing."""
 BECAUSE_OF_PLACE = {
     "logger": "creating the experiment logger blocks, and what blocks has a slug of its own",
     "model_load": "it blocks while a model is loaded, and what blocks has a slug of its own",
@@ -73,11 +70,8 @@ def _causes(one: Composition) -> tuple[list[str], list[str]]:
         reasons.append("the rank waits for its child, which burns CPU")
     if mechanism.ranked or "process_stopped" in causes or "dataloader_worker" in causes:
         return causes, reasons
-    slug, replaced, beside = WITH_PLACE.get(one.place, ("", (), ()))
-    if set(causes) <= set(replaced) and replaced:
-        return [slug], reasons
-    if slug and (replaced or set(causes) & set(beside)):
-        causes.append(slug)
+    if one.place in WITH_PLACE and set(causes) & set(BESIDE_PLACE):
+        causes.append(WITH_PLACE[one.place])
         reasons.append(BECAUSE_OF_PLACE[one.place])
     return causes, reasons
 
