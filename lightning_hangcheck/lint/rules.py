@@ -1079,27 +1079,13 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
         yield from _first(made, message, node.lineno, at=fails, closed=False)
 
 
-WRITES = re.compile(
-    r"save_(pretrained|file|model|checkpoint|to_disk)|push_to_hub|(snapshot|hf_hub)_download"
-    r"|load_dataset|copytree|copyfile|rmtree|check_(call|output)|urlopen|urlretrieve"
-    r"|write_(text|bytes)|to_(csv|json|parquet)"
+MAY_FAIL = re.compile(
+    r"torch\.save|(\w+\.)*(save_(pretrained|file|model|checkpoint|to_disk)|push_to_hub|load_dataset"
+    r"|(snapshot|hf_hub)_download|copytree|check_(call|output)|urlopen|urlretrieve)"
+    r"|requests\.\w+|subprocess\.run"
 )
-"""Names of calls that a full disk, a missing file or a server may fail."""
-WRITERS = ("torch", "pickle", "json", "np", "numpy", "yaml", "requests", "subprocess")
+"""Calls that a full disk, another process or a server may fail; small files are rarely a reason."""
 MOST_CALLS = 2
-WRITING = re.compile(r"save\w*|dump|get|post|run")
-
-
-def _may_fail(call: ast.Call) -> bool:
-    """Whether a call writes a file, or asks the network or another process."""
-    name, path = called_name(call), names_of(call.func)
-    if any(word.arg in ("ignore_errors", "exist_ok") for word in call.keywords):
-        return False
-    if name == "open":
-        modes = [*call.args[1:2], *(word.value for word in call.keywords if word.arg == "mode")]
-        return any(str(getattr(mode, "value", "")).startswith(("w", "a")) for mode in modes)
-    of_library = len(path) == 2 and path[0] in WRITERS and WRITING.fullmatch(name)
-    return bool(of_library or WRITES.fullmatch(name))
 
 
 def _uncaught(block: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -1123,7 +1109,9 @@ def _failing(block: list[ast.stmt], function: Function, steps: int = MOST_CALLS)
     for node in _uncaught(block):
         if not isinstance(node, ast.Call):
             continue
-        if (called_name(node) in ENDS and _ends_badly(node)) or _may_fail(node):
+        if (called_name(node) in ENDS and _ends_badly(node)) or MAY_FAIL.fullmatch(
+            ".".join(names_of(node.func))
+        ):
             return node
         for called in callee(node.func, function).functions if steps else ():
             raises = steps == MOST_CALLS and called.module is function.module
