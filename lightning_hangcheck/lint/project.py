@@ -759,11 +759,11 @@ def _of_kinds(
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
             inner = {_annotated(getattr(known.node, "returns", None))}
-            for value in (left.value for left in known.each(ast.Return)):
-                if isinstance(value, ast.Call):
-                    inner.add(tuple(names_of(value.func)))
-                elif isinstance(value, ast.Name):
-                    inner |= known.module.made.get(value.id, set())
+            left = [each.value for each in known.each(ast.Return)]
+            for name_of in [value.id for value in left if isinstance(value, ast.Name)]:
+                left += known.values_of(name_of) or known.module.main.values_of(name_of)
+            made = (value for value in left if isinstance(value, ast.Call))
+            inner |= {tuple(names_of(call.func)) for call in made}
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
             methods += returned.functions
             kinds += returned.kinds

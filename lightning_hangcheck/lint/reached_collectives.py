@@ -400,7 +400,8 @@ class Tests:
         if not isinstance(test, ast.Compare) or not _with_constant(test):
             return Test()
         side = {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
-        if side is None or not self._is_number(test.left, function, MOST_ALIASES):
+        ordinal = called_name(test.left) in ("global_ordinal", "get_ordinal")  # torch_xla
+        if side is None or not (ordinal or self._is_number(test.left, function, MOST_ALIASES)):
             return Test()
         return Test(True, side, True, grouped=True)  # perhaps of a group
 

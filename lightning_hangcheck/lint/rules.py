@@ -989,7 +989,6 @@ def _loss_off_the_graph(code: Code) -> Iterator[Found]:
                 "which each rank finds for itself, backward reduces no gradients"
             )
             yield Found(call, message, also=(node.lineno,))
-            return
 
 
 SHARES_A_MODEL = re.compile(
@@ -1080,8 +1079,8 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
 
 
 MAY_FAIL = re.compile(
-    r"torch\.save|(\w+\.)*(save_(pretrained|file|model|checkpoint|to_disk)|push_to_hub|load_dataset"
-    r"|(snapshot|hf_hub)_download|copytree|check_(call|output)|urlopen|urlretrieve)"
+    r"torch\.save|(\w+\.)*(save_(pretrained|file|model|checkpoint|to_disk)|load_dataset"
+    r"|snapshot_download|(\w+_)?hub(_\w+)?|copytree|check_(call|output)|urlopen|urlretrieve)"
     r"|requests\.\w+|subprocess\.run"
 )
 """Calls that a full disk, another process or a server may fail; small files are rarely a reason."""
@@ -1795,7 +1794,8 @@ def _own_length(given: ast.expr, function: Function, steps: int = 2, *, texts: b
     if isinstance(given, ast.Name) and steps and (values := function.values_of(given.id)):
         return all(_own_length(value, function, steps - 1, texts=texts) for value in values)
     if called_name(given) in JOINS and isinstance(given, ast.Call) and given.args:
-        return _collected(ast.unparse(given.args[0]), function)
+        joined = given.args[0]
+        return _of_some_keys(joined, function) or _collected(ast.unparse(joined), function)
     constant = getattr(index, "value", None)
     name = constant if isinstance(constant, str) else tail(given)
     return texts and OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
@@ -1808,6 +1808,16 @@ HOLD_BYTES = frozenset(
     {"frombuffer", "from_buffer", "bytearray", "list", "ByteTensor", "from_numpy", "array"}
 )
 JOINS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "tensor"})
+
+
+def _of_some_keys(listed: ast.expr, function: Function, steps: int = 2) -> bool:
+    """Whether a list holds what a test lets through of a dict that this rank filled."""
+    if isinstance(listed, ast.ListComp):
+        made = listed.generators[0]
+        of_dict = called_name(made.iter) in ("items", "keys", "values")
+        return bool(of_dict and made.ifs) or _of_some_keys(made.iter, function, steps)
+    values = function.values_of(tail(listed)) if steps and isinstance(listed, ast.Name) else []
+    return any(_of_some_keys(value, function, steps - 1) for value in values)
 
 
 def _collected(name: str, function: Function) -> bool:
