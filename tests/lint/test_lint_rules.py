@@ -1459,6 +1459,18 @@ def work_{number}(rank, batches):
     return total
 """
 MEETING = QUIET.replace("return total", "dist.all_reduce(total)")
+GETTER = """
+def get_{number}(first):
+    args = make_{number}(first)
+    return args
+
+def make_{number}(first):
+    args = get_{number}(first)
+    args.report()
+    if rank == 0:
+        dist.barrier()
+    return args
+"""
 
 
 def calls_for(folder: Path, function: str, functions: int) -> int:
@@ -1485,3 +1497,9 @@ def test_twice_as_many_functions_cost_twice_as_much(tmp_path: Path, function: st
     calls_for(tmp_path, function, 1)  # what is read once in a process
     once, twice = (calls_for(tmp_path, function, many) for many in (100, 200))
     assert twice < 2.1 * once
+
+
+def test_getters_that_return_one_name_are_each_followed_once(tmp_path: Path) -> None:
+    calls_for(tmp_path, GETTER, 1)
+    once, twice = (calls_for(tmp_path, GETTER, many) for many in (5, 10))
+    assert twice < 5 * once
