@@ -38,7 +38,7 @@ LEFT_OUT = frozenset(
 IGNORED = re.compile(r"#\s*hangcheck:\s*ignore(?:\[([\w\s,]*)\])?")
 WORTH_A_LOOK = re.compile(
     rb"rank|process_(index|zero|id)|is_\w*(main|master|primary|chief|zero)|(main|master)_(only|process)"
-    rb"|on_exception|prepare_data|FileLock|should_save|all_?reduce|gather|barrier|broadcast|sync_dist"
+    rb"|on_exception|prepare_data|FileLock|should_save|all_reduce|gather|barrier|broadcast"
     rb"|[dD]istributed|fully_shard|wait_for_everyone|\.compute\(\)|\.backward\("
 )
 """Every finding needs one of these. A file without any is parsed only if another file uses it."""

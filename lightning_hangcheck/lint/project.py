@@ -38,8 +38,6 @@ SHARDING = re.compile(r"(.*(deepspeed|zero|fsdp|accelerate).*|ds_.*|default_conf
 """Names of settings files for `accelerate launch` and DeepSpeed."""
 DEEPEST_SETTINGS = 2
 MOST_LOOKED_AT = 20_000
-RUNS_FORWARD = {"apply": "autograd.Function", "__call__": "Module"}
-"""Methods by which torch calls a class's `forward`, and the class of torch that does."""
 UNPARSABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OSError)
 
 
@@ -66,31 +64,6 @@ def targets_of(statement: ast.AST) -> list[ast.expr]:
 def tail(node: ast.AST) -> str:
     """Return the last name of ``a.b.c``; empty if any part is not a name."""
     return (names_of(node) or [""])[-1]
-
-
-AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
-"""Calls after which all ranks have the same value; gradients are averaged before clipping."""
-TO_ONE = ("reduce", "gather", "gather_object")
-"""Calls of torch after which only one rank has it."""
-
-
-def agrees(call: ast.Call) -> bool:
-    """Whether all ranks have the same value after a call; not after ``dist.reduce(loss, 0)``."""
-    name = called_name(call)
-    second = call.args[1] if len(call.args) > 1 else None
-    to_one = type(getattr(second, "value", None)) is int or any(
-        word.arg == "dst" for word in call.keywords
-    )
-    return AGREES.search(name) is not None and not (name in TO_ONE and to_one)
-
-
-def last_names(*nodes: ast.AST) -> set[str]:
-    """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
-    return {
-        path[-1]
-        for node in walk(*nodes)
-        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
-    }
 
 
 @dataclass(frozen=True, eq=False)
@@ -154,32 +127,13 @@ class Function:
         given = dict(zip(self.parameters, call.args, strict=False))
         return given | {word.arg: word.value for word in call.keywords if word.arg}
 
-    @cached_property
-    def _values(self) -> dict[str, list[ast.expr]]:
-        found: dict[str, list[ast.expr]] = {}
+    def values_of(self, name: str) -> list[ast.expr]:
+        """Return the values that it assigns to a name."""
         assigned: list[ast.Assign | ast.AnnAssign | ast.NamedExpr] = self.each(
             ast.Assign, ast.AnnAssign, ast.NamedExpr
         )
-        for each in assigned:
-            for target in targets_of(each):
-                if isinstance(target, ast.Name) and each.value is not None:
-                    found.setdefault(target.id, []).append(each.value)
-        return found
-
-    def values_of(self, name: str) -> list[ast.expr]:
-        """Return the values that it assigns to a name."""
-        return self._values.get(name, [])
-
-    @cached_property
-    def agreeing(self) -> list[tuple[int, set[str]]]:
-        """The line and arguments' last names of each call after which all ranks agree on them."""
-        calls = (call for call in self.each(ast.Call) if agrees(call))
-        return [(call.lineno, last_names(*call.args)) for call in calls]
-
-    @property
-    def inner(self) -> list[Function]:
-        """Functions defined in it."""
-        return self.module.inner.get(self, [])
+        values = (each.value for each in assigned if [name] in map(names_of, targets_of(each)))
+        return [value for value in values if value is not None]
 
     @property
     def decorators(self) -> list[ast.expr]:
@@ -217,11 +171,8 @@ class Class:
 
     def method(self, name: str, *, above: bool = False) -> Function | None:
         """Return a method, its own or inherited; only an inherited one if ``above``."""
-        classes = [each for each in self.line[above:] if isinstance(each, Class)]
-        found = next((each.methods[name] for each in classes if name in each.methods), None)
-        if found is None and name in RUNS_FORWARD and self.kinds[-1].endswith(RUNS_FORWARD[name]):
-            return self.method("forward", above=above)
-        return found
+        classes = (each for each in self.line[above:] if isinstance(each, Class))
+        return next((each.methods[name] for each in classes if name in each.methods), None)
 
 
 _TAUGHT = (ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
@@ -264,32 +215,7 @@ class Module:
     @cached_property
     def ranks(self) -> RankTests:
         """Tells which of its expressions depend on the rank."""
-        defaults = {
-            field
-            for each in self.classes.values()
-            for field in each.node.body
-            if isinstance(field, ast.AnnAssign)
-            and getattr(field.value, "value", True) in (None, 0, -1)
-        }  # ``rank: int = 0`` of a dataclass: the number comes later
-        return RankTests(self.tree, [node for node in self._nodes if node not in defaults])
-
-    @cached_property
-    def inner(self) -> dict[Function, list[Function]]:
-        """Functions by the function that they are defined in."""
-        found: dict[Function, list[Function]] = {}
-        for each in self.all_functions:
-            if each.around is not None:
-                found.setdefault(each.around, []).append(each)
-        return found
-
-    @cached_property
-    def setters(self) -> dict[str, list[Function]]:
-        """Functions by the global names that they declare to set."""
-        found: dict[str, list[Function]] = {}
-        for each in self.all_functions:
-            for name in (name for node in each.each(ast.Global) for name in node.names):
-                found.setdefault(name, []).append(each)
-        return found
+        return RankTests(self.tree, self._nodes)
 
     @cached_property
     def _lines(self) -> list[str]:
@@ -560,23 +486,6 @@ class Project:
         return self._callers[function]
 
     @cached_property
-    def flags(self) -> dict[str, list[Function]]:
-        """Methods by the attributes that they set to True, False or a number."""
-        found: dict[str, list[Function]] = {}
-        for method in (each for named in self.methods.values() for each in named):
-            for assign in method.each(ast.Assign):
-                if type(getattr(assign.value, "value", None)) in (bool, int):
-                    for target in assign.targets:
-                        if isinstance(target, ast.Attribute) and "__init__" not in method.name:
-                            found.setdefault(target.attr, []).append(method)
-        return found
-
-    @cached_property
-    def properties(self) -> set[str]:
-        """Names of properties in these classes."""
-        return {name for name, found in self.methods.items() if any(map(is_property, found))}
-
-    @cached_property
     def methods(self) -> dict[str, list[Function]]:
         """Methods by name, of the classes in files read so far."""
         found: dict[str, list[Function]] = {}
@@ -585,12 +494,6 @@ class Project:
                 for name, method in klass.methods.items():
                     found.setdefault(name, []).append(method)
         return found
-
-
-def is_property(method: Function) -> bool:
-    """Whether a method runs when its name is read."""
-    kinds = (["property"], ["cached_property"])
-    return any(names_of(each)[-1:] in kinds for each in method.decorators)
 
 
 def text_of(path: str) -> bytes:
@@ -723,22 +626,8 @@ def _assigned(name: str, function: Function, steps: int) -> Callee:
         partial = names_of(getattr(value, "func", None))[-1:] == ["partial"]
         if partial or isinstance(value, ast.Lambda):
             return callee(value, function, steps - 1)
-        if isinstance(value, ast.Call) and (inner := _returned(value, function, steps - 1)):
-            return Callee(name, inner)
     found = _of_kinds("__call__", name, module.made.get(name, set()), function)
     return found if found.functions or found.kinds else Callee(name)
-
-
-def _returned(call: ast.Call, function: Function, steps: int) -> tuple[Function, ...]:
-    """Return the inner functions that a called function of the project returns."""
-    return tuple(
-        inner
-        for maker in callee(call.func, function, steps).functions
-        for left in maker.each(ast.Return)
-        if isinstance(left.value, ast.Name)
-        for inner in maker.inner
-        if inner.name == left.value.id
-    )
 
 
 def callee_of_object(name: str, holder: str, function: Function) -> Callee:
@@ -758,12 +647,9 @@ def _of_kinds(
     for maker in makers:
         known = module.meaning(maker) if maker else None
         if isinstance(known, Function) and steps:
+            calls = (ret.value for ret in known.each(ast.Return) if isinstance(ret.value, ast.Call))
             inner = {_annotated(getattr(known.node, "returns", None))}
-            left = [each.value for each in known.each(ast.Return)]
-            for name_of in [value.id for value in left if isinstance(value, ast.Name)]:
-                left += known.values_of(name_of) or known.module.main.values_of(name_of)
-            made = (value for value in left if isinstance(value, ast.Call))
-            inner |= {tuple(names_of(call.func)) for call in made}
+            inner |= {tuple(names_of(call.func)) for call in calls}
             returned = _of_kinds(name, receiver, inner - {()}, known, steps - 1)
             methods += returned.functions
             kinds += returned.kinds

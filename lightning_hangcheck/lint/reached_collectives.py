@@ -17,18 +17,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import msgspec
 
 from lightning_hangcheck.lint.project import (
-    AGREES,
-    TO_ONE,
     Callee,
     Class,
     Function,
     Module,
-    agrees,
     blocks_of,
     callee,
     callee_of_object,
-    is_property,
-    last_names,
     parts,
     tail,
     targets_of,
@@ -97,7 +92,7 @@ BUFFERS = re.compile(
     re.MULTILINE,
 )
 """A line that always gives a model a buffer; not a batch norm in a variable of its own."""
-OPTIONS = re.compile(r"args|params|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
+OPTIONS = re.compile(r"args|\w*(cfg|config)|opts?|hparams|conf|flags|settings|options", re.I)
 """Names of objects that hold the user's settings."""
 SETTING = re.compile(
     rf"(not )?(\w+\.)*({OPTIONS.pattern})"
@@ -114,9 +109,8 @@ GONE_HOOKS = re.compile(
 """Hooks that Lightning does not call since 2.0."""
 GONE_CALLS = re.compile(rb"add_argparse_args|from_argparse_args|training_type_plugin")
 """Names that exist only in Lightning before 2.0."""
-GROUP_MAKERS = frozenset(
-    {"new_group", "new_subgroups", "init_device_mesh", "split_group", "DeviceMesh"}
-)
+AGREES = re.compile(r"reduce|broadcast|gather|bcast|clip_grad_norm")
+"""Calls after which all ranks have the same value; gradients are averaged before clipping."""
 STATES = frozenset({"get_state_dict", "get_model_state_dict", "get_optimizer_state_dict"})
 LEAVES = (ast.Return, ast.Continue, ast.Break)
 ENTERED = ("__enter__", "__exit__")
@@ -352,8 +346,7 @@ class Tests:
     def _elsewhere(self, test: ast.expr, function: Function) -> Test:
         """Read a flag by how it was set, or a call by what a function in another file returns."""
         if isinstance(test, (ast.Name, ast.Attribute, ast.Compare)):
-            known = self._set_by_one(test, function) or self._given(test, function)
-            return known if known.asks else self._number(test, function)
+            return self._set_by_one(test, function) or self._given(test, function)
         if not isinstance(test, ast.Call):
             return Test()
         for found in callee(test.func, function).functions:
@@ -395,25 +388,6 @@ class Tests:
         finally:
             self._callers_above -= 1
 
-    def _number(self, test: ast.expr, function: Function) -> Test:
-        """Read a comparison with a number that is a rank where it was made."""
-        if not isinstance(test, ast.Compare) or not _with_constant(test):
-            return Test()
-        side = {ast.Eq: True, ast.LtE: True, ast.NotEq: False, ast.Gt: False}.get(type(test.ops[0]))
-        ordinal = called_name(test.left) in ("global_ordinal", "get_ordinal")  # torch_xla
-        if side is None or not (ordinal or self._is_number(test.left, function, MOST_ALIASES)):
-            return Test()
-        return Test(True, side, True, grouped=True)  # perhaps of a group
-
-    def _is_number(self, node: ast.expr, function: Function, steps: int) -> bool:
-        """Whether a parameter, attribute, property or part of a tuple is a rank or constant."""
-        values = _values_of(node, function) if steps else []
-        numbers = [each for each in values if not isinstance(each[0], (ast.Constant, ast.UnaryOp))]
-        return bool(numbers) and all(
-            _is_rank_itself(*each, MOST_ALIASES) or self._is_number(*each, steps - 1)
-            for each in numbers
-        )
-
     def _set_by_one(self, test: ast.expr, function: Function) -> Test | None:
         """Read a flag or counter that one rank sets under its test, and else is constant."""
         flag, side = test, True
@@ -425,34 +399,13 @@ class Tests:
         path = names_of(flag)
         if not path or (len(path) > 1 and path[0] != "self"):
             return None
-        if len(path) == 1:
-            values = function.values_of(path[0])
-            if len(values) == 1 and isinstance(values[0], ast.Call):
-                for found in callee(values[0].func, function).functions:
-                    if self._returns_to_one(found):
-                        return Test(True, side)
-            function, path = _origin(path[0], function)
         key = (function.owner if len(path) > 1 else function, tuple(path))
         if key not in self._flags:
             self._flags[key] = None
             methods = function.owner.methods.values() if len(path) > 1 and function.owner else ()
-            setters = [*methods] or [function]
-            if len(path) == 1 and not function.values_of(path[0]):  # a global of the file
-                setters = function.module.setters.get(path[0], [])
-            self._flags[key] = self._only_one_sets(path, setters)
+            self._flags[key] = self._only_one_sets(path, [*methods] or [function])
         known = self._flags[key]
         return known and replace(known, side=side)
-
-    def _returns_to_one(self, function: Function) -> bool:
-        """Whether a function returns None to all ranks but one."""
-        left = {
-            self.of(node.test, function).side
-            for node in function.each(ast.If)
-            if ast.unparse(node.body[-1]) in ("return", "return None")
-        }
-        return (
-            False in left and function.body[-1:] != [] and isinstance(function.body[-1], ast.Return)
-        )
 
     def _only_one_sets(self, path: list[str], functions: list[Function]) -> Test | None:
         """Read what is set under a test for one rank, else to a false value, and never shared."""
@@ -490,38 +443,6 @@ class Tests:
         return Test(True, True, exact) if by_one else None
 
 
-def _values_of(node: ast.expr, function: Function) -> list[tuple[ast.expr, Function]]:
-    """Return what a name, parameter, attribute, property or part of a tuple is, and where."""
-    if isinstance(node, ast.Subscript) and type(at := getattr(node.slice, "value", None)) is int:
-        return [
-            (value.elts[at], where)
-            for value, where in _values_of(node.value, function)
-            if isinstance(value, ast.Tuple) and -len(value.elts) <= at < len(value.elts)
-        ]
-    path, project, owner = names_of(node), function.module.project, function.owner
-    if isinstance(node, ast.Attribute) and node.attr in project.properties:
-        found = [*callee(node, function).functions] or project.methods[node.attr]
-        returned = ((left.value, each) for each in found[:1] for left in each.each(ast.Return))
-        return [(value, each) for value, each in returned if value is not None]
-    if len(path) == 1 and path[0] in function.parameters:
-        return project.given(function, path[0])
-    if path[:1] == ["self"] and len(path) == 2 and owner and (maker := owner.method("__init__")):
-        kept = maker.each(ast.Assign)
-        return [(each.value, maker) for each in kept if path in map(names_of, each.targets)]
-    return [(value, function) for value in function.values_of(path[0])] if len(path) == 1 else []
-
-
-def _origin(name: str, function: Function) -> tuple[Function, list[str]]:
-    """Return the name that a called function of the project returns, or the name itself."""
-    values = function.values_of(name)
-    called = values[0] if len(values) == 1 else None
-    for found in callee(called.func, function).functions if isinstance(called, ast.Call) else ():
-        returned = [left.value for left in found.each(ast.Return)]
-        if len(returned) == 1 and isinstance(returned[0], ast.Name):
-            return found, [returned[0].id]
-    return function, [name]
-
-
 def _all_alike(found: Iterable[Test]) -> Test:
     """Return what all values depend on, if that is the same; stop at the first difference."""
     same = Test()
@@ -535,7 +456,8 @@ def _all_alike(found: Iterable[Test]) -> Test:
 
 def _given_to_all(function: Function) -> set[str]:
     """Return names that a function reduces or broadcasts, and names in their values."""
-    given = set[str]().union(*(names for _, names in function.agreeing))
+    calls = [call for call in function.each(ast.Call) if AGREES.search(called_name(call))]
+    given = last_names(*(part for call in calls for part in call.args))
     assigned = function.each(ast.Assign)
     return given | last_names(
         *(assignment.value for assignment in assigned if given & last_names(*assignment.targets))
@@ -597,10 +519,7 @@ def _with_constant(test: ast.Compare) -> bool:
     sides = [test.left, *test.comparators]
     first = re.compile(r"\w*(zero|main|master|root|src|dst|MAIN|ROOT|MASTER)\w*")
     return len(sides) == 2 and any(
-        isinstance(side, ast.Constant)
-        or first.fullmatch(tail(side))
-        or (ast.unparse(side).endswith(" - 1") and any(map(SEVERAL.fullmatch, last_names(side))))
-        for side in sides
+        isinstance(side, ast.Constant) or first.fullmatch(tail(side)) for side in sides
     )
 
 
@@ -660,6 +579,15 @@ def _alone(test: ast.expr) -> bool | None:
     return None
 
 
+def last_names(*nodes: ast.AST) -> set[str]:
+    """Return the names in expressions: ``a``, ``b`` and ``c`` of ``a.b.c``."""
+    return {
+        path[-1]
+        for node in walk(*nodes)
+        if isinstance(node, (ast.Name, ast.Attribute)) and (path := names_of(node))
+    }
+
+
 # Reachable collectives
 
 
@@ -673,6 +601,7 @@ class Reach:
         self._own = own
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
+        self._set_by_one: dict[Module, set[str]] = {}
         self._under_way: set[Function] = set()
         self._one_rank: dict[Function, str] = {}
 
@@ -689,7 +618,6 @@ class Reach:
             self._under_way.discard(function)
         if self.one_rank_decorator(function):
             found = tuple(replace(event, only=True) for event in found if event.only is not False)
-        found += tuple(self._of_decorators(function))
         distinct: dict[tuple[object, ...], Event] = {}
         onlys = {(event.name, event.only) for event in found}
         switched = {
@@ -726,17 +654,6 @@ class Reach:
         self._functions[function] = tuple(distinct.values())[:MOST_OF_A_FUNCTION]
         return self._functions[function]
 
-    def _of_decorators(self, function: Function) -> Iterator[Event]:
-        """Yield what the project's decorators do around a function that they wrap."""
-        for decorator in function.decorators:
-            called = decorator.func if isinstance(decorator, ast.Call) else decorator
-            makers = list(callee(called, function).functions)
-            for maker in makers:  # a decorator with arguments returns another
-                makers += maker.inner
-                for wrapper in maker.inner:
-                    if not wrapper.inner:
-                        yield from self._through(wrapper, decorator, function)
-
     def one_rank_decorator(self, function: Function) -> str:
         """Return the decorator that runs a function on one rank only; empty if none does."""
         if function not in self._one_rank:
@@ -760,6 +677,42 @@ class Reach:
             if any(names_of(call.func) == candidate.parameters[:1] for call in calls):
                 return True
         return False
+
+    def set_by_one(self, module: Module) -> set[str]:
+        """Return numbers that one rank sets where others do not, and all ranks elsewhere."""
+        if module not in self._set_by_one:
+            one, every = set[str](), set[str]()
+            for function in module.all_functions:
+                nodes: list[ast.Assign | ast.AugAssign] = function.each(ast.Assign, ast.AugAssign)
+                changed = {
+                    node: {to.attr for to in targets_of(node) if isinstance(to, ast.Attribute)}
+                    for node in nodes
+                }
+                mine = self._past_rank_tests(function) if any(changed.values()) else set()
+                for node, names in changed.items():
+                    number = isinstance(node, ast.AugAssign) or isinstance(node.value, ast.Constant)
+                    if node in mine and number:
+                        one |= names
+                    elif not function.name.endswith("__init__"):
+                        every |= names
+            self._set_by_one[module] = one & every
+        return self._set_by_one[module]
+
+    def _past_rank_tests(self, function: Function) -> set[ast.AST]:
+        """Return the nodes of a function that one rank alone comes to."""
+        found: set[ast.AST] = set()
+        for node in function.each(ast.If):
+            side = self.tests.of(node.test, function).side
+            if side is not None:
+                found |= {*walk(*(node.body if side else node.orelse), into=False)}
+        for place, statement in enumerate(function.body):
+            if (
+                isinstance(statement, ast.If)
+                and isinstance(leaving(statement.body), ast.Return)
+                and self.tests.of(statement.test, function).side is False
+            ):
+                found |= {*walk(*function.body[place + 1 :], into=False)}
+        return found
 
     def block(self, block: Iterable[ast.stmt], function: Function) -> Events:
         """Return the collectives of consecutive statements."""
@@ -887,8 +840,16 @@ class Reach:
             row = _row(Callee(attribute.attr, receiver=receiver), function, None)
             if row is not None:
                 yield self._event(attribute, row, function)
-        elif attribute.attr in function.module.project.properties:
-            for method in filter(is_property, callee(attribute, function).functions):
+        elif (
+            isinstance(attribute.value, ast.Name)
+            and attribute.value.id == "self"
+            and function.owner
+        ):
+            method = function.owner.method(attribute.attr)
+            if method is not None and any(
+                names_of(each)[-1:] in (["property"], ["cached_property"])
+                for each in method.decorators
+            ):
                 yield from self._through(method, attribute, function)
 
     def call(self, call: ast.Call, function: Function) -> Iterator[Event]:
@@ -897,13 +858,10 @@ class Reach:
         if target.name in self._own:
             yield Event(target.name, target.name, "", call, (_step(function, call),))
             return
-        row = None
-        if not target.functions or target.name == "__call__":
-            row = _row(target, function, call)
+        row = None if target.functions else _row(target, function, call)
         if row is not None:
             yield self._event(call, row, function)
-            if not target.functions:
-                return
+            return
         for reached in target.functions:
             yield from self._through(reached, call, function)
         given = [*_given(call, target, function), *_handed(call, function)]
@@ -1024,7 +982,6 @@ COMMON = re.compile(
 )
 """Names of methods that many classes have, in libraries too."""
 MOST_OWNERS = 2
-MOST_BELOW = 4
 
 
 def _perhaps(target: Callee, function: Function) -> list[Function]:
@@ -1035,12 +992,8 @@ def _perhaps(target: Callee, function: Function) -> list[Function]:
     project = function.module.project
     named = project.methods.get(target.name, [])
     if not target.functions:
-        if not target.receiver or target.path:
+        if not target.receiver or target.path or target.kinds:
             return []
-        if target.kinds:  # a class of the object, or one below it, may have the method
-            kinds = {kind.rpartition(".")[2] for kind in target.kinds}
-            found = [each for each in named if each.owner and kinds.intersection(each.owner.kinds)]
-            return found if len(found) <= MOST_BELOW else []
         if COMMON.fullmatch(target.name):  # is the object called like the class: its evaluator?
             alike = target.receiver.replace("_", "").lower()
             named = [each for each in named if each.name.lower().startswith(f"{alike}.")]
@@ -1128,12 +1081,6 @@ def _plain(test: ast.expr, *, value: bool) -> str:
     return ast.unparse(test) if value else f"not {ast.unparse(test)}"
 
 
-def _excludes(guard: str, never: str) -> bool:
-    """Whether a condition cannot hold where another does not: ``x == b`` and ``not x == a``."""
-    (left, equal, right), (its, _, other) = guard.partition(" == "), never.partition(" == ")
-    return guard == never or bool(equal and f"not {left}" == its and right != other)
-
-
 def _by_setting(guard: str, function: Function) -> str:
     """Replace a name in a condition by the setting that it holds, and ``len(x)`` by ``x``."""
     if (found := re.fullmatch(r"(not )?(\w+)( .*)?", guard)) is not None:
@@ -1204,10 +1151,7 @@ def _of_all(values: list[ast.expr]) -> bool:
 def leaving(block: list[ast.stmt], *, raises: bool = False) -> ast.stmt | None:
     """Return the last statement of a block if it leaves a function or loop, else None."""
     kinds = (*LEAVES, ast.Raise) if raises else LEAVES
-    last = block[-1] if block else None
-    while isinstance(last, (ast.With, ast.AsyncWith)):
-        last = last.body[-1]
-    return last if isinstance(last, kinds) else None
+    return block[-1] if block and isinstance(block[-1], kinds) else None
 
 
 def goes_on(block: list[ast.stmt]) -> bool:
@@ -1294,33 +1238,6 @@ class _Inside(NamedTuple):
     """What ranks run next that do not take this branch."""
 
 
-def _short_circuits(function: Function) -> Iterator[ast.IfExp]:
-    """Yield each ``a and b`` and ``a or b`` as the choice that it is: whether ``b`` is asked."""
-    for both in function.each(ast.BoolOp):
-        ends = isinstance(both.op, ast.Or)
-        for place, value in enumerate(both.values[1:], 1):
-            if not any(True for _ in parts(ast.Call, value)):
-                continue
-            before = both.values[:place]
-            joined = ast.copy_location(ast.BoolOp(both.op, before), both)
-            nothing = ast.copy_location(ast.Constant(None), both)
-            sides = (nothing, value) if ends else (value, nothing)
-            test = before[0] if place == 1 else joined
-            yield ast.copy_location(ast.IfExp(test, *sides), both)
-
-
-def _filters(function: Function) -> Iterator[ast.IfExp]:
-    """Yield each ``[a for b in c if d]`` as the choice ``a if d else None``."""
-    kinds: list[ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp] = function.each(
-        ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp
-    )
-    for made in kinds:
-        item = made.value if isinstance(made, ast.DictComp) else made.elt
-        nothing = ast.copy_location(ast.Constant(None), made)
-        for test in (test for each in made.generators for test in each.ifs):
-            yield ast.copy_location(ast.IfExp(test, item, nothing), made)
-
-
 class Partings:
     """Finds the partings of one function.
 
@@ -1336,16 +1253,12 @@ class Partings:
         self._reach, self._function, self._local = reach, function, local
         self.found: list[Parting] = []
         self._block(function.body, _After(), frozenset(), None)
-        filters = list(_filters(function))
-        for choice in (*function.each(ast.IfExp), *_short_circuits(function), *filters):
-            yes, no = (
-                tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
-            )
-            asked = reach.tests.of(choice.test, function) if yes or no else Test()
-            own = (isinstance(choice.test, ast.Name) and choice in filters) or (
-                (yes or no) and local(choice.test, function)
-            )
-            if (own or asked.side is not None) and not self._agreed(choice, frozenset()):
+        for choice in function.each(ast.IfExp):
+            asked = reach.tests.of(choice.test, function)
+            if asked.side is not None and not self._agreed(choice, frozenset()):
+                yes, no = (
+                    tuple(reach.expression(part, function)) for part in (choice.body, choice.orelse)
+                )
                 other = not asked.side if asked.exact else None
                 self._note(choice, asked, yes, no, asked.side, None, _After())
                 self._note(choice, asked, no, yes, other, None, _After())
@@ -1418,7 +1331,7 @@ class Partings:
         asked = self._reach.tests.of(node.test, self._function)
         if not (asked.asks or self._local(node.test, self._function)):
             return
-        if self._agreed(node, loops, makers=self._makes_groups(node)):
+        if self._agreed(node, loops):
             return
         raises = asked.side is not None
         exits = [leaving(block, raises=raises) for block in (node.body, node.orelse)]
@@ -1463,16 +1376,12 @@ class Partings:
         leaves: ast.stmt | None,
         after: _After,
     ) -> None:
+        names = {event.name for event in others}
         # conditions that the other parts of the test rule out where the ranks diverge
         never: set[str] = set()
         if isinstance(node.test, ast.BoolOp):
             either = isinstance(node.test.op, ast.Or)
             never = {_plain(expression, value=either) for expression in node.test.values}
-        names = {
-            event.name
-            for event in others
-            if not any(_excludes(guard, each) for guard in event.guards for each in never)
-        }
         alone = tuple(
             replace(event, conditional=True)
             if after.fails
@@ -1504,18 +1413,7 @@ class Partings:
             )
         )
 
-    def _makes_groups(self, node: ast.If) -> bool:
-        """Whether the loop around a test makes groups, which each rank must do for all."""
-        return any(
-            event.name in GROUP_MAKERS
-            for loop in self._function.each(ast.For)
-            if node in loop.body
-            for event in self._reach.block(loop.body, self._function)
-        )
-
-    def _agreed(
-        self, node: ast.If | ast.IfExp, loops: frozenset[str], *, makers: bool = False
-    ) -> bool:
+    def _agreed(self, node: ast.If | ast.IfExp, loops: frozenset[str]) -> bool:
         """Whether ranks agreed on a test's names before, or each reaches it in a loop."""
         names, ranks = _ids(node.test), self._function.module.ranks
         if ranks.asks(node.test):  # the owner in ``accelerator.is_main_process`` is no value
@@ -1523,9 +1421,9 @@ class Partings:
             names -= {name.id for name in owners if isinstance(name, ast.Name)}
         compared = parts(ast.Compare, node.test)
         if any(_ids(compare) & loops and ranks.asks(compare) for compare in compared):
-            return not makers
+            return True
         calls = parts(ast.Call, node.test)
-        asked_there = any(agrees(call) for call in calls)
+        asked_there = any(AGREES.search(called_name(call)) for call in calls)
         return asked_there or bool(names & self._agreed_names(node.lineno))
 
     @cached_property
@@ -1568,7 +1466,7 @@ class Partings:
         found: set[str] = set()
         above = (node for node in self._function.nodes if getattr(node, "lineno", before) < before)
         for node in sorted(above, key=lambda child: getattr(child, "lineno", 0)):
-            if isinstance(node, ast.Call) and agrees(node):
+            if isinstance(node, ast.Call) and AGREES.search(called_name(node)):
                 found |= _ids(*node.args)
             elif isinstance(node, ast.Assign) and self._is_agreed(node.value, found):
                 found |= _ids(*node.targets)
@@ -1579,9 +1477,8 @@ class Partings:
         for call in calls:
             # the called function may agree on it; deeper collectives are about other values
             made = self._reach.call(call, self._function)
-            if agrees(call) or any(
-                AGREES.search(event.shown) and event.name not in TO_ONE and len(event.path) == 2
-                for event in made
+            if AGREES.search(called_name(call)) or any(
+                AGREES.search(event.shown) and len(event.path) == 2 for event in made
             ):
                 return True
         names = _ids(value) - {call.func.id for call in calls if isinstance(call.func, ast.Name)}

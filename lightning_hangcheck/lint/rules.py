@@ -8,33 +8,20 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from lightning_hangcheck.lint.project import (
-    Class,
-    Function,
-    agrees,
-    blocks_of,
-    callee,
-    callee_of_object,
-    last_names,
-    parts,
-    tail,
-    targets_of,
-)
+from lightning_hangcheck.lint.project import Function, blocks_of, callee, parts, tail, targets_of
 from lightning_hangcheck.lint.reached_collectives import (
-    ENDS,
-    GROUP_MAKERS,
+    AGREES,
     GROUPED,
-    SETTING,
     Event,
     Parting,
     Partings,
     Reach,
     goes_on,
+    last_names,
     leaving,
 )
 from lightning_hangcheck.look.syntax import LOOPS, ONE_RANK, RANK, called_name, names_of, span, walk
@@ -117,10 +104,10 @@ class Code:
         """Places in the function where ranks diverge."""
         if not self.makes_any:
             return []
-        found = Partings(self.reach, self.function, is_local).found
+        found = Partings(self.reach, self.function, self.is_local).found
         owner, answering = self.function.owner, PAIRED.get(self.function.name.rpartition(".")[2])
         other = owner and answering and owner.method(answering)
-        elsewhere = Partings(self.reach, other, is_local).found if found and other else []
+        elsewhere = Partings(self.reach, other, self.is_local).found if found and other else []
         return _without_meetings(found, elsewhere)
 
     @cached_property
@@ -138,41 +125,22 @@ class Code:
             if isinstance(node, ast.stmt)
         )
 
+    def is_local(self, test: ast.expr, function: Function) -> bool:
+        """Whether a condition depends on data or an attribute that only this rank knows."""
+        if is_local(test, function):
+            return True
+        kept = self.reach.set_by_one(function.module)
+        if not kept:
+            return False
+        calls = (callee(call.func, function).functions for call in parts(ast.Call, test))
+        asked = [test, *(ret for found in calls for each in found for ret in each.each(ast.Return))]
+        return any(attribute.attr in kept for attribute in parts(ast.Attribute, *asked))
+
     def calls_of(self, block: list[ast.stmt]) -> list[ast.Call]:
         """Return calls in some statements, and in the project's functions that these call."""
         calls = [*parts(ast.Call, *block, into=False)]
         below = [each for call in calls for each in callee(call.func, self.function).functions]
         return [*calls, *(call for function in below for call in function.each(ast.Call))]
-
-    @cached_property
-    def _places(self) -> dict[ast.stmt, tuple[ast.stmt | None, list[ast.stmt], int]]:
-        """The statement around each statement, its block and its place there."""
-        around = [node for node in self.function.nodes if isinstance(node, ast.stmt)]
-        blocks = [(None, self.function.body), *((at, b) for at in around for b in blocks_of(at))]
-        return {node: (at, b, n) for at, b in blocks for n, node in enumerate(b)}
-
-    def behind(self, node: ast.stmt, *, far: bool = True) -> list[Event]:
-        """Return the collectives to which ranks come that pass a statement, nearest first.
-
-        Args:
-            node: The statement.
-            far: Whether those behind the blocks around it count, and those of a loop's next turn.
-        """
-        found: list[Event] = []
-        around: ast.stmt | None = node
-        while around is not None:
-            above, block, place = self._places[around]
-            if isinstance(above, ast.Try) and (above.handlers or above.finalbody):
-                return []  # whoever failed may tell the others there
-            found += self.made_in(block[place + 1 :])
-            if not far:
-                break
-            if isinstance(above, LOOPS):
-                found += self.made_in(above.body)  # in its next turn
-            if any(isinstance(each, (ast.Return, ast.Raise)) for each in block[place + 1 :]):
-                break
-            around = above
-        return found
 
     def made_in(self, block: list[ast.stmt]) -> list[Event]:
         """Return collectives that some statements make for every model and on every rank."""
@@ -236,9 +204,8 @@ def _same_rank(*tests: ast.expr) -> bool:
 
 
 FILE_TESTS = frozenset({"exists", "isfile", "isdir", "is_file", "is_dir"})
-FILES = FILE_TESTS | {"listdir", "scandir", "glob", "iglob", "rglob", "iterdir", "getmtime"}
 LOCAL_CALLS = (
-    FILES
+    FILE_TESTS
     | {"isnan", "isfinite", "isinf", "is_nan", "any_nan", "numel", "item"}
     | {"done", "is_alive", "poll", "is_set", "empty", "qsize"}  # of its own threads and queues
     | {
@@ -262,199 +229,12 @@ FILLED = re.compile(
     r"(\w+_)?(buffer|cache|history|logs?|metrics|queue|records?|results?|stats|state)"
 )
 """Names of what a rank fills as it goes: whether it holds something is asked of each rank."""
-DATA = re.compile(
-    r"(\w+_)?(data|batch(es)?|samples?|examples?|items|rows|records|results?|rewards?|req(uest)?s|prompts?"
-    r"|texts?|sequences?|seqs?|tokens?|trajector(y|ies)|rollouts?|episodes?|images?|videos?|box(es)?"
-    r"|labels?|targets?|chunks|anchors?|positives?|indices|errors|failures|valid|remaining|pending"
-    r"|active|finished|unfinished|losses|grads|outputs)"
-)
-"""Names of what a rank has more or less of than another."""
-NUMBER_OF = re.compile(
-    r"(\w+_)?(num|n|count|total)_(?P<of>\w+)|(?P<counted>\w+)_(count|total|per_\w+)"
-)
 DECIDES = (ast.Call, ast.Compare, ast.BoolOp, ast.UnaryOp)
-
-
-def _of_data(name: str) -> bool:
-    return bool(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name))
-
-
-def _measures(test: ast.Compare, function: Function) -> bool:
-    """Whether a number is not a number, or better or another than the last, which it replaces."""
-    sides = [ast.unparse(side) for side in (test.left, *test.comparators)]
-    if sides[0] == sides[1] and isinstance(test.ops[0], ast.NotEq):
-        return True
-    sized = not last_names(test).isdisjoint(("shape", "len", "numel"))
-    if not isinstance(test.ops[0], (ast.Lt, ast.LtE, ast.Gt, ast.GtE)) and not sized:
-        return False
-    return any(
-        {ast.unparse(assign.value), *map(ast.unparse, assign.targets)} == set(sides)
-        for node in function.each(ast.If)
-        if test in walk(node.test)
-        for assign in parts(ast.Assign, *node.body, into=False)
-    )
-
-
-OF_STEP = re.compile(r"\w*(batch|output|loss|metric|result|stat|info)s?(_(out|dict|data))?|\w+_out")
-"""Names of dicts that a rank has of one step."""
-
-
-def _of_own_step(left: ast.expr, compared: ast.cmpop, function: Function) -> bool:
-    """Whether a number is compared that this rank's own step returned in a dict."""
-    if not isinstance(compared, (ast.Lt, ast.LtE, ast.Gt, ast.GtE)):
-        return False
-    if not isinstance(left, ast.Subscript) or type(getattr(left.slice, "value", 0)) is not str:
-        return False
-    values = function.values_of(tail(left.value)) if OF_STEP.fullmatch(tail(left.value)) else []
-    return any(
-        isinstance(value, ast.Call) and not _is_agreed(value, function, before=value.lineno + 1)
-        for value in values
-    )
-
-
-def _asked_for_any(test: ast.expr) -> ast.expr | None:
-    """Return ``x`` of a test whether there is any: ``not x``, ``len(x) == 0``, ``x is None``."""
-    number: object = 0
-    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        test = test.operand
-    elif isinstance(test, ast.Compare) and len(test.ops) == 1:
-        compared = test.ops[0]
-        number, test = getattr(test.comparators[0], "value", ""), test.left
-        if number == 1 and not isinstance(compared, (ast.Lt, ast.GtE)):
-            return None
-    if called_name(test) in ("len", "bool") and isinstance(test, ast.Call) and test.args:
-        test = test.args[0]
-    if isinstance(test, ast.Subscript) and not isinstance(test.slice, ast.Slice):
-        test = test.value  # the share of one
-    return test if number in (None, 0, 1) else None
-
-
-def _has_none(test: ast.expr, function: Function, steps: int) -> bool:
-    """Whether a test asks if this rank has any of its data, or what it kept or looked for."""
-    asked = _asked_for_any(test)
-    if asked is None or ALIKE.search(tail(asked)) or SETTING.fullmatch(ast.unparse(asked)):
-        return False
-    if isinstance(asked, ast.Call) and steps and _found_by_itself(asked, function):
-        return True
-    path = names_of(asked)
-    if not path:
-        return False
-    if (counted := NUMBER_OF.fullmatch(path[-1])) is not None:
-        none = isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Is, ast.IsNot))
-        of_data = DATA.fullmatch(counted["of"] or counted["counted"]) is not None
-        return of_data and not none and test is not asked
-    if len(path) > 1:
-        return _kept_here(asked, function)
-    values = function.values_of(path[0])
-    if any(isinstance(value, ast.Call) and _found_by_itself(value, function) for value in values):
-        return steps > 0
-    sized = any(called_name(node) == "len" for node in walk(test))
-    if path[0] in function.parameters or not values:
-        return sized and DATA.fullmatch(path[0]) is not None
-    filtered = any(
-        isinstance(value, ast.ListComp)
-        and value.generators[0].ifs
-        and DATA.fullmatch(tail(value.generators[0].iter))
-        for value in values
-    )
-    return filtered or _collected(path[0], function)
-
-
-def _own_answer(call: ast.Call, function: Function, steps: int) -> bool:
-    """Whether a function of the project answers by this rank's own data, and tells nobody."""
-    return any(
-        is_local(left.value, found, steps - 1)
-        for found in callee(call.func, function).functions
-        if not any(agrees(each) for each in found.each(ast.Call))
-        for left in found.each(ast.Return)
-        if isinstance(left.value, DECIDES)
-    )
-
-
-def _found_by_itself(call: ast.Call, function: Function) -> bool:
-    """Whether a function of the project returns what it finds among this rank's files, or None."""
-    for found in callee(call.func, function).functions:
-        calls = found.each(ast.Call)
-        looks = any(called_name(each) in FILES for each in calls)
-        left = [each.value for each in found.each(ast.Return)]
-        nothing = any(value is None or _may_be_none(value) for value in left)
-        if looks and nothing and not any(agrees(each) for each in calls):
-            return True
-    return False
-
-
-def _may_be_none(value: ast.expr) -> bool:
-    sides = [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
-    return any(isinstance(side, ast.Constant) and not side.value for side in sides)
-
-
-def _kept_here(held: ast.expr, function: Function) -> bool:
-    path = names_of(held)
-    return path[:1] == ["self"] and len(path) == 2 and _kept(path[1], function)
-
-
-STARTS = re.compile(
-    r"__init__|__post_init__|_?(reset|clear|setup|build|register|configure|prepare)\w*"
-)
-
-
-def _kept(name: str, function: Function) -> bool:
-    """Whether a rank fills an attribute as it goes: none or empty at first, and added to."""
-    owner = function.owner
-    if owner is None or SAME_KEYS.fullmatch(name.strip("_")) or ALIKE.search(name):
-        return False
-    empty = grows = False
-    for method in {
-        each for above in owner.line if isinstance(above, Class) for each in above.methods.values()
-    }:
-        starts = STARTS.fullmatch(method.name.rpartition(".")[2]) is not None
-        assigns: list[ast.Assign | ast.AnnAssign | ast.AugAssign] = method.each(
-            ast.Assign, ast.AnnAssign, ast.AugAssign
-        )
-        for node in assigns:
-            for target in targets_of(node):
-                kept = target.value if isinstance(target, ast.Subscript) else target
-                if names_of(kept) != ["self", name] or node.value is None:
-                    continue
-                if starts:
-                    empty |= kept is target and _is_nothing(node.value)
-                elif isinstance(node, ast.AugAssign):
-                    grows |= not _is_constant(node.value)
-                elif kept is not target:
-                    grows |= method is not function
-                else:
-                    grows |= ["self", name] in map(names_of, walk(node.value))
-        grows |= not starts and any(
-            called_name(call) in GROWS and names_of(call.func)[:-1] == ["self", name]
-            for call in method.each(ast.Call)
-        )
-    return empty and grows
-
-
-ALIKE = re.compile(
-    r"callback|hook|handle|group|module|layer|param|optim|logger|writer|config|cache|model|tensor"
-    r"|bucket|mesh|chunk|slot|weight|name|entr(y|ies)|dict"
-)
-"""In names of what all ranks build alike."""
-GROWS = ("append", "appendleft", "extend", "add", "update", "put", "insert")
-
-
-def _is_nothing(value: ast.expr) -> bool:
-    """Whether a value is None, zero or an empty container."""
-    if isinstance(value, ast.Call):
-        called = called_name(value).lower()
-        return called in ("dict", "list", "set", "deque", "defaultdict", "counter", "queue")
-    return (isinstance(value, ast.Constant) and not value.value) or (
-        isinstance(value, (ast.List, ast.Dict))
-        and not (getattr(value, "elts", None) or getattr(value, "keys", None))
-    )
 
 
 def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     """Whether a condition depends on data that only this rank knows."""
     if is_own_data(test, function):
-        return True
-    if _has_none(test, function, steps):
         return True
     if isinstance(test, ast.BoolOp):
         return any(is_local(expression, function, steps) for expression in test.values)
@@ -462,42 +242,36 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
         inner = test.operand
         if isinstance(inner, ast.Name) and inner.id in function.parameters:
             return inner.id not in function.defaults
-        if isinstance(inner, ast.Attribute) and FILLED.fullmatch(inner.attr.strip("_")):
-            return True
+        if isinstance(inner, ast.Attribute):
+            return FILLED.fullmatch(inner.attr.strip("_")) is not None
         return is_local(inner, function, steps)
     if isinstance(test, ast.Call) and called_name(test) == "isinstance":
         return False
-    named = test.left if isinstance(test, ast.Compare) else test
-    if isinstance(named, ast.Attribute) and steps and _flag_of_its_own(named, function, steps):
-        return True
     for call in parts(ast.Call, test):
         of_tensor = isinstance(call.func, ast.Attribute) and call.func.attr in LOCAL_METHODS
         full = called_name(call) == "full" and not call.args  # a buffer, not torch.full
-        if of_tensor or full or called_name(call) in LOCAL_CALLS:
+        if of_tensor or full or called_name(call) in LOCAL_CALLS or _of_each_own(call):
             return True
-        if called_name(call) in ("all", "any") and any(map(_of_data, last_names(*call.args))):
+        if called_name(call) == "len" and _own_length(call.args[0], function, texts=False):
             return True
-        if called_name(call) == "len" and (
-            _own_length(call.args[0], function, texts=False) or _kept_here(call.args[0], function)
-        ):
-            return True
-        if steps and _own_answer(call, function, steps):
-            return True
-    if isinstance(test, ast.Compare) and (
-        _measures(test, function) or _of_own_step(test.left, test.ops[0], function)
-    ):
-        return True
     if isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.In, ast.NotIn)):
-        held = test.comparators[0]
-        of_data = any(map(_of_data, last_names(held)))
-        return of_data or OF_STEP.fullmatch(tail(held)) is not None or _kept_here(held, function)
+        return any(
+            LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name)
+            for name in last_names(*test.comparators)
+        )
+    named = test.left if isinstance(test, ast.Compare) else test
     if isinstance(named, ast.Name) and steps:  # what decided its values
         values = function.values_of(named.id)
         tests = [value.test if isinstance(value, ast.IfExp) else value for value in values]
         asked = [value for value in tests if isinstance(value, DECIDES)]
         if asked and all(is_local(value, function, steps - 1) for value in asked):
             return True
-        if any(map(_is_constant, values)) and _set_by_itself([named.id], function, steps):
+        if any(isinstance(value, ast.Constant) for value in values) and any(
+            is_own_data(node.test, function)
+            for node in function.each(ast.If)
+            for assign in parts(ast.Assign, *node.body, into=False)
+            if [named.id] in map(names_of, assign.targets)
+        ):
             return True
         if _set_on_the_way(named, function):
             return True
@@ -506,58 +280,6 @@ def is_local(test: ast.expr, function: Function, steps: int = 2) -> bool:
     else:
         compared = isinstance(test, ast.Name)
     return compared and any(map(LOCAL_NAMES.fullmatch, last_names(test)))
-
-
-def _set_by_itself(path: list[str], function: Function, steps: int) -> bool:
-    """Whether only some ranks set a name: by their data or number, or in an error's handler."""
-    ways: list[ast.If | ast.Try] = function.each(ast.If, ast.Try)
-    for way in ways:
-        inside: list[ast.stmt | ast.ExceptHandler] = [way] if isinstance(way, ast.If) else []
-        if isinstance(way, ast.Try) and not any(parts(ast.ImportFrom, way)):
-            inside += way.handlers
-        if isinstance(way, ast.If) and way in function.body and leaving(way.body):
-            inside += function.body[function.body.index(way) + 1 :]
-        sets: list[ast.stmt] = [*parts(ast.Assign, *inside, into=False)]
-        sets += parts(ast.AugAssign, *inside, into=False)
-        if any(names_of(to)[-len(path) :] == path for node in sets for to in targets_of(node)) and (
-            isinstance(way, ast.Try)
-            or function.module.ranks.asks(way.test)
-            or is_local(way.test, function, steps - 1)
-        ):
-            return True
-    return False
-
-
-def _flag_of_its_own(flag: ast.Attribute, function: Function, steps: int) -> bool:
-    """Whether a method sets a flag or number of its object by what this rank met."""
-    setters = function.module.project.flags.get(flag.attr, [])
-    owner = tail(flag.value)
-    told = [call for call in function.each(ast.Call) if owner in names_of(call.func)]
-    agreed = (_is_agreed(given, function, 2, flag.lineno) for call in told for given in call.args)
-    if any(agreed):
-        return False
-    return len(setters) <= MOST_SETTERS and any(
-        _set_by_itself([flag.attr], setter, steps) for setter in setters
-    )
-
-
-MOST_SETTERS = 4
-
-
-def _is_agreed(
-    value: ast.expr, function: Function, steps: int = 2, before: int = sys.maxsize
-) -> bool:
-    """Whether a value went through a collective in this function."""
-    names = {name.id for name in parts(ast.Name, value)}
-    if names & _shared_names(function, before):
-        return True
-    called = (
-        each for call in parts(ast.Call, value) for each in callee(call.func, function).functions
-    )
-    if any(agrees(call) for each in called for call in each.each(ast.Call)):
-        return True
-    values = [each for name in names for each in function.values_of(name)]
-    return steps > 0 and any(_is_agreed(each, function, steps - 1, before) for each in values)
 
 
 def _set_on_the_way(name: ast.Name, function: Function) -> bool:
@@ -594,6 +316,15 @@ def _same_for_all(over: ast.expr) -> bool:
         r"range|zip|(named_)?(modules|parameters|buffers|children)", called_name(over)
     )
     return called is not None or any(map(SAME_KEYS.fullmatch, last_names(over)))
+
+
+def _of_each_own(call: ast.Call) -> bool:
+    """Whether a call is ``all(... for item in state)`` over what this rank holds."""
+    if not isinstance(call.func, ast.Name) or call.func.id not in ("all", "any"):
+        return False
+    over = [each.iter for made in parts(ast.GeneratorExp, *call.args) for each in made.generators]
+    names = last_names(*over)
+    return any(LOCAL_NAMES.fullmatch(name) or FILLED.fullmatch(name) for name in names)
 
 
 NO_COUNT = (
@@ -739,6 +470,9 @@ def _made_meanwhile(parting: Parting, event: Event, code: Code) -> bool:
 WHO = {True: "one rank", False: "all ranks but one", None: "some ranks"}
 
 
+GROUP_MAKERS = frozenset({"new_group", "new_subgroups", "init_device_mesh", "split_group"})
+
+
 def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) -> Iterator[Found]:
     """Yield findings where one side of a test reaches a collective and the other does not.
 
@@ -790,11 +524,7 @@ def _parted(code: Code, *, by_rank: bool, leaves: bool, makers: bool = False) ->
 
 
 def _first(
-    made: list[Event],
-    message: str,
-    *lines: int,
-    at: ast.expr | ast.stmt | None = None,
-    closed: bool = True,
+    made: list[Event], message: str, *lines: int, at: ast.expr | None = None, closed: bool = True
 ) -> Iterator[Found]:
     """Yield a finding on the first of some collectives; its name replaces ``{}``."""
     for event in made[:1]:
@@ -931,7 +661,7 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
         requests = dist.batch_isend_irecv([receive, send])
     """
-    if b"recv" not in code.function.module.text:
+    if b"%" not in code.function.module.text:
         return
     for block in code.blocks:
         alone = (statement.value for statement in block if isinstance(statement, ast.Expr))
@@ -965,6 +695,20 @@ def collective_under_local_test(code: Code) -> Iterator[Found]:
     yield from _parted(code, by_rank=False, leaves=False)
     yield from _part_of_a_model(code)
     yield from _loss_off_the_graph(code)
+    kinds: list[ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp] = code.function.each(
+        ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp
+    )
+    for made in kinds:
+        tests = [test for each in made.generators for test in each.ifs]
+        own = next((test for test in tests if _holds_something(test, code)), None)
+        if own is not None:
+            events = [*code.reach.expression(made, code.function)]
+            message = f"{{}} is called where `{ast.unparse(own)}`, which each rank finds for itself"
+            yield from _first(events, message, at=made, closed=False)
+
+
+def _holds_something(test: ast.expr, code: Code) -> bool:
+    return isinstance(test, ast.Name) or code.is_local(test, code.function)
 
 
 def _loss_off_the_graph(code: Code) -> Iterator[Found]:
@@ -972,23 +716,22 @@ def _loss_off_the_graph(code: Code) -> Iterator[Found]:
     choices: list[ast.If | ast.IfExp] = code.function.each(ast.If, ast.IfExp)
     returned = {each.value for each in code.function.each(ast.Return)}
     under = {call: node for node in choices for call in parts(ast.Call, node, into=False)}
-    asking = (call.func for call in under if isinstance(call.func, ast.Attribute))
-    wanting = {asked.value for asked in asking if asked.attr == "requires_grad_"}
     for call, node in under.items():
         if called_name(call) not in ("tensor", "zeros") or not all(map(_is_constant, call.args)):
             continue
-        wants = call in wanting or any(word.arg == "requires_grad" for word in call.keywords)
+        wants = any(word.arg == "requires_grad" for word in call.keywords)
         asked = {name.id for name in parts(ast.Name, node.test)} - {"self", "torch"}
         # ``(loss * mask).sum() if mask.any() else torch.tensor(0.0)``
         other = node.body if isinstance(node, ast.IfExp) and call is node.orelse else None
         instead = last_names(other) if other and node in returned else set()
-        own = (wants or asked & instead) and is_local(node.test, code.function)
+        own = (wants or asked & instead) and code.is_local(node.test, code.function)
         if own and not last_names(node.test) & _shared_names(code.function):
             message = (
                 f"`{ast.unparse(call)}` has no graph: under `{ast.unparse(node.test)}`, "
                 "which each rank finds for itself, backward reduces no gradients"
             )
             yield Found(call, message, also=(node.lineno,))
+            return
 
 
 SHARES_A_MODEL = re.compile(
@@ -1066,69 +809,39 @@ def leaves_under_rank_test(code: Code) -> Iterator[Found]:
             dist.barrier()
     """
     yield from _parted(code, by_rank=True, leaves=True)
-    for node in code.function.each(ast.If) if code.makes_any else ():
-        if leaving(node.body) or code.reach.tests.of(node.test, code.function).side is not True:
-            continue
-        raised = next(_raised(node.body), None)
-        fails = raised or _failing(node.body, code.function)
-        made = code.behind(node, far=raised is not None) if fails else []
-        if raised is None:  # the others are already there
-            made = [event for event in made[:1] if len(event.path) <= MOST_CALLS]
-        message = "if this fails, only one rank ends, and the others wait in {}"
-        yield from _first(made, message, node.lineno, at=fails, closed=False)
+    for block in code.blocks if code.makes_any else ():
+        for place, node in enumerate(block):
+            if not isinstance(node, ast.If) or leaving(node.body):
+                continue
+            if code.reach.tests.of(node.test, code.function).side is not True:
+                continue
+            fails = _failing(node.body, code)
+            behind = code.made_in(block[place + 1 :]) if fails else []
+            message = "if this fails, only one rank ends, and the others wait in {}"
+            yield from _first(behind, message, node.lineno, at=fails, closed=False)
 
 
-MAY_FAIL = re.compile(
-    r"torch\.save|(\w+\.)*(save_(pretrained|file|model|checkpoint|to_disk)|load_dataset"
-    r"|snapshot_download|(\w+_)?hub(_\w+)?|copytree|check_(call|output)|urlopen|urlretrieve)"
-    r"|requests\.\w+|subprocess\.run"
-)
-"""Calls that a full disk, another process or a server may fail; small files are rarely a reason."""
-MOST_CALLS = 2
-
-
-def _uncaught(block: list[ast.stmt]) -> Iterator[ast.AST]:
-    """Yield the nodes of a block, without those whose errors a handler gets: it may tell others."""
-    tries = [node for node in parts(ast.Try, *block, into=False) if node.handlers]
-    caught = {node for each in tries for node in walk(*each.body, into=False)}
-    return (node for node in walk(*block, into=False) if node not in caught)
-
-
-def _raised(block: list[ast.stmt]) -> Iterator[ast.expr]:
-    """Yield the errors that a block raises itself."""
-    for node in _uncaught(block):
+def _failing(block: list[ast.stmt], code: Code) -> ast.expr | None:
+    """Return what raises an error in a block, or the call of a function of the file that does."""
+    nodes = list(walk(*block, into=False))
+    if any(isinstance(node, ast.Try) for node in nodes):
+        return None  # it may tell the others
+    for node in nodes:
         if isinstance(node, ast.Assert) and not _certain(node.test):
-            yield node.test
+            return node.test
         if isinstance(node, ast.Raise) and node.exc is not None:
-            yield node.exc
-
-
-def _failing(block: list[ast.stmt], function: Function, steps: int = MOST_CALLS) -> ast.Call | None:
-    """Return a call in a block that may fail, by what it does or what it raises."""
-    for node in _uncaught(block):
-        if not isinstance(node, ast.Call):
-            continue
-        if (called_name(node) in ENDS and _ends_badly(node)) or MAY_FAIL.fullmatch(
-            ".".join(names_of(node.func))
+            return node.exc
+        if isinstance(node, ast.Call) and any(
+            called.each(ast.Raise) and called.module is code.function.module
+            for called in callee(node.func, code.function).functions
         ):
             return node
-        for called in callee(node.func, function).functions if steps else ():
-            raises = steps == MOST_CALLS and called.module is function.module
-            if (raises and any(_raised(called.body))) or _failing(called.body, called, steps - 1):
-                return node
     return None
-
-
-def _ends_badly(call: ast.Call) -> bool:
-    return bool(call.args) and getattr(call.args[0], "value", 1) not in (0, None)
 
 
 def _certain(test: ast.expr) -> bool:
     """Whether an assertion only tells a type checker what is known."""
     return called_name(test) == "isinstance" or ast.unparse(test).endswith(" is not None")
-
-
-NOT_FINITE = re.compile(r"nan|inf|finite", re.IGNORECASE)
 
 
 @rule("HC202", "uneven_work", "give every rank as many batches", f"{TORCH}/44353")
@@ -1151,13 +864,6 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             dist.all_reduce(count)  # also with nothing to add
     """
     yield from _parted(code, by_rank=False, leaves=True)
-    for node in code.function.each(ast.If) if code.makes_any else ():
-        shared = last_names(node.test) & _shared_names(code.function, node.lineno)
-        found = NOT_FINITE.search(ast.unparse(node.test)) and is_own_data(node.test, code.function)
-        left = leaving(node.body, raises=True)
-        if isinstance(left, ast.Raise) and found and not shared:
-            message = f"{{}} waits for a rank that raises under `{ast.unparse(node.test)}`"
-            yield from _first(code.behind(node), message, at=left, closed=False)
     if not code.function.name.endswith(".training_step") or b"automatic_optimization" in (
         code.function.module.text
     ):
@@ -1204,11 +910,7 @@ def except_goes_on(code: Code) -> Iterator[Found]:
                 if not goes_on(handler.body):
                     continue
                 raises = any(parts(ast.Raise, handler))  # for some errors
-                met = code.made_in(handler.body)
-                names = {event.name for event in met}
-                if raises:
-                    message = "{} is called by a rank that caught this, and by no other"
-                    yield from _first(met, message, handler.lineno, closed=False)
+                names = {event.name for event in code.made_in(handler.body)}
                 leaves = leaving(handler.body)
                 skipped = inside + (behind if leaves else [])
                 missing = [event for event in skipped if event.name not in names]
@@ -1349,7 +1051,10 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
     if not hook and b"should_" not in code.function.module.text:
         return
-    if any("should_stop" in names for _, names in code.function.agreeing):
+    if any(
+        AGREES.search(called_name(call)) and "should_stop" in last_names(call)
+        for call in code.function.each(ast.Call)
+    ):
         return
     tests = code.reach.tests
     branches: list[tuple[list[ast.stmt], ast.expr, Severity]] = [
@@ -1361,7 +1066,6 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         (node.body, node.test, "note")
         for node in code.function.each(ast.If)
         if is_own_data(node.test, code.function)
-        and not last_names(node.test) & _shared_names(code.function)
     ]
     if decorator := code.reach.one_rank_decorator(code.function):
         branches.append((code.function.body, code.function.decorators[0], "error"))
@@ -1405,17 +1109,19 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
     for loop in loops:
         over = loop.test if isinstance(loop, ast.While) else loop.iter
         by_rank = _length_by_rank(over, code)
+        loops_while = isinstance(loop, ast.While)
+        why = "has another length on each rank"
+        why = why if by_rank else _why_uneven(over, code, loops_while=loops_while)
+        if not why and (_uneven_batches(loop, code) or _uneven_evaluation(loop, code)):
+            why = "may be shorter on one rank"
+        if not why:
+            continue
         made = code.made_in(loop.body)
         if not (made or by_rank):
             events = code.reach.block(loop.body, code.function)
             made = [event for event in events if event.only is None]
-        receives = by_rank and any(
-            called_name(call) in ANSWERS for call in code.calls_of(loop.body)
-        )
-        if not (made or receives):
-            continue
-        why = "has another length on each rank" if by_rank else _why_uneven(loop, over, code)
-        if why:
+        messages = [call for call in code.calls_of(loop.body) if called_name(call) in ANSWERS]
+        if made or (messages and by_rank):
             what = made[0].told if made else "a receive"
             severity = _sure(made[0]) if made else "error"
             yield Found(
@@ -1442,7 +1148,6 @@ OF_BATCH = re.compile(
     r"(\w+_)?(batch|samples|inputs?|outputs?|preds|predictions|logits|images|prompts|tokens|labels"
     r"|targets|boxes|sequences|features|queries|responses)"
 )
-SPLITS = re.compile(r"split|chunk|partition|divide")
 SAME_KEYS = re.compile(
     r"(\w+_)?(\w*loaders?|(data)?sets?|models?|modules?|groups?|optimizers?|schedulers?|state(_dict)?"
     r"|param(eter)?s?|config|cfg|args|kwargs|\w*_dim|mesh\w*)"
@@ -1458,27 +1163,19 @@ def _gone_over(over: ast.expr) -> ast.expr:
     return over
 
 
-def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: Code) -> str:
+def _why_uneven(over: ast.expr, code: Code, *, loops_while: bool) -> str:
     """Return why a loop may make more passes on one rank than on another; else empty."""
-    if _uneven_batches(loop, code) or _uneven_evaluation(loop, code):
-        return "may be shorter on one rank"
-    if isinstance(loop, ast.While):
+    if isinstance(over, (ast.Compare, ast.BoolOp, ast.UnaryOp)) or loops_while:
         names = last_names(over)
         names |= last_names(*(value for name in names for value in code.function.values_of(name)))
-        own = is_local(over, code.function) and not names & _shared_names(code.function)
+        own = code.is_local(over, code.function) and not names & _shared_names(code.function)
         return "is found by each rank for itself" if own else ""
     sorts, over = called_name(over) == "sorted", _gone_over(over)
     known = code.function.values_of(tail(over))
-    shares = (each for each in (over, *known) if isinstance(each, ast.Subscript))
-    if any(_every_nth_by_rank(value, code) for value in (over, *known)) or any(
-        SPLITS.search(called_name(share.value)) and _asks_rank(share.slice, code)
-        for share in shares
-    ):
+    if any(_every_nth_by_rank(value, code) for value in (over, *known)):
         return "is shorter on some ranks if its parts are not equal"
     if known and all(map(_is_empty_dict, known)):
         return "has the keys that each rank has put there"
-    if _own_count(over, code.function):
-        return "is as long as each rank's own data make it"
     if not isinstance(over, ast.Call):
         return ""
     if called_name(over) in ("items", "keys", "values") and isinstance(over.func, ast.Attribute):
@@ -1487,7 +1184,7 @@ def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: 
         alike = literal or SAME_KEYS.fullmatch(tail(over.func.value))
         made = isinstance(over.func.value, ast.Call) and (sorts or not over.func.value.args)
         return "" if alike or made else "has the keys that each rank has put there"
-    if called_name(over) != "range" or _is_agreed(over, code.function, before=over.lineno):
+    if called_name(over) != "range":
         return ""
     values = [
         value for given in over.args for value in (given, *code.function.values_of(tail(given)))
@@ -1500,75 +1197,26 @@ def _why_uneven(loop: ast.For | ast.AsyncFor | ast.While, over: ast.expr, code: 
     )
     if any(any(map(OF_BATCH.fullmatch, last_names(node))) for node in sizes):
         return "goes by the size of each rank's own batch"
-    own = any(_own_number(given, code.function) for given in over.args)
-    return "goes by what each rank counts or draws" if own else ""
+    numbers = parts(ast.Name, *over.args)
+    chance = any(_by_chance(number.id, code.function) for number in numbers)
+    return "goes by random numbers of each rank" if chance else ""
 
 
-def _own_number(number: ast.expr, function: Function, steps: int = 2) -> bool:
-    """Whether a number is counted or measured in this rank's own data."""
-    if _is_agreed(number, function):
+def _by_chance(name: str, function: Function) -> bool:
+    """Whether a number is drawn at random, or changed in a branch or loop that chance decides."""
+    branches: list[ast.While | ast.If] = function.each(ast.While, ast.If)
+    tests = [
+        node.test
+        for node in branches
+        if any(names_of(changed.target) == [name] for changed in parts(ast.AugAssign, *node.body))
+    ]
+    values = function.values_of(name)
+    if _shared_names(function) & {name, *last_names(*values)}:
         return False
-    for call in parts(ast.Call, number):
-        measured = called_name(call) in ("item", *DRAWS) or (
-            called_name(call) in ("max", "sum")
-            and any(called_name(each) == "len" for each in parts(ast.Call, *call.args))
-        )
-        if measured:
-            return True
-    names = [name.id for name in parts(ast.Name, number)]
-    ways: list[ast.While | ast.If] = function.each(ast.While, ast.If)
-    decided = [
-        way.test
-        for way in ways
-        if any(tail(changed.target) in names for changed in parts(ast.AugAssign, *way.body))
-    ]  # ``steps += 1`` while the dice say so
-    values = [value for name in names for value in function.values_of(name)]
-    if steps and any(_own_number(each, function, steps - 1) for each in (*decided, *values)):
+    drawn = parts(ast.Call, *tests, *values)
+    if any(called_name(call) in DRAWS for call in drawn):
         return True
-    return function.around is not None and _own_number(number, function.around, steps)
-
-
-def _own_count(over: ast.expr, function: Function, steps: int = 3) -> bool:
-    """Whether this rank's own data decide how many items something yields."""
-    if not steps or _is_agreed(over, function):
-        return False
-    if isinstance(over, (ast.ListComp, ast.GeneratorExp)):
-        made = over.generators[0]
-        if called_name(made.iter) == "range" and isinstance(made.iter, ast.Call):
-            return any(_own_number(given, function) for given in made.iter.args)
-        return any(is_local(test, function) for test in made.ifs)
-    if isinstance(over, ast.Call):
-        called = callee(over.func, function)
-        found = called.functions
-        if found and found[0].name.endswith(".__init__"):
-            found = ()
-        return any(
-            _yields_by_own_data(each)
-            or any(
-                _own_count(left.value, each, steps - 1)
-                for left in each.each(ast.Return)
-                if left.value is not None
-            )
-            for each in found
-        )
-    path = names_of(over)
-    if not path:
-        return False
-    values = function.values_of(path[0]) if len(path) == 1 else []
-    iterates = callee_of_object("__iter__", path[-1], function).functions
-    return any(map(_yields_by_own_data, iterates)) or any(
-        _own_count(value, function, steps - 1) for value in values
-    )
-
-
-def _yields_by_own_data(function: Function) -> bool:
-    """Whether a generator leaves out what this rank's own data decide."""
-    return bool(function.each(ast.Yield)) and any(
-        (leaving(node.body) or any(parts(ast.Yield, *node.body, into=False)))
-        and is_local(node.test, function)
-        and not last_names(node.test) & _shared_names(function)
-        for node in function.each(ast.If)
-    )
+    return function.around is not None and _by_chance(name, function.around)
 
 
 def _every_nth_by_rank(value: ast.expr, code: Code) -> bool:
@@ -1612,17 +1260,15 @@ EVENED_THERE = re.compile(
 """Shows that a program, or the loop's own file, cares that all ranks have as many batches."""
 
 
-def _shared_names(function: Function, before: int = sys.maxsize) -> set[str]:
+def _shared_names(function: Function) -> set[str]:
     """Return names in what a function reduces, gathers or broadcasts."""
-    shared = (names for line, names in function.agreeing if line < before)
-    return set[str]().union(*shared) - {"self"}
+    shared = (call for call in function.each(ast.Call) if AGREES.search(called_name(call)))
+    return last_names(*(given for call in shared for given in call.args)) - {"self"}
 
 
 def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> bool:
     """Whether a loop makes a step of DDP for each part of a stream, as many as the rank has."""
     if isinstance(loop, ast.While) or called_name(loop.iter) in ("range", "sorted"):
-        return False
-    if _is_agreed(loop.iter, code.function):
         return False
     if not any("DistributedDataParallel" in event.name for event in code.made_in(loop.body)):
         return False
@@ -1771,53 +1417,26 @@ def _own_length(given: ast.expr, function: Function, steps: int = 2, *, texts: b
     """Whether a rank's own data decide how long a tensor is."""
     index = given.slice if isinstance(given, ast.Subscript) else None
     if isinstance(index, ast.Compare) or (
-        index is not None
-        and (tail(index) or isinstance(index, ast.Call))
-        and re.search("mask|valid|keep", ast.unparse(index))
+        index is not None and re.search("mask|valid|keep", tail(index))
     ):
         return True
-    if (
-        called_name(given) in SAME_LENGTH
-        and isinstance(given, ast.Call)
-        and isinstance(given.func, ast.Attribute)
-    ):
+    same = called_name(given) in ("detach", "cpu", "float", "to", "clone", "squeeze", "view")
+    if same and isinstance(given, ast.Call) and isinstance(given.func, ast.Attribute):
         return _own_length(given.func.value, function, steps, texts=texts)
-    if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere", "dumps"):
+    if called_name(given) in ("nonzero", "unique", "masked_select", "argwhere"):
         return True
-    if isinstance(given, ast.Call) and called_name(given) in HOLD_BYTES:
-        return any(_own_length(part, function, steps, texts=False) for part in given.args)
-    if isinstance(given, ast.Call) and called_name(given) in MAKE_DATA:
-        sizes = [each for part in given.args for each in getattr(part, "elts", [part])]
-        return any(_own_number(size, function) for size in sizes)
     if isinstance(given, (ast.Tuple, ast.List)):
         return any(_own_length(part, function, steps, texts=texts) for part in given.elts)
     if isinstance(given, ast.Name) and steps and (values := function.values_of(given.id)):
         return all(_own_length(value, function, steps - 1, texts=texts) for value in values)
     if called_name(given) in JOINS and isinstance(given, ast.Call) and given.args:
-        joined = given.args[0]
-        return _of_some_keys(joined, function) or _collected(ast.unparse(joined), function)
+        return _collected(ast.unparse(given.args[0]), function)
     constant = getattr(index, "value", None)
     name = constant if isinstance(constant, str) else tail(given)
     return texts and OF_TOKENS.fullmatch(name) is not None and not COUNTED.match(name)
 
 
-SAME_LENGTH = frozenset(
-    {"detach", "cpu", "cuda", "to", "float", "long", "clone", "contiguous", "squeeze", "view"}
-)
-HOLD_BYTES = frozenset(
-    {"frombuffer", "from_buffer", "bytearray", "list", "ByteTensor", "from_numpy", "array"}
-)
 JOINS = frozenset({"cat", "concat", "concatenate", "vstack", "hstack", "tensor"})
-
-
-def _of_some_keys(listed: ast.expr, function: Function, steps: int = 2) -> bool:
-    """Whether a list holds what a test lets through of a dict that this rank filled."""
-    if isinstance(listed, ast.ListComp):
-        made = listed.generators[0]
-        of_dict = called_name(made.iter) in ("items", "keys", "values")
-        return bool(of_dict and made.ifs) or _of_some_keys(made.iter, function, steps)
-    values = function.values_of(tail(listed)) if steps and isinstance(listed, ast.Name) else []
-    return any(_of_some_keys(value, function, steps - 1) for value in values)
 
 
 def _collected(name: str, function: Function) -> bool:
@@ -2031,7 +1650,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions registered with `signal.signal` or `atexit.register`."""
-    if registrar not in code.function.module.imports:
+    if registrar.encode() not in code.function.module.text:
         return
     at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
     for call in code.function.each(ast.Call):
@@ -2089,8 +1708,7 @@ def default_group_in_branch_of_group(code: Code) -> Iterator[Found]:
     """
     test_name = re.compile(
         r"(get_)?(tensor|pipeline|data|expert|context|model|sequence)\w*_rank|is_pipeline\w*stage\w*"
-        r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank|rank_in_group|group_rank"
-        r"|is_\w+_(main|leader|first|last)_rank"
+        r"|is_(first|last)_stage|(tp|pp|dp|ep|cp)_rank"
     )
     for node in code.function.each(ast.If) if code.makes_any else ():
         known = (
@@ -2152,16 +1770,6 @@ def _unordered(over: ast.expr, function: Function, steps: int = 3) -> bool:
     if called_name(over) in ("list", "tuple", "enumerate") and isinstance(over, ast.Call):
         return bool(over.args) and _unordered(over.args[0], function, steps)
     path, module = names_of(over), function.module
-    if isinstance(over, ast.BinOp) and isinstance(over.op, (ast.BitAnd, ast.BitOr, ast.Sub)):
-        return _unordered(over.left, function, steps)
-    if isinstance(over, ast.Call) and steps and called_name(over) not in UNORDERED:
-        returned = [
-            (left.value, found)
-            for found in callee(over.func, function).functions
-            for left in found.each(ast.Return)
-            if left.value is not None
-        ]
-        return bool(returned) and all(_unordered(*value, steps - 1) for value in returned)
     if not path or not steps:
         return isinstance(over, (ast.Set, ast.SetComp)) or called_name(over) in UNORDERED
     if path[0] == "self" and len(path) == 2:

@@ -64,59 +64,6 @@ def test_rule_finds_its_own_example_and_not_the_mended_one(code: str, tmp_path: 
 
 
 ERRORS = {
-    "one side of an or": """
-        def step(loss):
-            return not loss.isfinite() or anywhere(loss)
-        def anywhere(loss): return dist.all_reduce(loss)
-        """,
-    "a property": """
-        class Meter:
-            @property
-            def average(self): return dist.all_reduce(self.total)
-        class Trainer:
-            def __init__(self): self.meter = Meter()
-            def report(self):
-                if rank == 0: print(f"{self.meter.average}")
-        """,
-    "a decorator": """
-        def shared(read):
-            def wrapper(*args):
-                answer = [read(*args) if rank == 0 else None]
-                dist.broadcast_object_list(answer)
-                return answer[0]
-            return wrapper
-        @shared
-        def latest(folder): return max(folder.iterdir())
-        def clean(folder):
-            if rank == 0: remove_before(latest(folder))
-        """,
-    "a function that a function made": """
-        def make(group):
-            def reduce(values): dist.all_reduce(values)
-            return reduce
-        class Monitor:
-            def __init__(self): self.reduce = make(None)
-            def step(self, values):
-                if rank == 0: self.reduce(values)
-        """,
-    "apply of an autograd function": """
-        class Gather(torch.autograd.Function):
-            @staticmethod
-            def forward(ctx, parts): return dist.all_gather(parts, ctx)
-        def step(parts):
-            if rank == 0: Gather.apply(parts)
-        """,
-    "a writer that the last rank has": """
-        WRITER = None
-        def start(args):
-            global WRITER
-            if rank == args.world_size - 1: WRITER = make()
-        def writer(): return WRITER
-        def log(loss):
-            to = writer()
-            if to is None: return
-            dist.all_reduce(loss)
-        """,
     "a function that says which rank it is, in steps": """
         def is_first():
             if "RANK" in os.environ:
@@ -169,11 +116,6 @@ ERRORS = {
             if dist.get_rank() == 1:
                 if validate() > best: break
             dist.barrier()
-        """,
-    "another stage makes it in the next branch": """
-        def end(stage):
-            if stage == "valid" and rank == 0: dist.barrier()
-            elif stage == "test": dist.barrier()
         """,
     "a choice in an expression": """
         def mean(loss): return dist.all_reduce(loss) if rank == 0 else None
@@ -684,99 +626,6 @@ NOTES = {
         "if len(found) > 0: ",
         "",
     ),
-    "what it has kept": (
-        """
-        class Recorder:
-            def __init__(self): self.pending = []
-            def record(self, row): self.pending.append(row)
-            def flush(self):
-                if len(self.pending) < self.limit: return
-                dist.all_gather_object(rows, self.pending)
-        """,
-        "if len(self.pending) < self.limit: return",
-        "pass",
-    ),
-    "an error that it met": (
-        """
-        def export(model):
-            ok = True
-            try: convert(model)
-            except OSError: ok = False
-            if ok: dist.barrier()
-        """,
-        "if ok: ",
-        "",
-    ),
-    "a flag of an object": (
-        """
-        class Stopper:
-            def __call__(self, loss):
-                if loss > self.worst: self.stop = True
-        def train(loader):
-            stopper = Stopper()
-            for batch in loader:
-                loss = step(batch)
-                stopper(loss)
-                if stopper.stop: break
-                dist.all_reduce(gradient)
-        """,
-        "stopper(loss)",
-        "dist.all_reduce(loss); stopper(loss)",
-    ),
-    "its files": (
-        """
-        def latest(folder):
-            steps = os.listdir(folder)
-            return max(steps) if steps else None
-        def resume(folder):
-            step = latest(folder)
-            if step is None: return
-            dist.barrier()
-        """,
-        "if step is None: return",
-        "pass",
-    ),
-    "a generator that skips": (
-        """
-        def samples(queue):
-            for item in queue:
-                if item["mask"].sum() == 0: continue
-                yield item
-        def train(queue):
-            for item in samples(queue): dist.all_reduce(step(item))
-        """,
-        "continue",
-        "pass",
-    ),
-    "the best so far": (
-        """
-        def fit(epochs, best=0.0):
-            for epoch in range(epochs):
-                score = evaluate()
-                if score > best: best = score; dist.barrier()
-        """,
-        "score = evaluate()",
-        "score = fabric.all_reduce(evaluate())",
-    ),
-    "a pickle": (
-        """
-        def share(thing):
-            data = torch.frombuffer(bytearray(pickle.dumps(thing)), dtype=torch.uint8).cuda()
-            dist.all_gather(parts, data)
-        """,
-        "dist.all_gather(parts, data)",
-        "dist.all_gather_object(parts, thing)",
-    ),
-    "a group of its own modality": (
-        """
-        def build(modalities):
-            for name, ranks in modalities:
-                if rank not in ranks: continue
-                dist.new_group(ranks)
-        """,
-        "if rank not in ranks: continue",
-        "pass",
-    ),
     "what it holds of each kind": (
         """
         def compute(scores):
@@ -846,115 +695,6 @@ NOTES = {
         """,
         "return files",
         "files = pad(files, size)\n            return files",
-    ),
-    "an assertion of one rank in a loop": (
-        """
-        def sync(weights, shapes):
-            for name in shapes:
-                if rank == 0:
-                    assert weights[name].shape == shapes[name]
-                    print(name)
-            for name in shapes.parameters(): dist.broadcast(weights[name], 0)
-        """,
-        "if rank == 0:",
-        "if name:",
-    ),
-    "a file that one rank writes": (
-        """
-        def save(state):
-            if rank == 0: write(state)
-            dist.barrier()
-        def write(state): torch.save(state, "state.pt")
-        """,
-        'def write(state): torch.save(state, "state.pt")',
-        """def write(state):
-            try: torch.save(state, "state.pt")
-            except OSError: print("not saved")""",
-    ),
-    "its own error": (
-        """
-        def step(loss):
-            if torch.isnan(loss): raise ValueError(loss)
-            dist.all_reduce(loss)
-        """,
-        "raise ValueError(loss)",
-        "print(loss)",
-    ),
-    "a barrier of a rank that met an error": (
-        """
-        def finish(save):
-            for attempt in range(3):
-                try: save()
-                except OSError:
-                    if attempt == 2: raise
-                    dist.barrier()
-        """,
-        "dist.barrier()",
-        "print(attempt)",
-    ),
-    "what its own step returned": (
-        """
-        def train(batches, limit):
-            for batch in batches:
-                stats = step(batch)
-                if stats["kl"] > limit: break
-                dist.all_reduce(batch)
-        """,
-        "stats = step(batch)",
-        "stats = dist.all_reduce(step(batch))",
-    ),
-    "another size than the last": (
-        """
-        class Layer:
-            def forward(self, tokens):
-                if tokens.shape[0] != self.size:
-                    dist.all_reduce(tokens)
-                    self.size = tokens.shape[0]
-        """,
-        "tokens.shape[0] != self.size",
-        "self.first",
-    ),
-    "a loss made to want a gradient": (
-        """
-        def loss(count, total):
-            if not torch.isfinite(count): return torch.tensor(0.0).requires_grad_()
-            return total / count
-        """,
-        "torch.tensor(0.0).requires_grad_()",
-        "total * 0.0",
-    ),
-    "a coordinate of a mesh, handed on": (
-        """
-        class Dimensions:
-            @property
-            def coordinates(self):
-                if not self.enabled: return 0, 1
-                return self.mesh.get_local_rank("replicate"), self.replicas
-        class Trainer:
-            def __init__(self, dimensions): self.dimensions = dimensions
-            def save(self):
-                if self.dimensions.coordinates[0] == 0: dist.barrier()
-        """,
-        "if self.dimensions.coordinates[0] == 0: ",
-        "",
-    ),
-    "one of the classes of an object": (
-        """
-        class Backend:
-            def mean(self, value): raise NotImplementedError
-        class Torch(Backend):
-            def mean(self, value): dist.all_reduce(value)
-        class World:
-            def __init__(self): self.backend: Backend = Torch()
-            def mean(self, value): return self.backend.mean(value)
-        world = World()
-        def current(): return world
-        def report(value):
-            it = current()
-            if rank == 0: it.mean(value)
-        """,
-        "if rank == 0: ",
-        "",
     ),
     "a thread": (
         """
@@ -1459,18 +1199,6 @@ def work_{number}(rank, batches):
     return total
 """
 MEETING = QUIET.replace("return total", "dist.all_reduce(total)")
-GETTER = """
-def get_{number}(first):
-    args = make_{number}(first)
-    return args
-
-def make_{number}(first):
-    args = get_{number}(first)
-    args.report()
-    if rank == 0:
-        dist.barrier()
-    return args
-"""
 
 
 def calls_for(folder: Path, function: str, functions: int) -> int:
@@ -1497,9 +1225,3 @@ def test_twice_as_many_functions_cost_twice_as_much(tmp_path: Path, function: st
     calls_for(tmp_path, function, 1)  # what is read once in a process
     once, twice = (calls_for(tmp_path, function, many) for many in (100, 200))
     assert twice < 2.1 * once
-
-
-def test_getters_that_return_one_name_are_each_followed_once(tmp_path: Path) -> None:
-    calls_for(tmp_path, GETTER, 1)
-    once, twice = (calls_for(tmp_path, GETTER, many) for many in (5, 10))
-    assert twice < 5 * once
