@@ -324,16 +324,20 @@ class ProcessReading:
             if not self._keeps_house(thread)
         )
 
+    @cached_property
+    def _libraries(self) -> dict[int, str]:
+        """The library in which a nameless native thread last waited, by kernel id."""
+        states = (state for moment in self._seen for state in moment.states)
+        return {state.tid: state.library for state in states if state.library}
+
     def _keeps_house(self, native: ThreadState) -> bool:
         """Whether a native thread is known to serve its library alone.
 
         By that library, if a sample shows it, or by its name, unless that is the main thread's,
         which new threads have, too.
         """
-        states = [state for moment in self._seen for state in moment.states]
-        library = max(state.library for state in states if state.tid == native.tid)
-        if library:
-            return library.startswith(THEIR_LIBRARIES)
+        if native.tid in self._libraries:
+            return self._libraries[native.tid].startswith(THEIR_LIBRARIES)
         return native.name.startswith(HOUSEKEEPERS) and native.name != self._seen[-1].states[0].name
 
     @property

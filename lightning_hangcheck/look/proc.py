@@ -48,7 +48,7 @@ SYSTEM_LIBRARIES = ("libc.", "libc-", "libpthread", "libstdc++", "libgcc_s", "ld
 """Below every native thread, and the kernel's own code in each process."""
 NO_FILE = "(no file)"
 """Code that a compiler made in memory."""
-ATTEMPTS = 3  # Setting a variable meanwhile may move all of them
+ATTEMPTS = 3  # Setting a variable meanwhile may move all of them, and a thread may just be awake
 MOST_VARIABLES = LONGEST_VARIABLE = 4096
 """Longer values are cut: no rank number or address is so long."""
 
@@ -274,8 +274,8 @@ def waiting_libraries(pid: int, tids: Iterable[int]) -> dict[int, str]:
     """Return the library that waits, for each thread in a system call; 3 ms with torch.
 
     The first word of the stack that points into code is taken for the return address into it: words
-    farther up may be left from calls that have returned, even from an earlier thread. A thread that
-    stays awake, or whose memory cannot be read, is left out.
+    farther up may be left from calls that have returned, even from an earlier thread. Empty for a
+    thread that stays awake or whose memory cannot be read; one that has ended is left out.
     """
     code = sorted(
         (int(begin, 16), int(end, 16), row[5].rpartition("/")[2] if len(row) > 5 else NO_FILE)

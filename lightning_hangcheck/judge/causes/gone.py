@@ -134,10 +134,10 @@ def process_dead(situation: Situation, job: JobReading) -> Finding | None:
 def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_fault: bool) -> EndedBy:
     """Say who, other than the gone ranks, could bring what the others wait for.
 
-    Anybody may set a key of the store: a rank that ended well may have owed none. Otherwise nobody
-    could, if those that are left wait for what only the job could bring, or retry. What they ask of
-    something outside, or one sleep, may go on by itself. So may ranks that have left the process
-    group.
+    Anybody may set a key of the store: a rank that ended well may have owed none, and one that
+    failed may be started again. Otherwise nobody could, if those that are left wait for what only
+    the job could bring, or retry. What they ask of something outside, or one sleep, may go on by
+    itself. So may ranks that have left the process group.
     """
     if situation.waited_for:
         ended = {reading.rank for reading in gone}
