@@ -202,15 +202,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-oProxyCommand=sh",
-        "ada@-oProxyCommand=sh",
-        "$(id)",
-        "pod/-x",
-    ],
-)
+@pytest.mark.parametrize("line", ["-oProxyCommand=sh", "ada@-oProxyCommand=sh", "$(id)", "pod/-x"])
 def test_a_line_that_is_no_host_is_refused_with_its_number(line: str) -> None:
     """ssh would take a leading dash for an option."""
     with pytest.raises(BadUsage, match="line 2 of hosts names no host"):

@@ -77,10 +77,7 @@ JOBS: dict[str, tuple[list[Candidate], list[dict[int, int]]]] = {
         [candidate(11, 1, "pid:[1]", **ALONE), candidate(21, 1, "pid:[2]", **ALONE)],
         [{0: 11}, {0: 21}],
     ),
-    "workers belong to their rank": (
-        [*pair(11, 10), torchrun(31, 11, 0, 29500)],
-        [{0: 11, 1: 12}],
-    ),
+    "workers belong to their rank": ([*pair(11, 10), torchrun(31, 11, 0, 29500)], [{0: 11, 1: 12}]),
     "Lightning's rank 0 carries no variables": (
         [candidate(9, 1), candidate(10, 9), candidate(11, 10, **CHILD)],
         [{0: 10, 1: 11}],

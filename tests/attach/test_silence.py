@@ -95,9 +95,7 @@ IN_FORWARD = (MAIN, torch("DistributedDataParallel._pre_forward", "nn/parallel/d
 MOVES = slept(rank(1, *MOVING, cpu=0.9), 0.0)
 GOES_ON = slept(rank(1, IN_LOAD, (*IN_LOAD[:-1], user("load", 42)), IN_LOAD, cpu=0.9), 0.0)
 SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
-    "one that slept for seconds is only suspected": [
-        ("suspect", waiting(9.0), slept(STUCK, 8.0)),
-    ],
+    "one that slept for seconds is only suspected": [("suspect", waiting(9.0), slept(STUCK, 8.0))],
     "one that records was not silent for longer than since its last beat": [
         ("healthy", waiting(400.0), slept(beaten(2.0), 398.0)),
         ("hang", waiting(400.0), slept(beaten(2.0, beats=0), 398.0)),
@@ -106,7 +104,7 @@ SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
     ],
     # at its second pass DDP agrees on its buckets
     "a rank that waits in DDP's forward waits for the others": [
-        ("suspect", slept(rank(0, IN_FORWARD), 34.0), slept(STUCK, 4.4)),
+        ("suspect", slept(rank(0, IN_FORWARD), 34.0), slept(STUCK, 4.4))
     ],
     # a download, a tracker's run, a save: all of these do something within two seconds
     "a wait of seconds is suspected only where nobody moves": [
@@ -133,11 +131,11 @@ SITUATIONS: dict[str, list[tuple[str, RankView, RankView]]] = {
         ("hang", waiting(400.0), computing()),
     ],
     "a stopped rank is proven at once": [
-        ("hang", waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0)),
+        ("hang", waiting(3.0), slept(rank(1, IN_LOAD, state="T"), 3.0))
     ],
     # it may have computed for a minute and come a second ago
     "a wait is not counted from the last beat of who waits": [
-        ("healthy", replace(waiting(1.0), beat=beaten(60.0).beat), computing()),
+        ("healthy", replace(waiting(1.0), beat=beaten(60.0).beat), computing())
     ],
 }
 

@@ -74,9 +74,7 @@ def test_a_smoke_run_that_cannot_start_is_said_in_one_line(
 @pytest.mark.real
 @pytest.mark.parametrize(
     ("when", "results", "first", "means"),
-    [
-        ("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks"),
-    ],
+    [("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks")],
 )
 def test_the_first_that_hangs_is_named(
     when: str, results: list[str], first: str, means: str, tmp_path: Path

@@ -96,11 +96,7 @@ def test_every_slug_and_every_public_name_is_on_its_page() -> None:
 
 PACKAGE = Path(str(lightning_hangcheck.__file__)).parent
 """Beside the documentation in a checkout, elsewhere where the tests run on what is installed."""
-TOP_PAGES = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    *sorted((ROOT / "docs").glob("*.md")),
-]
+TOP_PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WORKED_EXAMPLE = re.compile(r"^```(?:diff|python|toml)\n.*?^```", re.MULTILINE | re.DOTALL)
 """It adds files that are not there; what stands outside of it must be."""
 CODE = re.compile(r"`([^`\n]+)`")

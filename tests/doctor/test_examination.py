@@ -69,12 +69,7 @@ def test_checks_that_never_answer_are_given_up_side_by_side() -> None:
 def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
     checks = checks_before_run(tmp_path / "run", {})
     names = [check.check for check in checks]
-    assert names == [
-        "stacks readable",
-        "run folder",
-        "shared memory usable",
-        "debug settings",
-    ]
+    assert names == ["stacks readable", "run folder", "shared memory usable", "debug settings"]
     assert all(check.found for check in checks)
     assert checks[0].status == "ok", checks[0]
 

@@ -19,11 +19,7 @@ from lightning_hangcheck.doctor.launch_checks import (
     time_left,
     trainers_strategy,
 )
-from lightning_hangcheck.doctor.launch_command import (
-    DEFAULT_PORT,
-    job_of_nodes,
-    read_launch,
-)
+from lightning_hangcheck.doctor.launch_command import DEFAULT_PORT, job_of_nodes, read_launch
 from lightning_hangcheck.identity import NodePlace
 from lightning_hangcheck.ledger import ledger_file
 

@@ -12,12 +12,7 @@ import pytest
 from msgspec.structs import replace
 from subjects import saving, subject
 
-from lightning_hangcheck.doctor.storage_checks import (
-    MOST_LINES,
-    checkpoints,
-    rclone_remotes,
-    tree,
-)
+from lightning_hangcheck.doctor.storage_checks import MOST_LINES, checkpoints, rclone_remotes, tree
 
 if TYPE_CHECKING:
     from lightning_hangcheck.doctor.check import Finding

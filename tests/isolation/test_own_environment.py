@@ -15,11 +15,7 @@ from processes import PATIENCE_S, PROGRAMS, command_of, end, until
 from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.files import decode
-from lightning_hangcheck.isolation.command import (
-    folder_of,
-    own_environment,
-    searched_folders,
-)
+from lightning_hangcheck.isolation.command import folder_of, own_environment, searched_folders
 from lightning_hangcheck.look import gpu, stacks
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.stacks import dump, find_py_spy

@@ -6,18 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from cases import (
-    IN_ALL_REDUCE,
-    IN_LOAD,
-    NOW_NS,
-    SECOND,
-    SITE,
-    agrees,
-    gone,
-    job,
-    rank,
-    torch,
-)
+from cases import IN_ALL_REDUCE, IN_LOAD, NOW_NS, SECOND, SITE, agrees, gone, job, rank, torch
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge

@@ -42,12 +42,7 @@ def of_many(world: int, usual: RankView, odd: RankView, every: int) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("odd", "every"),
-    [
-        (rank(1, IN_LOAD), 2),
-        (gone(1, -9), 3),
-        (missing(1), 100),
-    ],
+    ("odd", "every"), [(rank(1, IN_LOAD), 2), (gone(1, -9), 3), (missing(1), 100)]
 )
 def test_the_file_and_the_report_of_many_ranks_stay_small(odd: RankView, every: int) -> None:
     case = of_many(8_000, rank(0, IN_ALL_REDUCE), odd, every)

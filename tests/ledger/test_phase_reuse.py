@@ -50,11 +50,7 @@ def test_what_rests_on_a_phase_is_found_at_any_remove_and_within_folders() -> No
 DATA, MADE = file("/data"), file("/last.ckpt")
 
 
-def decided(
-    if_done: IfDone,
-    *present: Fingerprint,
-    **metrics: float,
-) -> Decision:
+def decided(if_done: IfDone, *present: Fingerprint, **metrics: float) -> Decision:
     """Of a phase that was run with DATA and made MADE, where these files are present now."""
     told = history(
         begun("a", "train", DATA), ended("a", MADE, **metrics),

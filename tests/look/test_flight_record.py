@@ -162,9 +162,7 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     assert (third.group, third.last_enqueued) == ("4", 700)
 
 
-def test_numbers_whose_group_is_not_told_are_of_none(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
+def test_numbers_whose_group_is_not_told_are_of_none(server: tuple[Path, dict[str, bytes]]) -> None:
     """An entry tells of its own group alone; here group 2 has an open message."""
     path, bodies = server
     bodies["fr_trace_json"] = b'{"entries": []}'

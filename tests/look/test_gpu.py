@@ -45,9 +45,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], N
     return behave
 
 
-def test_what_the_driver_tells_of_a_rank_and_its_gpu_is_kept(
-    driver: Callable[[str], None],
-) -> None:
+def test_what_the_driver_tells_of_a_rank_and_its_gpu_is_kept(driver: Callable[[str], None]) -> None:
     driver("answers")
     gpus, gaps = gpus_of([OWN, 1], 20.0)
     assert gaps == ()

@@ -117,12 +117,7 @@ def test_an_object_whose_place_is_not_known_may_be_another(source: str) -> None:
 
 @pytest.mark.parametrize(
     ("within", "known"),
-    [
-        ((), True),
-        ((CONDITION_WAIT,), False),
-        (IN_EVENT, True),
-        ((FUTURE, CONDITION_WAIT), True),
-    ],
+    [((), True), ((CONDITION_WAIT,), False), (IN_EVENT, True), ((FUTURE, CONDITION_WAIT), True)],
 )
 def test_who_waits_for_news_behind_a_lock_may_have_given_it_back(
     source: str, within: tuple[Frame, ...], known: bool

@@ -28,12 +28,7 @@ from lightning_hangcheck.look.proc import (
     vitals,
     waiting_libraries,
 )
-from lightning_hangcheck.machine import (
-    PAGE_BYTES,
-    TICKS_PER_SECOND,
-    StatLine,
-    parse_stat,
-)
+from lightning_hangcheck.machine import PAGE_BYTES, TICKS_PER_SECOND, StatLine, parse_stat
 from lightning_hangcheck.model.evidence import Gap
 
 if TYPE_CHECKING:

@@ -27,11 +27,7 @@ from lightning_hangcheck.model.flight import (
     GroupRun,
 )
 from lightning_hangcheck.nodes import encoding
-from lightning_hangcheck.nodes.encoding import (
-    MARK,
-    pack,
-    read_message,
-)
+from lightning_hangcheck.nodes.encoding import MARK, pack, read_message
 from lightning_hangcheck.nodes.message import (
     TAKEN_NS,
     TOO_LARGE,

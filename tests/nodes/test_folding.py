@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import (
-    IN_ALL_REDUCE,
-    IN_BARRIER,
-    IN_LOAD,
-    IN_LOADER,
-    SECOND,
-    gone,
-    job,
-    rank,
-    worker,
-)
+from cases import IN_ALL_REDUCE, IN_BARRIER, IN_LOAD, IN_LOADER, SECOND, gone, job, rank, worker
 from flights import flying, spinning
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as some

@@ -9,20 +9,12 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.identity import identify, is_launcher
 from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.observe.discovery import (
-    SeenProcess,
-    believed,
-    find_ranks,
-)
+from lightning_hangcheck.observe.discovery import SeenProcess, believed, find_ranks
 
 
 def process(pid: int, parent: int, *, python: bool = True, **environment: str) -> SeenProcess:
     return SeenProcess(
-        pid=pid,
-        parent_pid=parent,
-        started_ticks=pid,
-        python=python,
-        identity=identify(environment),
+        pid=pid, parent_pid=parent, started_ticks=pid, python=python, identity=identify(environment)
     )
 
 
@@ -146,10 +138,7 @@ def test_a_child_that_has_not_joined_is_the_rank_that_it_was_announced_as_once_a
             {10: None, 11: 0, 12: 1},
         ),
         # a number that a rank has taken is nobody else's
-        (
-            [_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)],
-            {11: None, 12: 1, 30: 0},
-        ),
+        ([_child(11, 0), _child(12, 1, rank=1), Beat(pid=30, rank=0)], {11: None, 12: 1, 30: 0}),
     ],
 )
 def test_children_of_which_none_has_joined_may_be_no_ranks_at_all(

@@ -8,11 +8,7 @@ import pytest
 from planning.planned import LLAMA_8B
 
 from lightning_hangcheck.errors import BadUsage
-from lightning_hangcheck.planning.config import (
-    find_config,
-    read_config,
-    read_fields,
-)
+from lightning_hangcheck.planning.config import find_config, read_config, read_fields
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,11 +37,7 @@ def test_a_size_that_cannot_be_is_one_sentence(changes: dict[str, object], said:
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [
-        (b"{", "is not JSON"),
-        (b"[1]", "holds no JSON object"),
-        (b"", "is not JSON"),
-    ],
+    [(b"{", "is not JSON"), (b"[1]", "holds no JSON object"), (b"", "is not JSON")],
 )
 def test_a_broken_file_is_one_sentence(content: bytes, said: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes(content)

@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cases import agrees
 from log_lines import status, timeout
-from postmortem.dumps import (
-    LEFT_BEHIND,
-    did,
-    dump,
-    judged,
-    judged_files,
-    posted,
-    write,
-)
+from postmortem.dumps import LEFT_BEHIND, did, dump, judged, judged_files, posted, write
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

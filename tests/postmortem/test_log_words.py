@@ -200,10 +200,7 @@ def test_a_rank_in_a_call_from_which_the_others_returned_is_proven_to_hold_them_
 
 def at_logger(*others: str) -> list[str]:
     """Rank 0 is in its logger's constructor, rank 1 said this."""
-    return [
-        line(0, "About to call WandbLogger constructor..."),
-        *(line(1, one) for one in others),
-    ]
+    return [line(0, "About to call WandbLogger constructor..."), *(line(1, one) for one in others)]
 
 
 TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {

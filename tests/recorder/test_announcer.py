@@ -12,10 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import lightning_hangcheck
-from lightning_hangcheck.recorder.announcer import (
-    format_line,
-    last_words,
-)
+from lightning_hangcheck.recorder.announcer import format_line, last_words
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,12 +48,7 @@ def test_a_program_says_its_checkpoints_and_sections(run: Callable[..., Program]
 
 @pytest.mark.parametrize(
     ("rank", "console", "speaks"),
-    [
-        ("0", None, True),
-        ("5", None, False),
-        ("5", "all", True),
-        ("0", "off", False),
-    ],
+    [("0", None, True), ("5", None, False), ("5", "all", True), ("0", "off", False)],
 )
 def test_above_16_ranks_only_rank_0_speaks_unless_asked(
     run: Callable[..., Program], rank: str, console: str | None, speaks: bool
@@ -92,9 +84,7 @@ except ValueError:
     ]
 
 
-def test_elapsed_time_counts_from_the_start_of_the_process(
-    start: Callable[..., Program],
-) -> None:
+def test_elapsed_time_counts_from_the_start_of_the_process(start: Callable[..., Program]) -> None:
     before = time.monotonic()
     program = start(
         "import lightning_hangcheck as hc\n"

@@ -18,12 +18,7 @@ from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection, Sa
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.model.words import PHASES
 from lightning_hangcheck.recorder import page as layout
-from lightning_hangcheck.recorder.page import (
-    BeatWriter,
-    Call,
-    OpenedSection,
-    PageWriter,
-)
+from lightning_hangcheck.recorder.page import BeatWriter, Call, OpenedSection, PageWriter
 from lightning_hangcheck.recorder.page_reader import PageReader, PageUnreadable, read_page
 
 if TYPE_CHECKING:

@@ -87,9 +87,7 @@ with hc.section("Trainer constructor"):
     assert program.page().phase == "startup"
 
 
-def test_a_signal_handler_may_record_in_the_midst_of_recording(
-    run: Callable[..., Program],
-) -> None:
+def test_a_signal_handler_may_record_in_the_midst_of_recording(run: Callable[..., Program]) -> None:
     program = run("""
 import signal
 import lightning_hangcheck as hc

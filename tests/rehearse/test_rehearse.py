@@ -11,13 +11,7 @@ from msgspec.structs import replace
 
 from lightning_hangcheck.hooks.rehearsal import Note
 from lightning_hangcheck.judge import judge
-from lightning_hangcheck.rehearse import (
-    SCENES,
-    CannotRehearse,
-    Facts,
-    judge_scene,
-    on_cpu_ranks,
-)
+from lightning_hangcheck.rehearse import SCENES, CannotRehearse, Facts, judge_scene, on_cpu_ranks
 from lightning_hangcheck.smoke import Outcome, Trial
 
 if TYPE_CHECKING:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lightning_hangcheck.model.verdict import (
-    RankState,
-    Verdict,
-)
+from lightning_hangcheck.model.verdict import RankState, Verdict
 
 RUN_ID = "20261120T102301-7f3a"
 FOLDER = f"hangcheck_runs/{RUN_ID}"

@@ -6,15 +6,7 @@ from html.parser import HTMLParser
 from typing import TYPE_CHECKING
 
 import msgspec
-from cases import (
-    IN_ALL_REDUCE,
-    IN_LOAD,
-    job,
-    look,
-    rank,
-    torch,
-    with_threads,
-)
+from cases import IN_ALL_REDUCE, IN_LOAD, job, look, rank, torch, with_threads
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.evidence import ThreadStack
@@ -52,11 +44,7 @@ def deep(world_size: int) -> Case:
 
 
 def written(
-    folder: Path,
-    case: Case,
-    verdict: Verdict | None = None,
-    form: Form = "html",
-    price: str = "",
+    folder: Path, case: Case, verdict: Verdict | None = None, form: Form = "html", price: str = ""
 ) -> str:
     """Write a case in one of its forms; its folder may be empty."""
     return write_as(

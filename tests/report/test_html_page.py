@@ -173,11 +173,7 @@ MB = 1_000_000
 
 
 @pytest.mark.parametrize(
-    ("make", "world_size", "largest", "most_s"),
-    [
-        (deep, 64, MB, 8.0),
-        (alike, 4096, 3 * MB, 20.0),
-    ],
+    ("make", "world_size", "largest", "most_s"), [(deep, 64, MB, 8.0), (alike, 4096, 3 * MB, 20.0)]
 )
 def test_size_and_time(
     make: Callable[[int], Case], world_size: int, largest: int, most_s: float, tmp_path: Path

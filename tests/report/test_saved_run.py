@@ -14,9 +14,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.codec import encode_packed, encode_pretty
 from lightning_hangcheck.model.evidence import Frame, Holder, WaitTarget
 from lightning_hangcheck.observe.run_record import save_run
-from lightning_hangcheck.report.saved_run import (
-    read_saved_run,
-)
+from lightning_hangcheck.report.saved_run import read_saved_run
 from lightning_hangcheck.rundir import RunFolder
 
 if TYPE_CHECKING:

@@ -24,12 +24,7 @@ from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, StepTimes
 from lightning_hangcheck.model.case import RankView
 from lightning_hangcheck.model.slugs import CAUSES
-from lightning_hangcheck.model.verdict import (
-    EvidenceItem,
-    Gap,
-    RankState,
-    Remedy,
-)
+from lightning_hangcheck.model.verdict import EvidenceItem, Gap, RankState, Remedy
 from lightning_hangcheck.planning.plan import read_phase
 from lightning_hangcheck.planning.planner import make_plan
 from lightning_hangcheck.report import verdict_text

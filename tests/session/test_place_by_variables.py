@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lightning_hangcheck.identity import NodePlace, identify
-from lightning_hangcheck.session.session import (
-    job_key,
-    key_of_nodes,
-    node_key,
-    place_in,
-    start_key,
-)
+from lightning_hangcheck.session.session import job_key, key_of_nodes, node_key, place_in, start_key
 
 TORCHRUN = {
     "RANK": "2",

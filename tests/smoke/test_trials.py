@@ -7,12 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from lightning_hangcheck.smoke import (
-    Outcome,
-    interpret,
-    plan_trials,
-    reference_trials,
-)
+from lightning_hangcheck.smoke import Outcome, interpret, plan_trials, reference_trials
 
 if TYPE_CHECKING:
     from lightning_hangcheck.smoke import Result

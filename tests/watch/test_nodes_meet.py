@@ -17,11 +17,7 @@ from lightning_hangcheck.nodes.message import VERSION, Message, RoundMark, class
 from lightning_hangcheck.nodes.who_judges import PeerState
 from lightning_hangcheck.settings import SHARED_BY_NODES, Settings
 from lightning_hangcheck.version import __version__
-from lightning_hangcheck.watch.join_nodes import (
-    addresses_to_ask,
-    silence_gap,
-    silent_node,
-)
+from lightning_hangcheck.watch.join_nodes import addresses_to_ask, silence_gap, silent_node
 from lightning_hangcheck.watch.other_nodes import contradictions, meeting_of
 
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
@@ -61,7 +57,7 @@ def test_another_version_that_can_be_read_is_said_once_for_all_nodes_that_have_i
     sentences = list(contradictions(HERE, UNMARKED, [PeerState(one, 0) for one in words], 0))
     assert sentences == [
         f"nodes 2-3 have lightning-hangcheck 9.0, node 0 has {__version__}: they understand "
-        "each other; install the same on all nodes before the next run",
+        "each other; install the same on all nodes before the next run"
     ]
 
 

@@ -22,11 +22,7 @@ from lightning_hangcheck.nodes.meeting_place import FolderPlace
 from lightning_hangcheck.nodes.message import left_round, message_of
 from lightning_hangcheck.nodes.who_judges import SILENT_AFTER_S, PeerState
 from lightning_hangcheck.watch.other_nodes import OtherNodes
-from lightning_hangcheck.watch.round_ends import (
-    EndedRounds,
-    LeftHere,
-    ended_on_all,
-)
+from lightning_hangcheck.watch.round_ends import EndedRounds, LeftHere, ended_on_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -134,9 +134,7 @@ def test_hangcheck_in_front_of_srun_says_the_way_out(tmp_path: Path, inside: tup
 
 
 @pytest.mark.real
-def test_a_python_that_runs_no_start_up_file_is_a_gap(
-    tmp_path: Path,
-) -> None:
+def test_a_python_that_runs_no_start_up_file_is_a_gap(tmp_path: Path) -> None:
     program = "import time; time.sleep(1000)"
     process = start_run(
         tmp_path,

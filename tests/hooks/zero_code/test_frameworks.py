@@ -7,14 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import (
-    PACKAGE,
-    as_rank,
-    as_script,
-    carried_journals,
-    page_of,
-    run_program,
-)
+from hooks.launching import PACKAGE, as_rank, as_script, carried_journals, page_of, run_program
 from long_tests import WHEN_ASKED_FOR
 
 from lightning_hangcheck.report.journals import read_journal

@@ -29,13 +29,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat, CheckpointMark, OpenSection
 from lightning_hangcheck.model.case import RankView
-from lightning_hangcheck.model.evidence import (
-    Frame,
-    Gap,
-    LocalValues,
-    ThreadStack,
-    WaitTarget,
-)
+from lightning_hangcheck.model.evidence import Frame, Gap, LocalValues, ThreadStack, WaitTarget
 from lightning_hangcheck.model.flight import FlightRecord
 from lightning_hangcheck.model.verdict import Gap as ToldGap
 from lightning_hangcheck.model.words import phase_of_name

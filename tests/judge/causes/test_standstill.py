@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from cases import (
-    FUTEX,
-    IN_LOAD,
-    MAIN,
-    changed_rank,
-    gone,
-    job,
-    rank,
-    user,
-    waiting_for,
-)
+from cases import FUTEX, IN_LOAD, MAIN, changed_rank, gone, job, rank, user, waiting_for
 from msgspec.structs import replace
 
 from lightning_hangcheck.judge import judge
