@@ -1,11 +1,13 @@
-"""Who meets whom, how they wait, and what is said of one that does not come."""
+"""Who meets whom and where, how they wait, and what is said of one that does not come."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -14,7 +16,7 @@ from hooks.launching import job_session
 from processes import until
 
 from lightning_hangcheck.errors import MeetingFailed
-from lightning_hangcheck.hooks.places import StorePlace
+from lightning_hangcheck.hooks.places import EVERYWHERE, Start, StorePlace, listen, offered_store
 from lightning_hangcheck.hooks.rendezvous import (
     PeerGroup,
     RendezvousPoint,
@@ -29,9 +31,12 @@ from lightning_hangcheck.session.session import Session, start_key
 from lightning_hangcheck.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from processes import StartProgram
+
+    Join = Callable[..., Future[str]]
 
 
 def torchrun(rank: int) -> dict[str, str]:
@@ -195,3 +200,119 @@ def test_a_refused_thread_leaves_wandb_its_own_limits(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(threading.Thread, "start", refused)
     assert bounded(1.0, lambda: "a run") == "a run"
+
+
+# Guards of one start of a job never take the word of another one.
+
+
+class Memory:
+    """A place that outlives every start, and knows who looks there."""
+
+    where = "memory"
+
+    def __init__(self) -> None:
+        self.values: dict[str, bytes] = {}
+        self.asked: list[str] = []
+
+    def post(self, key: str, value: bytes) -> None:
+        self.values[key] = value
+
+    def decide(self, key: str, value: bytes) -> bytes:
+        return self.values.setdefault(key, value)
+
+    def look(self, key: str) -> bytes | None:
+        self.asked.append(key)
+        return self.values.get(key)
+
+
+@pytest.fixture
+def join() -> Iterator[Join]:
+    """Let a rank of a new start come to its first guard, in a thread; where they all meet."""
+    with ThreadPoolExecutor(4) as pool:
+
+        def come(place: Memory, index: int, limit: float = 60.0) -> Future[str]:
+            start = Start(place)
+            peers = PeerGroup(place=place, start=start, index=index, size=2, peers_exist=True)
+
+            def meet() -> str:
+                RendezvousPoint.next(peers, "data", limit)
+                return start.name
+
+            return pool.submit(meet)
+
+        yield come
+
+
+def test_ranks_of_one_start_meet_and_what_an_earlier_start_left_lets_nobody_pass(
+    join: Join,
+) -> None:
+    memory = Memory()
+    late = join(memory, 1)
+    first = join(memory, 0).result(60)
+    assert late.result(60) == first
+    again = join(memory, 1)
+    memory.asked.clear()
+    until(lambda: memory.asked.count("leader") > 3, "it to look at what is left there")
+    assert not again.done()
+    assert join(memory, 0).result(60) == again.result(60) != first
+
+
+def test_a_first_rank_that_comes_again_waits_for_the_others_of_its_start(join: Join) -> None:
+    memory = Memory()
+    late = join(memory, 1)
+    assert join(memory, 0).result(60) == late.result(60)
+    with pytest.raises(MeetingFailed, match=r"rank 1 of 2 did not come to 'data' within 0\.5 s"):
+        join(memory, 0, 0.5).result(60)
+
+
+# Where a store that is offered listens: where the other nodes come, and nowhere else.
+
+
+def _outer_address() -> str | None:
+    """An address of this machine that is not loopback, where it has one."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))  # nothing is sent
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _listens_at(host: str) -> str:
+    with listen(host, 0) as listening:
+        return str(listening.getsockname()[0])
+
+
+def test_the_address_that_the_others_were_told_or_everywhere_where_it_is_none_of_ours() -> None:
+    """The others come by a name or a translated address that this machine does not know."""
+    assert _listens_at("127.0.0.1") == _listens_at("localhost") == "127.0.0.1"
+    outer = _outer_address()
+    if outer is not None:
+        assert _listens_at(outer) == outer
+    assert _listens_at("no-such-host.invalid") == _listens_at("192.0.2.1") == EVERYWHERE
+
+
+def test_a_name_that_leads_itself_to_loopback_is_served_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As Debian's installer writes it into /etc/hosts."""
+    found = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: found)
+    assert _listens_at("node0") == EVERYWHERE
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with listen("127.0.0.1", 0) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(OSError, match="Address already in use"):
+            listen("127.0.0.1", port)
+
+
+def test_all_who_meet_at_a_store_hold_to_the_first_word() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    served = offered_store("127.0.0.1", port, "a", 20.0)
+    another = StorePlace.of_agent("127.0.0.1", port, "a")
+    assert another.decide("outcome", b"\xff failed") == b"\xff failed"
+    assert served.decide("outcome", b"went well") == b"\xff failed"
+    assert served.look("outcome") == b"\xff failed"
