@@ -41,7 +41,7 @@ VITALS_EVERY_NS = 2 * NANOSECONDS // 5
 noticed at once, by other means."""
 YOUNG_S = 30.0
 SCAN_YOUNG_S, SHARE_YOUNG = 0.5, 0.1
-SCAN_SETTLED_S, LONGEST_SETTLED_S, SHARE_SETTLED = 2.0, 10.0, 0.01
+SCAN_SETTLED_S, LONGEST_SETTLED_S, SHARE_SETTLED = 2.0, 10.0, 0.005
 """Seconds between two scans of the scout, and the share of a core that scans may take. Looks read
 the processes themselves, and after a rank's start or end the job counts as young."""
 MOST_UNNUMBERED = 512
