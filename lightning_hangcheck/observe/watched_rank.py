@@ -83,6 +83,10 @@ class WatchedRank:
         elif self._stopped_ns is None:
             self._stopped_ns = now_ns
 
+    def stopped_ns(self, now_ns: int) -> int:
+        """Return since how long it has been stopped; 0 if it runs."""
+        return now_ns - self._stopped_ns if self._stopped_ns is not None else 0
+
     def read_flight(self, flight: FlightRecord | None) -> None:
         """Take a flight record, or that there is none now."""
         self.flight = flight
@@ -233,7 +237,7 @@ class WatchedRank:
             idle_for_s=seconds(self.progress.idle_ns(now_ns)),
             nothing_new_for_s=seconds(self.progress.circling_ns(now_ns)),
             goes_round=self._functions.goes_round,
-            stopped_for_s=seconds(now_ns - self._stopped_ns) if self._stopped_ns else None,
+            stopped_for_s=seconds(self.stopped_ns(now_ns)) if self._stopped_ns else None,
             pace=self.pace(),
             processes=tuple(
                 ProcessLook(

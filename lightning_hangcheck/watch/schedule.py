@@ -188,5 +188,7 @@ def _passed_by(alive: Sequence[WatchedRank], now_ns: int, figures: Sequence[floa
         return 0
     silent = [rank.progress.silent_ns(now_ns) / NANOSECONDS for rank in alive]
     idle = [rank.progress.idle_ns(now_ns) / NANOSECONDS for rank in alive]
-    ends = (min(silent), max(silent), min(idle), max(idle))
+    # a stopped rank's time begins when it was first seen stopped, later than its silence
+    stopped = max(rank.stopped_ns(now_ns) for rank in alive) / NANOSECONDS
+    ends = (min(silent), max(silent), min(idle), max(idle), stopped)
     return sum(silence_s >= figure for silence_s in ends for figure in figures)

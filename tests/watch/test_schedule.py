@@ -69,6 +69,8 @@ def test_the_look_for_a_figure_begins_early_enough_to_be_judged_as_it_is_passed(
     assert schedule.says_more([rank], 10 * SECOND)
     schedule.judged([rank], 10 * SECOND)
     assert not schedule.says_more([rank], int(10.25 * SECOND))
+    rank.read_state("T", int(0.5 * SECOND))
+    assert schedule.says_more([rank], int(10.5 * SECOND)), "seen stopped after it fell silent"
     schedule.judged([rank], 9 * SECOND)
     assert not schedule.says_more([rank], 12 * SECOND), "an old look is not judged again"
 
