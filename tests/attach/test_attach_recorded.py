@@ -10,6 +10,7 @@ import pytest
 from msgspec.structs import replace
 from processes import PROGRAMS, StartProgram, end, until
 from recorded_run import AT
+from report.constructed import verdict
 from watch.launched import record_of, start_run, verdict_of
 
 from lightning_hangcheck.attach.recorded_session import (
@@ -22,7 +23,6 @@ from lightning_hangcheck.attach.recorded_session import (
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.look.proc import born_ns
 from lightning_hangcheck.model.case import Case, RankView, RunFacts
-from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
 from lightning_hangcheck.text.shown import NANOSECONDS
@@ -117,16 +117,7 @@ NOTE = RankNote(
     rank=1, pid=17, started_ticks=99, silent_for_s=60.0, idle_for_s=50.0, circling_for_s=70.0
 )
 
-HANG = Verdict(
-    verdict="hang",
-    run_id="r",
-    command="",
-    started_at=AT,
-    detected_at=AT,
-    stalled_for_s=31.0,
-    world_size=2,
-    culprits=(1,),
-)
+HANG = verdict("hang", stalled_for_s=31.0, culprits=(1,))
 
 TOLD_NS = WRITTEN_NS - 30 * NANOSECONDS
 

@@ -1,8 +1,9 @@
-"""`hangcheck demo`, `explain`, `plan` and `doctor`, as commands."""
+"""Smaller commands: demo, explain, plan, doctor, run, rehearse and smoke."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -12,7 +13,8 @@ import msgspec
 import psutil
 import pytest
 from planning.planned import LLAMA_8B, PUBLISHED_PARAMETERS
-from processes import PATIENCE_S, until
+from processes import PATIENCE_S, PROGRAMS, until
+from watch.launched import LONGEST_RUN_S
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge.knowledge import causes_file
@@ -22,6 +24,8 @@ from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from lightning_hangcheck.doctor.examination import Answer
 
 HANGCHECK = [sys.executable, "-m", "lightning_hangcheck"]
 
@@ -126,3 +130,122 @@ def test_a_plan_is_text_that_begins_with_the_class_or_json_that_holds_everything
     said = capsys.readouterr()
     assert said.out.startswith("FAST  ")
     assert said.err == ""
+
+
+# `hangcheck run`, `watch`, `rehearse` and `smoke`, as commands.
+
+AT = "2026-11-20T10:24:16.000Z"
+SHOW_ARGUMENTS = "import sys; print(sys.argv[1:]); sys.exit(3)"
+SMOKING = [sys.executable, str(PROGRAMS / "smoking.py")]
+
+
+def hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "lightning_hangcheck", *words],
+        cwd=folder,
+        env={**os.environ, "HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=LONGEST_RUN_S,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "arrived"),
+    [
+        (["--", "--run-dir", "x"], "['--', '--run-dir', 'x']"),
+        (["--help"], "['--help']"),
+        (["a", "--on-hang=abort"], "['a', '--on-hang=abort']"),
+    ],
+)
+def test_the_commands_own_words_are_not_ours(
+    words: list[str], arrived: str, tmp_path: Path
+) -> None:
+    """Its exit code is ours; options that look like ours belong to it."""
+    command = [sys.executable, "-c", SHOW_ARGUMENTS, *words]
+    ran = hangcheck(tmp_path, "run", "--run-dir", "r", "--", *command)
+    assert (ran.returncode, ran.stdout) == (3, f"{arrived}\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--run-dir /proc/smoke -- true", "cannot be made"),
+        # before its verdict is taken for this one
+        ("--run-dir smoke -- true {devices} {workers}", "already holds a run; name another folder"),
+        ("-- ./no-interpreter", "'./no-interpreter' cannot be started (the reason is in "),
+    ],
+)
+def test_a_smoke_run_that_cannot_start_is_said_in_one_line(
+    words: str, says: str, tmp_path: Path
+) -> None:
+    (tmp_path / "smoke-2-ranks-0-workers").mkdir()
+    (tmp_path / "smoke-2-ranks-0-workers" / "run.json").touch()
+    (tmp_path / "no-interpreter").write_text("#!/nosuch/interpreter\n")
+    (tmp_path / "no-interpreter").chmod(0o700)
+    ran = hangcheck(tmp_path, "smoke", *words.split())
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert says in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("when", "results", "first", "means"),
+    [("ranks", ["HANG", "HANG", "passed"], "2 ranks, 0 workers: hangs", "only with 2 ranks")],
+)
+def test_the_first_that_hangs_is_named(
+    when: str, results: list[str], first: str, means: str, tmp_path: Path
+) -> None:
+    ran = hangcheck(tmp_path, "smoke", "--", *SMOKING, "{devices}", "{workers}", when, "stop")
+    assert ran.returncode == 3, ran.stdout + ran.stderr
+    lines = ran.stdout.splitlines()
+    assert lines[0].startswith(f"SMOKE  {first}")
+    assert [
+        next(word for word in ("HANG", "passed") if word in line) for line in lines[2:5]
+    ] == results
+    assert "process_stopped" in ran.stdout
+    assert "      where    rank 1 " in ran.stdout
+    assert f"      means    {means}" in ran.stdout
+
+
+# `hangcheck doctor` as it is typed.
+
+
+@pytest.fixture
+def at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder and an environment in which nothing is wrong."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    for name in ("RANK", "WORLD_SIZE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _answers(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, list[Answer]]:
+    code = invoke(["doctor", "--json", *words])
+    return code, json.loads(capsys.readouterr().out)["answers"]
+
+
+@pytest.mark.usefixtures("at_home")
+def test_only_the_named_groups_are_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    _, answers = _answers(capsys, "--only", "environment", "--only", "launch")
+    assert {answer["group"] for answer in answers} == {"environment", "launch"}  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("at_home")
+def test_a_failed_check_gives_two(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, answers = _answers(capsys, "--only", "launch", "--", "python", "train.py")
+    assert code == 2
+    assert any("RANK=3" in answer["found"] for answer in answers)  # type: ignore[index]
+
+
+@pytest.mark.usefixtures("at_home")
+def test_where_nothing_was_checked_nothing_is_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert invoke(["doctor", "--only", "data"]) == 1
+    assert capsys.readouterr().out.startswith("nothing was checked: ")

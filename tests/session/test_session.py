@@ -1,32 +1,56 @@
-"""The session of a run: made, found and joined, also where memory is full."""
+"""Sessions: who opens and joins one, under which key, and what is noted in it."""
 
 from __future__ import annotations
 
+import inspect
+import json
 import os
 import stat
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+import lightning_hangcheck
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.files import encode_plain
-from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.identity import Identity, NodePlace, identify
 from lightning_hangcheck.machine import pid_namespace
+from lightning_hangcheck.model.flight import MessageCounts
+from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.session import session as session_module
+from lightning_hangcheck.session.collective_notes import (
+    CALLS_KEPT,
+    MOST_SITES,
+    CallNoter,
+    note_group,
+    noted,
+    notes_file,
+)
+from lightning_hangcheck.session.run_folders import settle_run_folder
 from lightning_hangcheck.session.session import (
     LEFT_BEHIND_AFTER_S,
     NAMESPACE_FILE,
     SESSION_VARIABLE,
+    Session,
     SessionFacts,
     SidecarFacts,
+    job_key,
     join_session,
+    key_of_nodes,
+    node_key,
     open_session,
+    place_in,
     read_session,
     remove_left_behind,
+    start_key,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 TORCHRUN = Identity(rank=0, world_size=2, local_rank=0, launcher="torchrun")
 
@@ -195,3 +219,240 @@ def test_memory_that_fills_up_ends_no_rank(tmp_path: Path, code: str) -> None:
     noting = [*unshared, sys.executable, "-c", code, str(room)]
     ended = subprocess.run(noting, check=False, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
+
+
+# Which place and which job the variables of a process name.
+
+TORCHRUNS = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "n0",
+    "MASTER_PORT": "29400",
+    "TORCHELASTIC_RUN_ID": "job7",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
+}
+
+SLURM = {
+    "SLURM_PROCID": "2",
+    "SLURM_NTASKS": "3",
+    "SLURM_LOCALID": "0",
+    "SLURM_NODEID": "1",
+    "SLURM_NNODES": "2",
+    "SLURM_TASKS_PER_NODE": "2,1",
+    "SLURM_JOB_ID": "7",
+    "SLURM_STEP_ID": "0",
+}
+
+RAY = {
+    "RANK": "2",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "0",
+    "LOCAL_WORLD_SIZE": "2",
+    "NODE_RANK": "1",
+    "MASTER_ADDR": "10.0.0.1",
+    "MASTER_PORT": "40001",
+}
+
+OF_TORCHRUN = NodePlace(
+    number=1, nnodes=2, host="n0", port=29400, ranks=2, job="torchrun-job7", first="n0"
+)
+
+OF_SLURM = NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
+
+OF_RAY = NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1")
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        (TORCHRUNS, OF_TORCHRUN),
+        (TORCHRUNS | {"TORCHELASTIC_USE_AGENT_STORE": "0"}, OF_TORCHRUN._replace(host="", port=0)),
+        (SLURM, OF_SLURM),
+        (SLURM | {"SLURM_JOB_NODELIST": "n[07-09],m1"}, OF_SLURM._replace(first="n07")),
+        (RAY, OF_RAY),
+        (RAY | {"LOCAL_WORLD_SIZE": "4"}, None),
+        ({}, None),
+    ],
+)
+def test_the_launchers_variables_say_which_node_this_is(
+    environment: dict[str, str], place: NodePlace | None
+) -> None:
+    assert place_in(environment) == place
+
+
+ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+
+TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
+
+
+def torchrun(rank: int = 0, attempt: int = 0, run: str = "none", **more: str) -> dict[str, str]:
+    return {
+        "RANK": str(rank),
+        "TORCHELASTIC_RUN_ID": run,
+        "TORCHELASTIC_RESTART_COUNT": str(attempt),
+        "TORCHELASTIC_MAX_RESTARTS": "3",
+        "MASTER_ADDR": "node0",
+        "MASTER_PORT": "29500",
+        **ONE_NODE,
+        **more,
+    }
+
+
+def keys(environment: dict[str, str]) -> tuple[str, str, str]:
+    identity = identify(environment)
+    return (
+        job_key(environment, identity),
+        node_key(environment, identity),
+        start_key(environment, identity),
+    )
+
+
+def test_all_rounds_and_ranks_share_the_job_and_each_round_is_a_start_of_its_own() -> None:
+    job, node, start = keys(torchrun(0))
+    assert keys(torchrun(1)) == (job, node, start)
+    assert keys(torchrun(0, attempt=1))[:2] == (job, node)
+    assert keys(torchrun(0, attempt=1))[2] != start
+
+
+def test_nodes_meet_under_one_key_though_their_agents_count_differently() -> None:
+    """An agent counts the failures of its own ranks, and no change of nodes (torch's api.py)."""
+    ours = torchrun(0, attempt=1, **TWO_NODES)
+    theirs = torchrun(2, attempt=0, **TWO_NODES, TORCHELASTIC_ERROR_FILE="/elsewhere/error.json")
+    assert key_of_nodes(ours, identify(ours)) == key_of_nodes(theirs, identify(theirs))
+    fewer = {**ours, "WORLD_SIZE": "2"}
+    assert key_of_nodes(fewer, identify(fewer)) != key_of_nodes(ours, identify(ours))
+
+
+def test_nodes_of_one_job_agree_and_another_run_id_is_another_job() -> None:
+    """Nothing of it may be of this node: another node's launcher has another process id."""
+    ours = keys(torchrun(0, run="demo", **TWO_NODES))[0]
+    assert ours == "torchrun-demo"
+    assert keys(torchrun(3, run="demo", attempt=1, **TWO_NODES))[0] == ours
+    assert keys(torchrun(0, **TWO_NODES))[0] == "torchrun-node0-29500"
+
+
+SLURM_TASK = {"SLURM_PROCID": "0", "SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (torchrun(attempt=2), (2, 3)),
+        ({**SLURM_TASK, "SLURM_RESTART_COUNT": "1"}, (1, None)),
+        (SLURM_TASK, (None, None)),
+        ({"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}, (None, None)),
+        ({}, (None, None)),
+    ],
+)
+def test_the_round_is_what_the_launcher_counts(
+    environment: dict[str, str], expected: tuple[int | None, int | None]
+) -> None:
+    identity = identify(environment)
+    assert (identity.round, identity.most_restarts) == expected
+
+
+# One folder, one job: of two jobs that name the same, the second keeps its run beside it.
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Callable[[str, str], Session]:
+    """Open the session of a job on a node; all name the same run folder."""
+
+    def open_one(host: str, job: str) -> Session:
+        facts = SessionFacts(
+            run_dir=str(tmp_path / "run"), command="train", started_at="", root_pid=1, job=job
+        )
+        return open_session(tmp_path / host / job, facts)
+
+    return open_one
+
+
+def test_a_second_job_is_kept_beside_the_first_and_says_so_once(
+    node: Callable[[str, str], Session], tmp_path: Path
+) -> None:
+    first, second = node("host", "one"), node("host", "two")
+    assert settle_run_folder(first) == (RunFolder(tmp_path / "run"), "")
+    folder, trouble = settle_run_folder(second)
+    assert folder.path.parent == tmp_path
+    assert folder.path.name.startswith("run-")
+    assert "already holds a run" in trouble
+    assert str(folder.path) in trouble
+    assert settle_run_folder(second) == (folder, "")
+    assert second.run_folder == folder
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["job"] == "one"
+
+
+def test_all_nodes_of_a_job_share_its_folder_also_beside_another(
+    node: Callable[[str, str], Session], tmp_path: Path
+) -> None:
+    assert settle_run_folder(node("a", "one")).folder.path == tmp_path / "run"
+    assert settle_run_folder(node("b", "one")).folder.path == tmp_path / "run"
+    beside = {settle_run_folder(node(host, "two")).folder.path for host in "ab"}
+    assert len(beside) == 1
+
+
+def test_where_not_even_beside_is_room_a_temporary_folder_serves(
+    node: Callable[[str, str], Session], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "host"))
+    session = node("host", "one")
+    session = session._replace(facts=session.facts._replace(run_dir="/proc/self/run"))
+    folder, trouble = settle_run_folder(session)
+    assert folder.path.parent == tmp_path / "host"
+    assert folder.path.name.startswith("hangcheck-run-")
+    assert "run folder /proc/self/run cannot be made" in trouble
+
+
+# What a rank notes of its groups and messages, read by another process.
+
+
+def test_members_of_groups_come_back(tmp_path: Path) -> None:
+    server = tmp_path / "torch" / "4711"
+    note_group(server, "0", range(3))
+    note_group(server, "1", [0, 2])
+    with notes_file(server, "groups").open("ab") as file:
+        file.write(b'{"group":"2","ra')  # just being written
+    assert noted(server).groups == {"0": (0, 1, 2), "1": (0, 2)}
+    assert noted(server).messages == MessageCounts(), "who notes groups would note messages, too"
+    assert notes_file(server, "groups").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
+    tmp_path: Path,
+) -> None:
+    """A user's package is installed beside this one; only frames of this one are left out."""
+    here: dict[str, object] = {"note": CallNoter(tmp_path).note, "sys": sys}
+    package = Path(lightning_hangcheck.__file__).parent
+    for folder, name in ((package, "ours"), (package.parent / "users", "step")):
+        source = f"def {name}(): note(sys._getframe())" if name == "ours" else "def step(): ours()"
+        exec(compile(source, f"{folder}/code.py", "exec"), here)  # noqa: S102 - a stand-in for a file
+    here["step"]()  # type: ignore[operator]
+    (site,) = (one.called for one in noted(tmp_path).sites.values())
+    assert (site.frames[-1].function, "ours" in str(site.frames)) == ("step", False)
+
+
+def test_messages_count_for_good_and_apart_from_collectives(tmp_path: Path) -> None:
+    """Also those that the ring has no more; the order is that of each thread."""
+    noter, here = CallNoter(tmp_path / "7"), inspect.currentframe()
+    for _ in range(CALLS_KEPT):
+        noter.note(None, message=2)
+    noter.note(here)
+    for message in (-3, 2):
+        noter.note(None, message=message)
+    notes = noted(tmp_path / "7")
+    assert notes.messages is not None
+    assert (notes.messages.sent, notes.messages.received) == ({1: CALLS_KEPT + 1}, {2: 1})
+    (order,) = notes.messages.newest
+    assert (len(order), order[-3:]) == (CALLS_KEPT - 1, (2, -3, 2))
+    assert [len(notes.calls), len(notes.sites)] == [1, 1]
+
+
+def test_where_not_all_messages_could_be_counted_none_are(tmp_path: Path) -> None:
+    noter = CallNoter(tmp_path / "7")
+    for peer in range(MOST_SITES + 1):
+        noter.note(None, message=peer + 1)
+    assert noted(tmp_path / "7").messages is None

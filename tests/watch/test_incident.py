@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, gone, job, rank
 from msgspec.structs import replace
+from report.constructed import verdict as constructed
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.model.beat import Beat
@@ -22,20 +23,8 @@ if TYPE_CHECKING:
 NOW = "2026-01-01T00:00:10.000Z"
 
 
-def verdict(
-    kind: str, *culprits: int, cause: str = "rank_stalled", victims: tuple[int, ...] = ()
-) -> Verdict:
-    return Verdict(
-        verdict=kind,  # type: ignore[arg-type]
-        run_id="run",
-        command="train",
-        started_at="2026-01-01T00:00:00.000Z",
-        detected_at=NOW,
-        world_size=2,
-        culprits=culprits,
-        victims=victims,
-        cause=cause,  # type: ignore[arg-type]
-    )
+def verdict(kind: str, *culprits: int, cause: str = "rank_stalled", **fields: Any) -> Verdict:
+    return constructed(kind, culprits=culprits, cause=cause, **fields)
 
 
 ALONE = verdict("hang", 0)

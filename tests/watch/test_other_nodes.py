@@ -326,8 +326,8 @@ def said(
     *ranks: int, here: RoundMark = UNMARKED, there: RoundMark = UNMARKED, **changes: object
 ) -> list[str]:
     lines = tuple(class_of(RankView(rank=one), (), 0) for one in ranks)
-    heard_at = PeerState(replace(WORD, lines=lines, mark=there, **changes), 0)
-    return list(contradictions(HERE, here, [heard_at], 0))
+    heard = PeerState(replace(WORD, lines=lines, mark=there, **changes), 0)
+    return list(contradictions(HERE, here, [heard], 0))
 
 
 def test_another_world_size_is_said_with_what_to_mend() -> None:
@@ -390,7 +390,7 @@ def test_what_may_be_right_is_left_alone(ranks: tuple[int, ...], changes: dict[s
 ADDRESS = "10.0.0.2"
 
 
-def heard_at(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
+def heard_of(node: int, *addresses: str, ago_s: float = 20.0) -> PeerState:
     case = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER))
     message = read_message(pack(message_of(case, node, 1, addresses=addresses)))
     return PeerState(message, NOW_NS - int(ago_s * SECOND))
@@ -410,7 +410,7 @@ def test_what_shows_of_a_silent_node(
     reaches: list[AddressReach], others_silent_s: float, reach: Any
 ) -> None:
     others = [rank(0, IN_BARRIER, silent=others_silent_s)]
-    found = silent_node(heard_at(1, ADDRESS), 20.0, reaches, others)
+    found = silent_node(heard_of(1, ADDRESS), 20.0, reaches, others)
     assert (found.number, found.ranks, found.silent_s) == (1, "2-3", 20.0)
     assert found.reach == reach
     assert silence_gap(found).what == "node 1 (ranks 2-3)"
@@ -419,7 +419,7 @@ def test_what_shows_of_a_silent_node(
 def test_an_address_that_several_nodes_have_tells_of_none() -> None:
     """Every host of containers has a bridge of the same address."""
     bridge = "172.17.0.1"
-    nodes = {1: heard_at(1, ADDRESS, bridge), 2: heard_at(2, "10.0.0.3", bridge, ago_s=1.0)}
+    nodes = {1: heard_of(1, ADDRESS, bridge), 2: heard_of(2, "10.0.0.3", bridge, ago_s=1.0)}
     assert addresses_to_ask(nodes, ["10.0.0.1", bridge], [1]) == {1: (ADDRESS,)}
 
 
