@@ -26,7 +26,6 @@ ANNOUNCE = "HANGCHECK_TEST_ANNOUNCE"  # descriptor that a program announces itse
 MARK = "HANGCHECK_TEST_SESSION"  # in the environment of every process that a test starts
 PATIENCE_S = 240.0  # for anything that comes by itself; another program may have the machine
 GRACE_S = 20.0
-
 Seen = TypeVar("Seen")
 
 

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 STRANGER = 12_345
-
 only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
 

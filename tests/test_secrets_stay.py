@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 pytestmark = pytest.mark.real
-
 LEAK = "xleakx"
 HEXADECIMAL = "0123456789abcdef" * 2 + "01234567"
 PROGRAM = str(PROGRAMS / "spilling_secrets.py")

@@ -110,17 +110,12 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
 
 
 WRITTEN_NS = 1_000 * NANOSECONDS
-
 RANK = FoundRank(rank=1, pid=17, started_ticks=99)
-
 NOTE = RankNote(
     rank=1, pid=17, started_ticks=99, silent_for_s=60.0, idle_for_s=50.0, circling_for_s=70.0
 )
-
 HANG = verdict("hang", stalled_for_s=31.0, culprits=(1,))
-
 TOLD_NS = WRITTEN_NS - 30 * NANOSECONDS
-
 NOTES = WatchNotes(written_ns=WRITTEN_NS, ranks=(NOTE,), newest=HANG, published_ns=TOLD_NS)
 
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 LIMITS = Limits(idle_after=1.0)
-
 IN_NAMESPACE = ("unshare", "--pid", "--fork", "--mount-proc", "--kill-child")
 
 

@@ -210,7 +210,6 @@ def test_a_line_that_is_no_host_is_refused_with_its_number(line: str) -> None:
 
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD))
-
 SENT = HostMessage(case=CASE, said=("it is watched",))
 
 

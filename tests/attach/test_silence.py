@@ -34,13 +34,9 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 LIMITS = of_a_visit(Limits())
-
 NOW_NS = 1_000_000_000_000
-
 BEAT = Beat(pid=2, rank=1, beats=5, phase="training_step", pulse_ns=NOW_NS)
-
 WATCHED_S = 2.2
-
 MOVING = ((MAIN, user("load", 41)), (MAIN, user("parse", 7)), (MAIN, user("store", 9)))
 
 

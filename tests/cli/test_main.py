@@ -169,11 +169,8 @@ def test_ctrl_c_is_tidy(tmp_path: Path) -> None:
 
 
 GUESTS = ("torch", "lightning", "pytorch_lightning", "wandb", "transformers", "rich")
-
 OF_CHECKS = ("psutil", "ssl", "http.client", "lightning_hangcheck.doctor.examination")
-
 OTHERS = ("lightning_hangcheck.doctor", "lightning_hangcheck.report")
-
 LOADED = """
 import sys
 from lightning_hangcheck.cli.main import invoke
@@ -211,15 +208,10 @@ def test_only_a_hang_that_was_found_gives_three(kind: VerdictKind) -> None:
 
 
 TEXT = SKILL_FILE.read_text()
-
 CODE = re.findall(r"`([^`\n]+)`", TEXT)
-
 IN_THE_SKILL = sorted({words for words in CODE if words.startswith("hangcheck ")})
-
 FILES = {"verdict.json", "run.json", "report.html", "hangcheck_runs"}
-
 OTHER_WORDS = {"ranks", "is_global_zero"}
-
 EXIT_CODES = {"0", "1", str(BAD_USAGE), str(HANG), str(NoJobFound.exit_code), str(ABORTED), "other"}
 
 

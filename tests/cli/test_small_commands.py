@@ -28,11 +28,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.doctor.examination import Answer
 
 HANGCHECK = [sys.executable, "-m", "lightning_hangcheck"]
-
 PROMISED_S = 10.0
-
 LOADED = 8
-
 """A machine on which our shortest command takes a second may take eight more for the demo."""
 
 

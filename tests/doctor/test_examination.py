@@ -28,9 +28,7 @@ def _check(finding: Finding | None) -> Check:
 
 
 WELL = _check(ok("fine", "good"))
-
 WARNED = _check(warning(f"{KEY} was seen", "do: something", check="doubtful"))
-
 MEND = "export " + "A_LONG_VARIABLE=some/long/value " * 8 + "mend=it"
 FAILED = _check(failed("broken", MEND, check="bad"))
 
@@ -75,15 +73,10 @@ def test_every_check_is_made_and_says_something(tmp_path: Path) -> None:
 
 
 CHECKS = {check.name: check for check in checks_of()}
-
 UP = next(name for name, state in psutil.net_if_stats().items() if state.isup)
-
 FOUR = "torchrun --nproc_per_node=4 a.py"
-
 TWO_NODES = "torchrun --nnodes=2 --nproc_per_node=2"
-
 PER_NODE = "SLURM_NTASKS_PER_NODE"
-
 SAID = {
     "debug settings": [
         ("TORCH_DISTRIBUTED_DEBUG=detail", "warning", "crashes DDP on gloo"),

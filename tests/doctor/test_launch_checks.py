@@ -140,7 +140,6 @@ def done(command: str, duration_s: float, **more: object) -> Run:
 
 
 NOW = 1_800_000_000.0
-
 HUNDRED = "python a.py --max_steps 100"
 
 
@@ -187,7 +186,6 @@ COMMANDS = {
     "make train": "none - 1 -",
     "": "none - 1 -",
 }
-
 """Launcher, ranks on a node, nodes, and the script; a dash where the words leave it open."""
 
 

@@ -30,7 +30,6 @@ TOKENS = {
     "MY_DATABASE": "postgres://me:hidden-three@db/x",
     "WANDB_API_KEY": "hidden-four",
 }
-
 CODE = {"LD_PRELOAD": "", "PYTHONSTARTUP": "/x.py", "PYTHONPATH": "/x", "PYTHONPYCACHEPREFIX": "/x"}
 
 
@@ -139,11 +138,8 @@ NAMES = (
     *("json", "msgspec", "networkx", "psutil", "pynvml", "queue", "runpy", "sitecustomize"),
     *("tomli", "usercustomize"),
 )
-
 STOPS = "import queue, os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\n"
-
 HASTE = {"HANGCHECK_PROVEN_AFTER": "3", "HANGCHECK_ABORT_GRACE": "1"}
-
 OURS = ("lightning_hangcheck.watch.sidecar", "lightning_hangcheck.look.gpu")
 
 

@@ -238,7 +238,6 @@ DEEP = tuple(Frame(f"call_{n}", f"{SITE}/lightning/pytorch/x.py", n) for n in ra
 
 
 MOST_BYTES = 256_000
-
 MOST_LINES = 40
 
 

@@ -156,11 +156,8 @@ def test_a_file_on_shared_storage_is_one_file_for_all_nodes() -> None:
 
 
 STAND = (rank(0, IN_BARRIER), rank(1, IN_BARRIER), rank(2, IN_BARRIER), rank(3, IN_LOAD))
-
 ENDED = (gone(0, 1, words="ValueError: 0"), gone(1, 0), gone(2, -11), gone(3, -15))
-
 LOST_PEER = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer"
-
 BROKEN = (gone(0, 0), gone(1, 0), gone(2, 1, words=LOST_PEER), gone(3, 1, words=LOST_PEER))
 
 

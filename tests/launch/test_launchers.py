@@ -70,7 +70,6 @@ CHECKPOINTS = [
     "7: DataModule ready",
     "12: Training finished",
 ]
-
 """In the order of this script, whose numbers are those of the reference script."""
 
 SECTIONS = [

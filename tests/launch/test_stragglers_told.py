@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-
 TORCHRUN = ("torchrun", "--nproc_per_node=2")
 
 
@@ -47,7 +46,6 @@ def test_a_rank_whose_loader_is_slow_is_named(tmp_path: Path) -> None:
 
 
 HANGING = [sys.executable, str(PROGRAMS / "standing_still.py")]
-
 """Two ranks, each in ``take_task``."""
 
 
@@ -82,15 +80,11 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
 
 
 LEAK = "xleakx"
-
 DEAF = """import os, pathlib
 assert not {'HANGCHECK_NOTIFY', 'HANGCHECK_ON_HANG_EXEC'} & set(os.environ)
 pathlib.Path('pid').write_text(str(os.getpid()))"""
-
 STUCK = "import threading\none = threading.Lock()\none.acquire()\none.acquire()"
-
 HASTE = ("--set", "idle_after=4", "--stall-timeout", "4")
-
 ON_HANG = """env > told.txt
 echo once >> times.txt
 until grep -q 'state.* 2$' job.prom; do sleep 0.1; done

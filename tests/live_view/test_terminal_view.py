@@ -50,7 +50,6 @@ if TYPE_CHECKING:
     from lightning_hangcheck.session.session import Session
 
 RECORD = RunRecord(run_id="r", command="python train.py", started_at=AT, world_size=2)
-
 HANG = verdict(
     "hang",
     culprits=(1,),
@@ -200,11 +199,8 @@ def test_a_verdict_in_force_says_how_a_rank_stands_and_its_page_where_it_is() ->
 # The view in a terminal: its text and how it is drawn.
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-
 OTHER_SCREEN, OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
-
 HOSTILE = "[red]\x1b[2J\u202efeed"
-
 HOSTILE_HANG = verdict(
     "hang",
     culprits=(1,),

@@ -376,7 +376,6 @@ def hold_given(lock):
     with lock:
         work()
 """
-
 CONDITION_WAIT = Frame("Condition.wait", f"{STDLIB}/threading.py", 327)
 EVENT_WAIT = Frame("Event.wait", f"{STDLIB}/threading.py", 629)
 ENTERS = Frame("Condition.__enter__", f"{STDLIB}/threading.py", 272)

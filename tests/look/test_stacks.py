@@ -300,13 +300,11 @@ NOW = {"name": "works", "filename": "/home/ada/train.py", "line": 3, "is_shim_en
 OUTERMOST = {"name": "<module>", "filename": "/home/ada/train.py", "line": 9, "is_shim_entry": True}
 WHOLE = {"os_thread_id": 7, "active": True, "frames": [NOW, OUTERMOST]}
 WITHOUT_ITS_OUTER_END = {"os_thread_id": 7, "active": True, "frames": [NOW]}
-
 OF_FREED_MEMORY = {
     "os_thread_id": 7,
     "active": True,
     "frames": [{**NOW, "name": "\0\x13wo\0"}, OUTERMOST],
 }
-
 LOST = {"os_thread_id": 7, "active": True, "frames": []}
 IN_NATIVE_CODE = {"os_thread_id": 8, "active": True, "frames": []}
 

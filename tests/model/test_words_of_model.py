@@ -21,13 +21,9 @@ from lightning_hangcheck.model.words import (
 )
 
 SITE = "/venv/lib/python3.11/site-packages"
-
 PACKAGE = Path(lightning_hangcheck.__file__).parent
-
 FILES = sorted(str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py"))
-
 OURS = [file for file in FILES if not file.startswith(EXAMPLE)]
-
 ROOTS = (
     f"{SITE}/lightning_hangcheck",
     "/home/ada/lightning-hangcheck/lightning_hangcheck",

@@ -90,11 +90,8 @@ def test_a_calm_rank_takes_no_hundred_bytes_a_second() -> None:
 
 
 CASE = job(rank(0, IN_BARRIER), rank(1, IN_LOAD), world_size=4)
-
 WORD = message_of(CASE, 1, 7)
-
 PACKED = pack(WORD)
-
 FOLDED = message_of(CASE, 1, 7, folded_above=0, wanted=[0, 1])
 
 
@@ -174,7 +171,6 @@ def test_what_cannot_be_is_refused(data: bytes) -> None:
 
 
 DIGITS = "1" * 5_000
-
 """Python refuses to read a number of so many."""
 
 IN_GROUPS = FlightRecord(
@@ -318,9 +314,7 @@ def test_a_word_comes_out_as_it_went_in_on_another_clock() -> None:
 # Ranks that stand alike are told once, across groups of a mesh too, and judged the same.
 
 A_NODE = 4
-
 HELD_NS = 1 << 40
-
 SILENT_NS = 20 * SECOND
 
 

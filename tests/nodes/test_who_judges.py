@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
 NODES = 3
-
 MOST_TURNS = 300
 
 

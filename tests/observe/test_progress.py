@@ -255,7 +255,6 @@ CASE = Case(
     taken_ns=NOW_NS,
     ranks=(rank(0, IN_ALL_REDUCE), rank(1, IN_LOAD)),
 )
-
 VERDICT = judge(CASE)
 
 

@@ -153,7 +153,6 @@ def test_ways_out_are_plans_of_their_own(gpu_gb: int, asked: Use, fitting: set[s
 
 
 LONG = read_phase("rollout:context=32768,batch=4")
-
 BESIDE = read_phase("train:optimizer=40")
 
 

@@ -64,7 +64,6 @@ AT_ONCE = (
     " failed (exitcode: -9) local_rank: 5 (pid: 2630) of binary: /usr/bin/python"
 )
 NOBODY: dict[str, Any] = {"culprits": (), "guessed": ()}
-
 TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "Lightning's line of a child tells a rank on its node": (
         ["[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating all"

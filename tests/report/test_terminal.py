@@ -38,9 +38,7 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
-
 MOST_LINES = 40
-
 RECORDED = ("worker_stuck", "missing_rank", "stopped_by_signal", "killed")
 
 

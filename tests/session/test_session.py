@@ -113,7 +113,6 @@ def test_a_sidecar_keeps_the_pages_of_those_who_left(tmp_path: Path) -> None:
 
 
 STEP = {"SLURM_JOB_ID": "71", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0", "SLURM_NTASKS": "2"}
-
 JOIN = """
 import os
 from lightning_hangcheck.identity import identify
@@ -171,7 +170,6 @@ def test_an_old_session_goes_once_its_processes_are_gone(tmp_path: Path, there: 
 
 
 SMALL = 'mount -t tmpfs -o size=256k none "$1" && shift && exec "$@"'
-
 FILL = """
 import sys
 from pathlib import Path
@@ -260,9 +258,7 @@ RAY = {
 OF_TORCHRUN = NodePlace(
     number=1, nnodes=2, host="n0", port=29400, ranks=2, job="torchrun-job7", first="n0"
 )
-
 OF_SLURM = NodePlace(number=1, nnodes=2, ranks=1, job="slurm-7-0")
-
 OF_RAY = NodePlace(number=1, nnodes=2, ranks=2, job="environment-10.0.0.1-40001", first="10.0.0.1")
 
 
@@ -285,7 +281,6 @@ def test_the_launchers_variables_say_which_node_this_is(
 
 
 ONE_NODE = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
-
 TWO_NODES = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 
 

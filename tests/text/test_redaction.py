@@ -31,7 +31,6 @@ SECRETS = [
     "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.abc-def_ghi",
     "-----BEGIN RSA PRIVATE KEY-----\nMIIE\n-----END RSA PRIVATE KEY-----",
 ]
-
 breaks = some.text(some.sampled_from(" \n\t'\"(,;:="), min_size=1)
 
 

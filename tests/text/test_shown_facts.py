@@ -75,9 +75,7 @@ def test_what_is_not_visible_is_shown_by_its_escape() -> None:
 OBEYED = re.compile(
     "[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202egnp\u200b\r\n[red]a[/red]"
-
 OURS = [sys.executable, "-m", "lightning_hangcheck"]
 
 

@@ -43,15 +43,10 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.verdict import Verdict
 
 GAP = Gap("ranks 2-3", None, ELSEWHERE, "other_nodes")
-
 MARK = Beat(pid=102, step=120, checkpoint=CheckpointMark(5, "Model created", ""))
-
 FACTS = {"world_size": 4, "local_world_size": 2, "nnodes": 2}
-
 HERE = job(rank(0, IN_BARRIER), rank(1, IN_BARRIER), **FACTS, gaps=(GAP,))
-
 WAITS = job(rank(2, IN_BARRIER), rank(3, IN_BARRIER), **FACTS)
-
 THERE = job(rank(2, IN_BARRIER, beat=MARK), rank(3, IN_LOAD), **FACTS)
 
 
@@ -192,11 +187,8 @@ def test_a_node_of_which_nothing_was_ever_heard_is_named(
 
 
 OF_TWO: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2}
-
 NEXT = RoundStart(launcher="torchrun", number=1, most=3)
-
 PLACE = NodePlace(number=0, nnodes=2)
-
 WORDS = "ValueError: bad sample in fail (train.py:38)"
 
 
@@ -207,9 +199,7 @@ def seen(view: RankView, ago_s: float) -> RankView:
 
 
 ENDED_BY_AGENT = job(seen(gone(0, -15), 1.0), ended=True, next_start=NEXT, **OF_TWO)
-
 FAILED = job(seen(gone(1, 1, words=WORDS), 2.0), ended=True, next_start=NEXT, **OF_TWO)
-
 GOES_ON = job(rank(1, IN_BARRIER, silent=0.1), round=1, **OF_TWO)
 
 
@@ -276,7 +266,6 @@ def test_both_nodes_end_the_chapter_in_the_same_words(tmp_path: Path) -> None:
 
 # How the job ended, on all nodes
 LOST = "RuntimeError: [../gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.0.0.2]:4711"
-
 OF_THREE: dict[str, Any] = {"world_size": 3, "local_world_size": 1, "nnodes": 3}
 
 
@@ -318,7 +307,6 @@ def test_who_ended_the_job_on_another_node_is_named(
 
 
 WORD = Message(version=VERSION, node=1, stamp=1, world_size=4, local_world_size=2)
-
 UNMARKED = RoundMark()
 
 
@@ -424,11 +412,8 @@ def test_an_address_that_several_nodes_have_tells_of_none() -> None:
 
 
 SLURM = NodePlace(number=1, nnodes=4, job="slurm-7-0", first="node0")
-
 TORCHRUN = NodePlace(number=1, nnodes=2, host="node0", port=29500, first="node0")
-
 OFFERED = Settings(nodes_port=29511)
-
 FOLDERS = {"nodes_dir": "/shared/meet", "run_dir": "/shared/run"}
 
 

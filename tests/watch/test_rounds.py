@@ -108,7 +108,6 @@ def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_pa
 
 
 ALWAYS_LATER = 2**60  # clock ticks since boot
-
 TORCHRUN = RoundStart(launcher="torchrun", number=1, most=3)
 
 

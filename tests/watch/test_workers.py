@@ -65,7 +65,6 @@ def test_what_fails_is_a_gap_of_its_rank_said_once_and_what_comes_after_goes_on(
 
 
 PIDS = {0: 100, 1: 101}
-
 NOW = 10**15
 
 
@@ -107,7 +106,6 @@ while not (told / "2.json").exists():
     hc.beat()
     time.sleep(0.05)
 """
-
 """Stands still until that is told, and goes on until that is told, too."""
 
 

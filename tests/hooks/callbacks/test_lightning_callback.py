@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytestmark = pytest.mark.real
-
 STEP = ["training_step"] * 5
 """Behind each hook of a step: the page tells it once, the rank's calls tell which part it is in."""
 EVALUATED = {

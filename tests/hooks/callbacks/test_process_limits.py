@@ -23,7 +23,6 @@ WATCHED = (sys.executable, "-m", "lightning_hangcheck", "run", "--run-dir", "run
 JUST_ENOUGH = 16
 """torchrun with a thread, two ranks with three of gloo's each, and what starts them."""
 SPARE_USER = 61_000  # plus our pid: a user who runs nothing else
-
 pytestmark = [
     *LONG_TEST,
     pytest.mark.skipif(

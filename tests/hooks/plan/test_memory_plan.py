@@ -23,7 +23,6 @@ for needed in ("torch", "transformers", "accelerate"):
     pytest.importorskip(needed, exc_type=ImportError)
 # what the guests warn of while they are imported is theirs
 pytestmark = pytest.mark.filterwarnings("ignore")
-
 BIG = Machine(gpus=(80 * GB,), cpu=64 * GB)
 
 

@@ -217,7 +217,6 @@ IN_FUTURE = (
     Frame("Future.result", f"{STDLIB}/concurrent/futures/_base.py", 451),
     Frame("Condition.wait", f"{STDLIB}/threading.py", 327),
 )
-
 IN_OPEN = (Frame("_worker", f"{STDLIB}/concurrent/futures/thread.py", 83), user("read_pipe", 9))
 FIFO = WaitTarget(call="openat", kind="fifo", name="/data/a.pipe")
 FUTEX = WaitTarget(call="futex", kind="futex", name="0x7f")
