@@ -141,9 +141,9 @@ def _wrong_with(
         return f"row {number + 1} cannot be read ({error})"
     finally:
         csv.field_size_limit(limit)
-    if not number:
-        return "has no rows"
-    return "" if rows in (None, number) else f"has {several(number, 'row')}, not {rows}"
+    if number == rows or (number and rows is None):
+        return ""
+    return f"has {several(number, 'row')}, not {rows}" if number else "has no rows"
 
 
 def _rows(file: TextIO, kind: str) -> Iterable[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
-from msgspec.structs import astuple, replace
+from msgspec.structs import astuple
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage, LockHeld, MeetingFailed
@@ -151,9 +151,9 @@ def make_directory(path: str | os.PathLike[str], timeout: float | None = None) -
             wrong = within(limit + LONGEST_PAUSE, work) if ours else ""
         except NoAnswer:
             wrong = f"could not {verb} {where}: the storage gave no answer within {limit:g} s"
-        except OSError as error:
-            after = time.monotonic() - started
-            wrong = f"could not {verb} {where}, after {after:.1f} s: {error.strerror}"
+        except (OSError, ValueError) as error:  # no file system takes a NUL in a name
+            after, why = time.monotonic() - started, getattr(error, "strerror", None) or error
+            wrong = f"could not {verb} {where}, after {after:.1f} s: {why}"
         # each rank may need the whole limit before it comes
         brought = join_rendezvous(f"{verb} {path}", 2 * limit, wrong.encode(), peers)
         for rank, words in sorted(brought.items()):
@@ -240,7 +240,7 @@ def locked(path: str | os.PathLike[str], timeout: float | None = None) -> Iterat
         kernel_keeps_it = not isinstance(lock, SoftFileLock)
         if kernel_keeps_it:
             rank = recorder.identity.rank
-            write_record(file, Record.of(os.getpid(), rank, sys.orig_argv, utc_now(0)))
+            write_record(file, Record.of(os.getpid(), rank, sys.orig_argv, utc_now()))
         try:
             yield file
         finally:
@@ -308,8 +308,7 @@ def read_record(file: Path) -> Record | None:
         return None
     if len(lines) < 2 or not lines[0].isdecimal():
         return None
-    record = Record(int(lines[0]), *lines[1:6])
-    return replace(record, command=one_line(redact_text(record.command)))
+    return Record(int(lines[0]), *(one_line(redact_text(line)) for line in lines[1:6]))
 
 
 class Holder(NamedTuple):
@@ -351,6 +350,6 @@ def find_holder(file: Path) -> Holder:
         "timeout=... or HANGCHECK_LOCK_TIMEOUT=..."
     )
     if pid == os.getpid():
-        return Holder("this process itself", look)
+        return Holder("this process itself", "take it once, around all that it protects")
     stopped = ", which is stopped" if signs is not None and signs.state in "Tt" else ""
     return Holder(words + stopped, look)

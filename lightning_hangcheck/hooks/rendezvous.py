@@ -263,7 +263,7 @@ class RendezvousPoint:
         """Say which ranks did not come, and where they are, as far as that is visible."""
         peers, noun = self.peers, self.peers.noun
         of = f" of {peers.size}" if peers.size and not did else ""
-        are = "it is" if did else "they are"
+        are = "they are" if len(indices) > 1 else "it is"
         found = look_for_missing(peers.session, indices, local=noun == "local rank")
         return Outcome(
             failure=f"{self._named(indices)}{of} {did or 'did not come to'} {self.name!r} within "
@@ -376,7 +376,7 @@ def look_for_missing(
     tree = ProcessTree(session.facts.root_pid, root_belongs=not session.facts.launched)
     processes: dict[int | None, tuple[int, Beat | None]] = {
         rank.local_rank if local else rank.rank: (rank.pid, None)
-        for rank in find_ranks(tree.take(time.monotonic_ns()), beats)
+        for rank in find_ranks(tree.take(time.monotonic_ns()), beats, numbered=True)
     }
     # a page outlives its process: if a rank was restarted, the live process counts
     for pid, beat in sorted(beats.items(), key=lambda item: has_ended(item[0]), reverse=True):

@@ -51,7 +51,7 @@ from lightning_hangcheck.session.session import (
     open_session,
     session_folder,
 )
-from lightning_hangcheck.settings import Settings, environment_with
+from lightning_hangcheck.settings import PREFIX, Settings, environment_with
 from lightning_hangcheck.text.shown import show_command, utc_now
 from lightning_hangcheck.watch import link
 
@@ -94,7 +94,8 @@ def run_command(
     """
     refuse_unstartable(command)
     if settings.disable:
-        return shell_code(subprocess.call(list(command)))
+        os.environ[f"{PREFIX}DISABLE"] = "1"
+        become(command)
     try:
         require_room(link.TASKS)
     except NoRoom as refusal:

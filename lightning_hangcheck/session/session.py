@@ -33,7 +33,12 @@ from pathlib import Path
 from lightning_hangcheck import files, log
 from lightning_hangcheck.errors import UnreadableRun
 from lightning_hangcheck.identity import Identity, NodePlace, identify
-from lightning_hangcheck.machine import pid_namespace, read_process_stat, which_machine
+from lightning_hangcheck.machine import (
+    is_alive,
+    pid_namespace,
+    read_process_stat,
+    which_machine,
+)
 from lightning_hangcheck.rundir import Part, RunFolder, folder_of_node, name_run_folder
 from lightning_hangcheck.text.shown import show_command, utc_now
 
@@ -249,9 +254,10 @@ def offer_file(session: Path, pid: int) -> Path:
 
 
 def find_offer(pid: int) -> StackOffer | None:
-    """Return the offer of a process of this user, or of an earlier process with that id."""
-    offers = sessions_folder().glob(f"*/stacks/{pid}.json")
-    return next(filter(None, (files.read_fact(file, StackOffer) for file in offers)), None)
+    """Return the offer of a process of this user, never of an earlier one with that id."""
+    found = sessions_folder().glob(f"*/stacks/{pid}.json")
+    offers = filter(None, (files.read_fact(file, StackOffer) for file in found))
+    return next((offer for offer in offers if is_alive(pid, offer.started_ticks)), None)
 
 
 def withhold(socket: Path, why: str) -> None:
