@@ -23,13 +23,13 @@ ROOT = Path(__file__).parents[1]
 PACKAGE = Path(lightning_hangcheck.__file__).parent
 FOR_TESTS = ("hypothesis", "jsonschema", "numpy", "pytest>=8.2", "pytest-timeout", "setuptools")
 TESTED = (
-    "tests/attach/test_attach_trouble.py",
+    "tests/attach/test_attach_recorded.py",
     "tests/cli/test_attach_command.py",
-    "tests/hooks/rendezvous/test_same_start.py",
+    "tests/hooks/rendezvous/test_who_meets.py",
     "tests/hooks/zero_code/test_zero_code.py",
+    "tests/look/test_source.py",
     "tests/look/test_stacks.py",
     "tests/look/test_waits.py",
-    "tests/look/test_held_threads.py",
 )
 NEEDS_OTHERS_TO_READ = "tests/cli/test_attach_command.py::test_a_process_of_another_user"
 """No other user may read an environment in a folder of pytest's."""
