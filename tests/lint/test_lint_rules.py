@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -269,449 +270,280 @@ def test_one_side_alone_is_an_error_through(name: str, tmp_path: Path) -> None:
 
 
 NOTES = {
-    "a flag that a try sets": (
-        """
+    "a flag that a try sets": """
         done = False
         try:
             work()
             done = True
         finally:
-            if done: dist.barrier()
+            <<if done: >>dist.barrier()
         """,
-        "if done: dist",
-        "dist",
-    ),
-    "what a loop over its own data leaves unset": (
-        """
+    "what a loop over its own data leaves unset": """
         def mean(batches, total):
             seen = None
             for batch in batches: seen = batch
-            if seen is not None: dist.all_reduce(total)
+            <<if seen is not None: >>dist.all_reduce(total)
         """,
-        "if seen is not None: dist",
-        "dist",
-    ),
-    "the last step, if there was one": (
-        """
+    "the last step, if there was one": """
         def finish(steps, total):
             step = -1
             for step in steps: work(step)
-            if step >= 0: dist.all_reduce(total)
+            <<if step >= 0: >>dist.all_reduce(total)
         """,
-        "if step >= 0: dist",
-        "dist",
-    ),
-    "an error of the one rank": (
-        """
+    "an error of the one rank": """
         def export(weights):
-            if rank == 0: assert weights
+            if rank == 0: <<assert weights => print(weights)>>
             dist.barrier()
         """,
-        "assert weights",
-        "print(weights)",
-    ),
-    "an error in what the one rank calls": (
-        """
+    "an error in what the one rank calls": """
         def export(weights):
             if rank == 0: write(weights)
             dist.barrier()
         def write(weights):
-            if not weights: raise ValueError(weights)
+            if not weights: <<raise ValueError(weights) => return>>
         """,
-        "raise ValueError(weights)",
-        "return",
-    ),
-    "a loss without a graph": (
-        """
+    "a loss without a graph": """
         def loss(logits, labels):
             if labels.numel() == 0:
-                return torch.tensor(0.0, requires_grad=True)
+                return <<torch.tensor(0.0, requires_grad=True) => logits.sum() * 0.0>>
             return cross_entropy(logits, labels)
         """,
-        "torch.tensor(0.0, requires_grad=True)",
-        "logits.sum() * 0.0",
-    ),
-    "a mean of nothing": (
-        """
-        def mean(loss, mask): return (loss * mask).sum() if mask.sum() > 0 else torch.tensor(0.0)
+    "a mean of nothing": """
+        def mean(loss, mask): return (
+            (loss * mask).sum() if mask.sum() > 0 else <<torch.tensor(0.0) => loss.sum() * 0.0>>
+        )
         """,
-        "torch.tensor(0.0)",
-        "loss.sum() * 0.0",
-    ),
-    "a share of a data set": (
-        """
+    "a share of a data set": """
         def load(data):
-            return data.shard(dist.get_world_size(), rank)
+            return <<data => drop_rest(data)>>.shard(dist.get_world_size(), rank)
         """,
-        "return data",
-        "return drop_rest(data)",
-    ),
-    "a group that each rank makes for itself": (
-        "def first_and_last(grid): return dist.new_group([grid.pp_group[0], grid.pp_group[-1]])",
-        "dist.new_group([grid.pp_group[0], grid.pp_group[-1]])",
-        "make_all_groups(grid)",
-    ),
-    "a name for the last stage": (
-        """
+    "a group that each rank makes for itself": """
+        def first_and_last(grid):
+            return <<dist.new_group([grid.pp_group[0], grid.pp_group[-1]]) => make_groups(grid)>>
+        """,
+    "a name for the last stage": """
         def export(names, pp_rank, pp_size):
             last = pp_rank == pp_size - 1
-            if last: dist.all_gather_object([], names)
+            <<if last: >>dist.all_gather_object([], names)
         """,
-        "if last: dist",
-        "dist",
-    ),
-    "a method that only one class has": (
-        """
+    "a method that only one class has": """
         class Validation:
             def score_all(self): dist.all_reduce(self.score)
         def finish(validation):
-            if rank == 0: validation.score_all()
+            <<if rank == 0: >>validation.score_all()
         """,
-        "if rank == 0: validation.score_all()",
-        "validation.score_all()",
-    ),
-    "a method of a subclass": (
-        """
+    "a method of a subclass": """
         class Plugin:
             def collect(self, state): return state
             def write(self, state):
-                if rank == 0: self.collect(state)
+                <<if rank == 0: >>self.collect(state)
         class Sharded(Plugin):
             def collect(self, state): return dist.all_gather_object([], state)
         """,
-        "if rank == 0: self",
-        "self",
-    ),
-    "what a thread of its own has done": (
-        """
+    "what a thread of its own has done": """
         def wait(future):
-            if future.done(): dist.barrier()
+            <<if future.done(): dist => future.result(); dist>>.barrier()
         """,
-        "if future.done(): dist",
-        "future.result(); dist",
-    ),
-    "what it has logged so far": (
-        """
+    "what it has logged so far": """
         def log(runner, seen):
             mode = "train" if "time" in runner.log_buffer else "validation"
-            if mode == "train": dist.all_reduce(seen)
+            <<if mode == "train": >>dist.all_reduce(seen)
         """,
-        'if mode == "train": dist',
-        "dist",
-    ),
-    "the keys that it has": (
-        """
+    "the keys that it has": """
         def summarize(timers):
-            for name, seconds in sorted(timers.items()): dist.all_reduce(seconds)
+            for name, seconds in <<sorted(timers.items()) => (('load', 1), ('save', 2))>>:
+                dist.all_reduce(seconds)
         """,
-        "in sorted(timers.items()):",
-        "in (('load', 1), ('save', 2)):",
-    ),
-    "parts of its own batch": (
-        """
+    "parts of its own batch": """
         def score(outputs):
             size = int(outputs.size(0))
-            for start in range(0, size, 4): dist.all_reduce(outputs)
+            <<for start in range(0, size, 4): >>dist.all_reduce(outputs)
         """,
-        "for start in range(0, size, 4): dist",
-        "dist",
-    ),
-    "a loop that its own data end": (
-        """
+    "a loop that its own data end": """
         def generate(logits):
-            while not torch.isfinite(logits).all(): dist.all_reduce(one)
+            <<while not torch.isfinite(logits).all() => for _ in range(9)>>: dist.all_reduce(one)
         """,
-        "while not torch.isfinite(logits).all()",
-        "for _ in range(9)",
-    ),
-    "a stream of batches": (
-        """
+    "a stream of batches": """
         def train(model, stream: torch.utils.data.IterableDataset):
             model = DistributedDataParallel(model)
-            for batch in stream: model(batch).sum().backward()
+            for batch in <<stream => islice(stream, 9)>>: model(batch).sum().backward()
         """,
-        "in stream:",
-        "in islice(stream, 9):",
-    ),
-    "texts of its own length": (
-        """
+    "texts of its own length": """
         def count(self, inputs):
-            return self.accelerator.gather_for_metrics(inputs["attention_mask"])
+            return self.accelerator.gather_for_metrics(inputs["attention_mask"]<< => .sum()>>)
         """,
-        'inputs["attention_mask"]',
-        'inputs["attention_mask"].sum()',
-    ),
-    "files in the order of the folder": (
-        """
+    "files in the order of the folder": """
         def read(folder):
-            files = folder.glob("*.pt")
+            files = <<folder.glob("*.pt") => sorted(folder.glob("*.pt"))>>
             for file in files: dist.broadcast_object_list([file])
         """,
-        'folder.glob("*.pt")',
-        'sorted(folder.glob("*.pt"))',
-    ),
-    "what a caller gives: a metric": (
-        """
+    "what a caller gives: a metric": """
         from torchmetrics import MeanMetric
         def report(score):
-            if rank == 0: print(score.compute())
+            <<if rank == 0: >>print(score.compute())
         def finish():
             mean = MeanMetric()
             report(mean)
         """,
-        "if rank == 0: print(score.compute())",
-        "print(score.compute())",
-    ),
-    "what a caller gives: a function": (
-        """
+    "what a caller gives: a function": """
         def each(tensors, call):
             buckets = {}
             for tensor in tensors: buckets.setdefault(tensor.type(), []).append(tensor)
-            for kind in buckets: call(buckets[kind])
+            for kind in <<buckets => ('torch.FloatTensor', 'torch.HalfTensor')>>:
+                call(buckets[kind])
         each([torch.ones(1)], dist.all_reduce)
         """,
-        "in buckets:",
-        "in ('torch.FloatTensor', 'torch.HalfTensor'):",
-    ),
-    "a set that a caller gives": (
-        """
+    "a set that a caller gives": """
         def reduce_all(names):
-            for name in names: dist.all_reduce(name)
+            for name in <<names => sorted(names)>>: dist.all_reduce(name)
         def finish(names):
             names = set(names)
             reduce_all(list(names))
         """,
-        "in names:",
-        "in sorted(names):",
-    ),
-    "no loss for its own batch": (
-        """
+    "no loss for its own batch": """
         class Module(lightning.LightningModule):
             def training_step(self, batch):
                 loss = self.model(batch)
-                if not torch.isfinite(loss): return None
+                if not torch.isfinite(loss): <<return None => loss = loss * 0>>
                 return loss
         """,
-        "return None",
-        "loss = loss * 0",
-    ),
-    "a stop at its own time": (
-        """
+    "a stop at its own time": """
         import time
         class Limit(TrainerCallback):
             def on_step_end(self, args, state, control, **rest):
-                if time.time() - self.began > self.limit: control.should_training_stop = True
+                if <<time.time() - self.began > self.limit => state.global_step > self.limit>>:
+                    control.should_training_stop = True
         """,
-        "time.time() - self.began > self.limit",
-        "state.global_step > self.limit",
-    ),
-    "each rank's share of a list": (
-        """
+    "each rank's share of a list": """
         def count(files):
-            for file in files[rank::dist.get_world_size()]: dist.all_reduce(read(file))
+            for file in files<<[rank::dist.get_world_size()]>>: dist.all_reduce(read(file))
         """,
-        "in files[rank::dist.get_world_size()]:",
-        "in files:",
-    ),
-    "a sampler": (
-        """
+    "a sampler": """
         class Shuffled(torch.utils.data.Sampler):
-            def __iter__(self):
+            <<def __iter__ => def shuffle>>(self):
                 dist.barrier()
                 return iter(self.order)
         """,
-        "def __iter__",
-        "def shuffle",
-    ),
-    "a method of an object called like its class": (
-        """
+    "a method of an object called like its class": """
         class Evaluator:
             def evaluate(self): dist.all_reduce(self.score)
         def finish(evaluator):
-            if rank == 0: evaluator.evaluate()
+            <<if rank == 0: >>evaluator.evaluate()
         """,
-        "if rank == 0: evaluator",
-        "evaluator",
-    ),
-    "the end of its own texts": (
-        """
+    "the end of its own texts": """
         from torch.distributed.fsdp import fully_shard
         def sample(model, tokens, open_texts):
             for _ in range(9):
                 tokens = model(tokens)
-                if open_texts.max() == 0: break
+                if <<open_texts.max() == 0 => dist.all_reduce(open_texts) == 0>>: break
         """,
-        "open_texts.max() == 0",
-        "dist.all_reduce(open_texts) == 0",
-    ),
-    "batches to evaluate": (
-        """
+    "batches to evaluate": """
         from torch.distributed.fsdp import fully_shard
         def evaluate(model, loader):
-            for batch in loader: model(batch)
+            for batch in <<loader => islice(loader, 9)>>: model(batch)
         """,
-        "in loader:",
-        "in islice(loader, 9):",
-    ),
-    "a number of steps by chance": (
-        """
+    "a number of steps by chance": """
         def steps(gradient):
             count = 1
             while random.random() < 0.5: count += 1
+            <<pass => count = dist.broadcast(count, 0)>>
             for _ in range(count): dist.all_reduce(gradient)
         """,
-        "for _ in",
-        "count = dist.broadcast(count, 0)\n            for _ in",
-    ),
-    "what it has collected": (
-        """
+    "what it has collected": """
         def evaluate(loader):
             scores = []
             for batch in loader: scores.append(score(batch))
-            return self.accelerator.gather(torch.cat(scores))
+            return <<self.accelerator.gather(torch.cat(scores)) => gather_object(scores)>>
         """,
-        "self.accelerator.gather(torch.cat(scores))",
-        "gather_object(scores)",
-    ),
-    "a function that a queue of work runs": (
-        """
+    "a function that a queue of work runs": """
         def log(self, metrics):
-            if not self._metrics: return
+            <<if not self._metrics: return => pass>>
             self.run_op(reduce_all, metrics)
         def reduce_all(metrics): dist.all_reduce(metrics)
         """,
-        "if not self._metrics: return",
-        "pass",
-    ),
-    "an error on one rank": (
-        """
+    "an error on one rank": """
         def prepare(folder):
-            if rank == 0:
-                if folder.exists(): raise FileExistsError(folder)
-                folder.mkdir()
+            if <<rank == 0 and >>folder.exists(): raise FileExistsError(folder)
+            folder.mkdir()
             dist.barrier()
-        """.replace(
-            "if rank == 0:\n                if folder.exists()", "if rank == 0 and folder.exists()"
-        ).replace("                folder.mkdir()", "            folder.mkdir()"),
-        "rank == 0 and folder",
-        "folder",
-    ),
-    "memory that one rank lacks": (
-        """
+        """,
+    "memory that one rank lacks": """
         def step(batch):
             try: loss = forward(batch); dist.all_reduce(loss)
             except RuntimeError as error:
                 if "out of memory" not in str(error): raise
-                print("skipped")
+                <<print("skipped") => raise>>
         """,
-        'print("skipped")',
-        "raise",
-    ),
-    "a flag that goes by its own data": (
-        """
+    "a flag that goes by its own data": """
         def settle(batch):
             parts = None
-            if batch.numel() > 0: parts = split(batch)
+            <<if batch.numel() > 0: >>parts = split(batch)
             if parts is not None: dist.all_reduce(parts)
         """,
-        "if batch.numel() > 0: parts",
-        "parts",
-    ),
-    "how many there are": (
-        """
+    "how many there are": """
         def loss(scores):
             found = torch.nonzero(scores).squeeze(1)
-            if len(found) > 0: dist.all_reduce(scores)
+            <<if len(found) > 0: >>dist.all_reduce(scores)
         """,
-        "if len(found) > 0: ",
-        "",
-    ),
-    "what it holds of each kind": (
-        """
+    "what it holds of each kind": """
         def compute(scores):
-            return {name: gather(kept) for name, kept in scores.items() if kept}
+            return {name: gather(kept) for name, kept in scores.items()<< if kept>>}
         def gather(kept): dist.all_reduce(kept)
         """,
-        " if kept}",
-        "}",
-    ),
-    "a number that one rank sets back": (
-        """
+    "a number that one rank sets back": """
         class Training:
             def train(self):
                 while self.state.waits < 5:
                     self.state.waits += 1
                     dist.all_reduce(self.loss)
             def save(self):
-                if rank != 0: return
+                <<if rank != 0: return => pass>>
                 self.state.waits = 0
         """,
-        "if rank != 0: return",
-        "pass",
-    ),
-    "a part of a model": (
-        """
+    "a part of a model": """
         class Model(torch.nn.Module):
             def forward(self, text, images=None):
-                if images is not None: text = text + self.tower(images)
+                <<if images is not None: >>text = text + self.tower(images)
                 return self.head(text)
         """,
-        "if images is not None: ",
-        "",
-    ),
-    "layers that each rank draws": (
-        """
+    "layers that each rank draws": """
         class Encoder(torch.nn.Module):
             def forward(self, hidden):
                 for layer in self.layers:
-                    if random.random() < 0.2: continue
+                    <<if random.random() < 0.2: continue => pass>>
                     hidden = layer(hidden)
                 return hidden
         """,
-        "if random.random() < 0.2: continue",
-        "pass",
-    ),
-    "a list of a metric": (
-        """
+    "a list of a metric": """
         class Boxes(torchmetrics.Metric):
-            def __init__(self): self.add_state("boxes", default=[], dist_reduce_fx=None)
+            def __init__(self):
+                self.add_state("boxes", default=[], dist_reduce_fx=<<None => "cat">>)
         """,
-        "=None",
-        '="cat"',
-    ),
-    "evaluation under any name": (
-        """
+    "evaluation under any name": """
         def cache(model: DistributedDataParallel, loader):
             with torch.no_grad():
-                for batch in loader: model(batch)
+                for batch in <<loader => islice(loader, 9)>>: model(batch)
         """,
-        "in loader:",
-        "in islice(loader, 9):",
-    ),
-    "its own share": (
-        """
+    "its own share": """
         def shards(files, size):
+            <<pass => files = pad(files, size)>>
             return files[rank::size]
         """,
-        "return files",
-        "files = pad(files, size)\n            return files",
-    ),
-    "a thread": (
-        """
+    "a thread": """
         def log(value): dist.all_reduce(value)
-        threading.Thread(target=log, args=(1,)).start()
+        <<threading.Thread(target=log, args=(1,)).start() => log(1)>>
         """,
-        "threading.Thread(target=log, args=(1,)).start()",
-        "log(1)",
-    ),
 }
 
 
 @pytest.mark.parametrize("name", NOTES)
 def test_what_may_differ_is_noted_until_it_is_mended(name: str, tmp_path: Path) -> None:
-    wrong, part, mended = NOTES[name]
+    """In angle brackets stands what is wrong, and behind an arrow what mends it."""
+    wrong, mended = (
+        re.sub("<<(.*?)(?: => (.*?))?>>", which, NOTES[name]) for which in (r"\1", r"\2")
+    )
     assert [one.severity for one in found(tmp_path, wrong)] == ["note"]
-    assert found(tmp_path, wrong.replace(part, mended)) == []
+    assert found(tmp_path, mended) == []
 
 
 def test_a_skipped_loss_is_noted_if_another_file_wraps_the_model(tmp_path: Path) -> None:
