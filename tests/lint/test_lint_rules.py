@@ -73,67 +73,56 @@ ERRORS = {
                     if int(os.environ["RANK"]) == 0: return True
                     return False
             return True
-        if is_first(): dist.barrier()
-        """,
+        if is_first(): dist.barrier()""",
     "a wrapper that runs a function on one rank": """
         def save(): dist.barrier()
-        accelerator.on_main_process(save)()
-        """,
+        accelerator.on_main_process(save)()""",
     "a rank that is read by text": """
         def save(args):
             number = int(getattr(args, "process_index", 0))
-            if number == 0: dist.barrier()
-        """,
+            if number == 0: dist.barrier()""",
     "where a flag of one rank does not hold": """
         missing = rank == 0 and not os.path.exists("saved")
         if rank == 0:
             if missing: print("skipped")
-            else: dist.barrier()
-        """,
+            else: dist.barrier()""",
     "a name for its own data": """
         for batch in batches:
             loss = step(batch)
             bad = not torch.isfinite(loss)
             if bad: continue
-            dist.all_reduce(loss)
-        """,
+            dist.all_reduce(loss)""",
     "the one rank leaves where its work fails": """
         def save(state):
             if rank == 0:
                 try: write(state)
                 except OSError: return
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "the one rank leaves for a reason of its own": """
         for epoch in range(9):
             if rank == 0:
                 score = validate()
                 if score > best: best = score
                 elif epoch > patience: break
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "the second rank leaves for a reason of its own": """
         for epoch in range(9):
             if dist.get_rank() == 1:
                 if validate() > best: break
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "a choice in an expression": """
-        def mean(loss): return dist.all_reduce(loss) if rank == 0 else None
-        """,
+        def mean(loss): return dist.all_reduce(loss) if rank == 0 else None""",
     "a function for rank 0 stops the trainer": """
         class Limit(lightning.Callback):
             @rank_zero_only
-            def check(self, trainer): trainer.should_stop = True
-        """,
+            def check(self, trainer): trainer.should_stop = True""",
     "an error that it raises for its own data": """
         for batch in batches:
             try:
                 loss = step(batch)
                 if not torch.isfinite(loss): raise ValueError(loss)
                 dist.all_reduce(loss)
-            except ValueError: print(batch)
-        """,
+            except ValueError: print(batch)""",
     "an object of the class that a function says it returns": """
         class World:
             @classmethod
@@ -142,123 +131,104 @@ ERRORS = {
         class Report:
             def __init__(self): self.world = World.get()
             def write(self, value):
-                if rank == 0: self.world.mean(value)
-        """,
+                if rank == 0: self.world.mean(value)""",
     "a constructor": """
         class Gatherer:
             def __init__(self): dist.all_gather_object([], 1)
         def report():
-            if rank == 0: Gatherer()
-        """,
+            if rank == 0: Gatherer()""",
     "a name for the test": """
         class Report:
             def __init__(self): self.boss = dist.get_rank() == 0
             def write(self):
-                if self.boss: dist.barrier()
-        """,
+                if self.boss: dist.barrier()""",
     "a partial": """
         import functools
         def gather(x): dist.all_reduce(x)
         later = functools.partial(gather, 1)
-        if rank == 0: later()
-        """,
+        if rank == 0: later()""",
     "a decorator of the project": """
         def on_main(function):
             def wrapper(*args):
                 if dist.get_rank() == 0: return function(*args)
             return wrapper
         @on_main
-        def save(): dist.barrier()
-        """,
+        def save(): dist.barrier()""",
     "the last statement of a loop's pass": """
         def train(batches):
             for batch in batches:
                 if dist.get_rank() == 0: continue
-                dist.all_reduce(batch)
-        """,
+                dist.all_reduce(batch)""",
     "an argument that switches it on": """
         def log(value, sync=False):
             if sync: dist.all_reduce(value)
-        if rank == 0: log(1, sync=True)
-        """,
+        if rank == 0: log(1, sync=True)""",
     "a metric": """
         import torchmetrics
         class Module(lightning.LightningModule):
             def __init__(self): self.mean = torchmetrics.MeanMetric()
             def on_validation_end(self):
-                if self.trainer.is_global_zero: self.mean.compute()
-        """,
+                if self.trainer.is_global_zero: self.mean.compute()""",
     "its own data": """
         def accumulate(batch):
             found = batch[batch > 0]
             if found.numel() == 0: return 0
-            return dist.all_reduce(found.sum())
-        """,
+            return dist.all_reduce(found.sum())""",
     "a batch that failed": """
         def train(loader):
             for batch in loader:
                 try: loss = forward(batch)
                 except torch.cuda.OutOfMemoryError: continue
-                dist.all_reduce(loss)
-        """,
+                dist.all_reduce(loss)""",
     "an end of a transformers Trainer": """
         class Stop(TrainerCallback):
             def on_step_end(self, args, state, control, **rest):
-                if state.is_world_process_zero: control.should_training_stop = True
-        """,
+                if state.is_world_process_zero: control.should_training_stop = True""",
     "a flag that one rank sets": """
         def train(loader):
             stop = False
             for batch in loader:
                 dist.all_reduce(batch)
                 if rank == 0 and converged(batch): stop = True
-                if stop: break
-        """,
+                if stop: break""",
     "a writer that one rank has": """
         class Trainer:
             def __init__(self): self.writer = wandb.init() if rank == 0 else None
             def log(self, loss):
-                if self.writer is not None: self.writer.log(dist.all_reduce(loss))
-        """,
+                if self.writer is not None: self.writer.log(dist.all_reduce(loss))""",
     "its own clock": """
         import time
         class Trainer:
             def step(self, began):
                 self.loss = dist.all_reduce(self.loss)
                 passed = time.time() - began
-                if self.every > 0 and passed > self.every: dist.barrier()
-        """,
+                if self.every > 0 and passed > self.every: dist.barrier()""",
     "a file that the first rank makes meanwhile": """
         def cache(path):
             if not os.path.exists(path):
                 if rank == 0: build(path)
-                dist.barrier()
-        """,
+                dist.barrier()""",
     "a group of all ranks": """
         gloo = dist.new_group(backend="gloo")
         def write(value):
-            if rank == 0: dist.all_reduce(value, group=gloo)
-        """,
+            if rank == 0: dist.all_reduce(value, group=gloo)""",
     "a backward pass that one rank leaves out": """
         class Module(lightning.LightningModule):
             def training_step(self, batch):
                 if self.global_rank != 1: self.manual_backward(loss)
-                self.optimizers().step()
-        """,
+                self.optimizers().step()""",
     "a method of a class above": """
         class Base:
             def sync(self): dist.barrier()
         class Trainer(Base):
             def save(self):
-                if rank == 0: self.sync()
-        """,
+                if rank == 0: self.sync()""",
     "groups that one rank takes in another order": """
         data, tensor = make_groups()
         def reduce(x):
             first, second = (data, tensor) if rank == 0 else (tensor, data)
             dist.all_reduce(x, group=first)
-            dist.all_reduce(x, group=second)
-        """,
+            dist.all_reduce(x, group=second)""",
 }
 
 
@@ -276,47 +246,39 @@ NOTES = {
             work()
             done = True
         finally:
-            <<if done: >>dist.barrier()
-        """,
+            <<if done: >>dist.barrier()""",
     "what a loop over its own data leaves unset": """
         def mean(batches, total):
             seen = None
             for batch in batches: seen = batch
-            <<if seen is not None: >>dist.all_reduce(total)
-        """,
+            <<if seen is not None: >>dist.all_reduce(total)""",
     "the last step, if there was one": """
         def finish(steps, total):
             step = -1
             for step in steps: work(step)
-            <<if step >= 0: >>dist.all_reduce(total)
-        """,
+            <<if step >= 0: >>dist.all_reduce(total)""",
     "an error of the one rank": """
         def export(weights):
             if rank == 0: <<assert weights => print(weights)>>
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "an error in what the one rank calls": """
         def export(weights):
             if rank == 0: write(weights)
             dist.barrier()
         def write(weights):
-            if not weights: <<raise ValueError(weights) => return>>
-        """,
+            if not weights: <<raise ValueError(weights) => return>>""",
     "a loss without a graph": """
         def loss(logits, labels):
             if labels.numel() == 0:
                 return <<torch.tensor(0.0, requires_grad=True) => logits.sum() * 0.0>>
-            return cross_entropy(logits, labels)
-        """,
+            return cross_entropy(logits, labels)""",
     "a mean of nothing": """
         def mean(loss, mask): return (
             (loss * mask).sum() if mask.sum() > 0 else <<torch.tensor(0.0) => loss.sum() * 0.0>>
-        )
-        """,
+        )""",
     "a share of a data set": """
         def load(data):
-            return <<data => drop_rest(data)>>.shard(dist.get_world_size(), rank)
-        """,
+            return <<data => drop_rest(data)>>.shard(dist.get_world_size(), rank)""",
     "a group that each rank makes for itself": """
         def first_and_last(grid):
             return <<dist.new_group([grid.pp_group[0], grid.pp_group[-1]]) => make_groups(grid)>>
@@ -324,41 +286,34 @@ NOTES = {
     "a name for the last stage": """
         def export(names, pp_rank, pp_size):
             last = pp_rank == pp_size - 1
-            <<if last: >>dist.all_gather_object([], names)
-        """,
+            <<if last: >>dist.all_gather_object([], names)""",
     "a method that only one class has": """
         class Validation:
             def score_all(self): dist.all_reduce(self.score)
         def finish(validation):
-            <<if rank == 0: >>validation.score_all()
-        """,
+            <<if rank == 0: >>validation.score_all()""",
     "a method of a subclass": """
         class Plugin:
             def collect(self, state): return state
             def write(self, state):
                 <<if rank == 0: >>self.collect(state)
         class Sharded(Plugin):
-            def collect(self, state): return dist.all_gather_object([], state)
-        """,
+            def collect(self, state): return dist.all_gather_object([], state)""",
     "what a thread of its own has done": """
         def wait(future):
-            <<if future.done(): dist => future.result(); dist>>.barrier()
-        """,
+            <<if future.done(): dist => future.result(); dist>>.barrier()""",
     "what it has logged so far": """
         def log(runner, seen):
             mode = "train" if "time" in runner.log_buffer else "validation"
-            <<if mode == "train": >>dist.all_reduce(seen)
-        """,
+            <<if mode == "train": >>dist.all_reduce(seen)""",
     "the keys that it has": """
         def summarize(timers):
             for name, seconds in <<sorted(timers.items()) => (('load', 1), ('save', 2))>>:
-                dist.all_reduce(seconds)
-        """,
+                dist.all_reduce(seconds)""",
     "parts of its own batch": """
         def score(outputs):
             size = int(outputs.size(0))
-            <<for start in range(0, size, 4): >>dist.all_reduce(outputs)
-        """,
+            <<for start in range(0, size, 4): >>dist.all_reduce(outputs)""",
     "a loop that its own data end": """
         def generate(logits):
             <<while not torch.isfinite(logits).all() => for _ in range(9)>>: dist.all_reduce(one)
@@ -366,130 +321,109 @@ NOTES = {
     "a stream of batches": """
         def train(model, stream: torch.utils.data.IterableDataset):
             model = DistributedDataParallel(model)
-            for batch in <<stream => islice(stream, 9)>>: model(batch).sum().backward()
-        """,
+            for batch in <<stream => islice(stream, 9)>>: model(batch).sum().backward()""",
     "texts of its own length": """
         def count(self, inputs):
-            return self.accelerator.gather_for_metrics(inputs["attention_mask"]<< => .sum()>>)
-        """,
+            return self.accelerator.gather_for_metrics(inputs["attention_mask"]<< => .sum()>>)""",
     "files in the order of the folder": """
         def read(folder):
             files = <<folder.glob("*.pt") => sorted(folder.glob("*.pt"))>>
-            for file in files: dist.broadcast_object_list([file])
-        """,
+            for file in files: dist.broadcast_object_list([file])""",
     "what a caller gives: a metric": """
         from torchmetrics import MeanMetric
         def report(score):
             <<if rank == 0: >>print(score.compute())
         def finish():
             mean = MeanMetric()
-            report(mean)
-        """,
+            report(mean)""",
     "what a caller gives: a function": """
         def each(tensors, call):
             buckets = {}
             for tensor in tensors: buckets.setdefault(tensor.type(), []).append(tensor)
             for kind in <<buckets => ('torch.FloatTensor', 'torch.HalfTensor')>>:
                 call(buckets[kind])
-        each([torch.ones(1)], dist.all_reduce)
-        """,
+        each([torch.ones(1)], dist.all_reduce)""",
     "a set that a caller gives": """
         def reduce_all(names):
             for name in <<names => sorted(names)>>: dist.all_reduce(name)
         def finish(names):
             names = set(names)
-            reduce_all(list(names))
-        """,
+            reduce_all(list(names))""",
     "no loss for its own batch": """
         class Module(lightning.LightningModule):
             def training_step(self, batch):
                 loss = self.model(batch)
                 if not torch.isfinite(loss): <<return None => loss = loss * 0>>
-                return loss
-        """,
+                return loss""",
     "a stop at its own time": """
         import time
         class Limit(TrainerCallback):
             def on_step_end(self, args, state, control, **rest):
                 if <<time.time() - self.began > self.limit => state.global_step > self.limit>>:
-                    control.should_training_stop = True
-        """,
+                    control.should_training_stop = True""",
     "each rank's share of a list": """
         def count(files):
-            for file in files<<[rank::dist.get_world_size()]>>: dist.all_reduce(read(file))
-        """,
+            for file in files<<[rank::dist.get_world_size()]>>: dist.all_reduce(read(file))""",
     "a sampler": """
         class Shuffled(torch.utils.data.Sampler):
             <<def __iter__ => def shuffle>>(self):
                 dist.barrier()
-                return iter(self.order)
-        """,
+                return iter(self.order)""",
     "a method of an object called like its class": """
         class Evaluator:
             def evaluate(self): dist.all_reduce(self.score)
         def finish(evaluator):
-            <<if rank == 0: >>evaluator.evaluate()
-        """,
+            <<if rank == 0: >>evaluator.evaluate()""",
     "the end of its own texts": """
         from torch.distributed.fsdp import fully_shard
         def sample(model, tokens, open_texts):
             for _ in range(9):
                 tokens = model(tokens)
-                if <<open_texts.max() == 0 => dist.all_reduce(open_texts) == 0>>: break
-        """,
+                if <<open_texts.max() == 0 => dist.all_reduce(open_texts) == 0>>: break""",
     "batches to evaluate": """
         from torch.distributed.fsdp import fully_shard
         def evaluate(model, loader):
-            for batch in <<loader => islice(loader, 9)>>: model(batch)
-        """,
+            for batch in <<loader => islice(loader, 9)>>: model(batch)""",
     "a number of steps by chance": """
         def steps(gradient):
             count = 1
             while random.random() < 0.5: count += 1
             <<pass => count = dist.broadcast(count, 0)>>
-            for _ in range(count): dist.all_reduce(gradient)
-        """,
+            for _ in range(count): dist.all_reduce(gradient)""",
     "what it has collected": """
         def evaluate(loader):
             scores = []
             for batch in loader: scores.append(score(batch))
-            return <<self.accelerator.gather(torch.cat(scores)) => gather_object(scores)>>
-        """,
+            return <<self.accelerator.gather(torch.cat(scores)) => gather_object(scores)>>""",
     "a function that a queue of work runs": """
         def log(self, metrics):
             <<if not self._metrics: return => pass>>
             self.run_op(reduce_all, metrics)
-        def reduce_all(metrics): dist.all_reduce(metrics)
-        """,
+        def reduce_all(metrics): dist.all_reduce(metrics)""",
     "an error on one rank": """
         def prepare(folder):
             if <<rank == 0 and >>folder.exists(): raise FileExistsError(folder)
             folder.mkdir()
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "memory that one rank lacks": """
         def step(batch):
             try: loss = forward(batch); dist.all_reduce(loss)
             except RuntimeError as error:
                 if "out of memory" not in str(error): raise
-                <<print("skipped") => raise>>
-        """,
+                <<print("skipped") => raise>>""",
     "a flag that goes by its own data": """
         def settle(batch):
             parts = None
             <<if batch.numel() > 0: >>parts = split(batch)
-            if parts is not None: dist.all_reduce(parts)
-        """,
+            if parts is not None: dist.all_reduce(parts)""",
     "how many there are": """
         def loss(scores):
             found = torch.nonzero(scores).squeeze(1)
-            <<if len(found) > 0: >>dist.all_reduce(scores)
-        """,
+            <<if len(found) > 0: >>dist.all_reduce(scores)""",
     "what it holds of each kind": """
         def compute(scores):
             return {name: gather(kept) for name, kept in scores.items()<< if kept>>}
-        def gather(kept): dist.all_reduce(kept)
-        """,
+        def gather(kept): dist.all_reduce(kept)""",
     "a number that one rank sets back": """
         class Training:
             def train(self):
@@ -498,41 +432,34 @@ NOTES = {
                     dist.all_reduce(self.loss)
             def save(self):
                 <<if rank != 0: return => pass>>
-                self.state.waits = 0
-        """,
+                self.state.waits = 0""",
     "a part of a model": """
         class Model(torch.nn.Module):
             def forward(self, text, images=None):
                 <<if images is not None: >>text = text + self.tower(images)
-                return self.head(text)
-        """,
+                return self.head(text)""",
     "layers that each rank draws": """
         class Encoder(torch.nn.Module):
             def forward(self, hidden):
                 for layer in self.layers:
                     <<if random.random() < 0.2: continue => pass>>
                     hidden = layer(hidden)
-                return hidden
-        """,
+                return hidden""",
     "a list of a metric": """
         class Boxes(torchmetrics.Metric):
             def __init__(self):
-                self.add_state("boxes", default=[], dist_reduce_fx=<<None => "cat">>)
-        """,
+                self.add_state("boxes", default=[], dist_reduce_fx=<<None => "cat">>)""",
     "evaluation under any name": """
         def cache(model: DistributedDataParallel, loader):
             with torch.no_grad():
-                for batch in <<loader => islice(loader, 9)>>: model(batch)
-        """,
+                for batch in <<loader => islice(loader, 9)>>: model(batch)""",
     "its own share": """
         def shards(files, size):
             <<pass => files = pad(files, size)>>
-            return files[rank::size]
-        """,
+            return files[rank::size]""",
     "a thread": """
         def log(value): dist.all_reduce(value)
-        <<threading.Thread(target=log, args=(1,)).start() => log(1)>>
-        """,
+        <<threading.Thread(target=log, args=(1,)).start() => log(1)>>""",
 }
 
 
@@ -559,14 +486,12 @@ HARMLESS = {
     "whether a loss is wanted": """
         def forward(self, batch, return_loss=False):
             drop = self.training and not return_loss
-            if drop: dist.all_reduce(batch)
-        """,
+            if drop: dist.all_reduce(batch)""",
     "the one rank leaves a loop of its own": """
         if rank == 0:
             for name in names:
                 if name in known: break
-        dist.barrier()
-        """,
+        dist.barrier()""",
     "the one rank asks again": """
         def serve():
             asked = [None]
@@ -574,22 +499,19 @@ HARMLESS = {
                 if rank == 0:
                     asked = [input()]
                     if not asked[0]: continue
-                dist.broadcast_object_list(asked)
-        """,
+                dist.broadcast_object_list(asked)""",
     "what objects are": """
         def save(models):
             distributed = any(is_sharded(model) for model in models)
             if distributed: dist.barrier()
             for model in models:
                 if is_distributed_model(model): dist.barrier()
-        if rank == 0: save([model])
-        """,
+        if rank == 0: save([model])""",
     "a file that the first rank only reads": """
         def load(path):
             if not path.is_file(): return
             if rank == 0: state = torch.load(path)
-            dist.broadcast_object_list([state])
-        """,
+            dist.broadcast_object_list([state])""",
     "a handler that ends the process itself": """
         def stop(*_):
             global stopped
@@ -598,8 +520,7 @@ HARMLESS = {
         signal.signal(signal.SIGTERM, stop)
         for gradient in gradients():
             if stopped: break
-            dist.all_reduce(gradient)
-        """,
+            dist.all_reduce(gradient)""",
     "whether there are ranks at all": """
         steps = 64
         ddp = int(os.environ.get("RANK", -1)) != -1
@@ -607,55 +528,46 @@ HARMLESS = {
             dist.barrier()
             steps //= dist.get_world_size()
         for _ in range(steps):
-            DDP(model)(batch).sum().backward()
-        """,
+            DDP(model)(batch).sum().backward()""",
     "an option, whatever its name": """
         def load(state, rank0):
             if rank0:
                 return {}
             dist.checkpoint.load_state_dict(state)
-        load(state, rank0=True)
-        """,
+        load(state, rank0=True)""",
     "the first rank goes first within a context": """
         class FirstRankFirst:
             def __enter__(self):
                 if rank != 0: dist.barrier()
             def __exit__(self, *error):
-                if rank == 0: dist.barrier()
-        """,
+                if rank == 0: dist.barrier()""",
     "a flag of its own": """
         class Watch:
             def on_step_end(self, trainer):
-                if rank == 0: self.should_stop = True
-        """,
+                if rank == 0: self.should_stop = True""",
     "every so many batches": """
         for batch_idx, batch in enumerate(loader):
             loss = step(batch)
             if batch_idx > 0 and batch_idx % interval == 0: dist.all_reduce(loss)
-            if debug and batch_idx == 5: break
-        """,
+            if debug and batch_idx == 5: break""",
     "sizes of batches are settings": """
-        if len(self.batch_sizes) > 1: dist.all_reduce(x)
-        """,
+        if len(self.batch_sizes) > 1: dist.all_reduce(x)""",
     "labels in another order": """
         labels = ["a", "b"] if rank == 0 else ["b", "a"]
         gather(labels)
-        dist.barrier()
-        """,
+        dist.barrier()""",
     "a function that is partly itself": """
         from functools import partial
         run = partial(run, 3)
         if ready(): run()
-        dist.barrier()
-        """,
+        dist.barrier()""",
     "backward of a reference that is no DDP": """
         from torch.nn.parallel import DistributedDataParallel
         model = DistributedDataParallel(net)
         reference = torch.nn.Linear(2, 2)
         if rank == 0:
             expected = reference(x)
-            expected.backward()
-        """,
+            expected.backward()""",
     "the model without its wrapper": """
         from torch.nn.parallel import DistributedDataParallel
         def evaluate(model):
@@ -664,53 +576,42 @@ HARMLESS = {
         if rank == 0:
             evaluate(model.module if ddp else model)
             plain = model.module if ddp else model
-            evaluate(plain)
-        """,
+            evaluate(plain)""",
     "both branches": """
         if rank == 0: dist.broadcast(torch.ones(1), 0)
-        else: dist.broadcast(torch.empty(1), 0)
-        """,
+        else: dist.broadcast(torch.empty(1), 0)""",
     "decided by all": """
         stop = torch.tensor(float(rank == 0))
         dist.all_reduce(stop)
-        if stop: dist.barrier()
-        """,
+        if stop: dist.barrier()""",
     "a single process": """
         def meet():
             if not dist.is_initialized() or dist.get_world_size() == 1: return
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "a group of those ranks": """
         group = dist.new_group([0, 1])
-        if rank in (0, 1): dist.all_reduce(torch.ones(1), group=group)
-        """,
+        if rank in (0, 1): dist.all_reduce(torch.ones(1), group=group)""",
     "each rank in turn": """
         for turn in range(dist.get_world_size()):
-            if turn == rank: dist.barrier()
-        """,
+            if turn == rank: dist.barrier()""",
     "after the groups are gone": """
         def finish(trainer):
             dist.destroy_process_group()
-            if trainer.is_global_zero: trainer.test()
-        """,
+            if trainer.is_global_zero: trainer.test()""",
     "the rank of a matrix": """
         def approximate(lora_rank):
-            if lora_rank == 0: dist.barrier()
-        """,
+            if lora_rank == 0: dist.barrier()""",
     "another library's function": """
         import jax
-        if rank == 0: jax.lax.all_gather(1, "i")
-        """,
+        if rank == 0: jax.lax.all_gather(1, "i")""",
     "a switch by another name that is off": """
         def write(path, distributed=True):
             synchronize = distributed and dist.is_initialized()
             if synchronize: dist.barrier()
-        if rank == 0: write("scores", distributed=False)
-        """,
+        if rank == 0: write("scores", distributed=False)""",
     "what the caller gathered": """
         def record(rewards):
-            if rewards.numel() > 0: dist.all_reduce(rewards)
-        """,
+            if rewards.numel() > 0: dist.all_reduce(rewards)""",
     "the others come to it before they call": """
         def optimize(step):
             def closure():
@@ -723,28 +624,24 @@ HARMLESS = {
                 signal = torch.ones(1)
                 while signal:
                     dist.broadcast(signal, 0)
-                    closure()
-        """,
+                    closure()""",
     "the state before the model is sharded": """
         from torch.distributed.checkpoint.state_dict import get_model_state_dict
         def prepare(model):
             state = get_model_state_dict(model) if rank == 0 else {}
             if rank == 0: state = get_model_state_dict(model)
-            fully_shard(model)
-        """,
+            fully_shard(model)""",
     "a text that all ranks know": """
         def load(kind):
             if (rank == 0 and kind == "full") or kind == "sharded":
-                if kind == "sharded": dist.barrier()
-        """,
+                if kind == "sharded": dist.barrier()""",
     "the first rank, or all where the model is sharded": """
         from accelerate import Accelerator, DistributedType
         accelerator = Accelerator()  # also for DeepSpeed
         def save():
             sharded = DistributedType.DEEPSPEED
             if accelerator.is_main_process or accelerator.distributed_type == sharded:
-                accelerator.save_state("here")
-        """,
+                accelerator.save_state("here")""",
     "what a function gathered tells": """
         def mean(value):
             dist.all_reduce(value)
@@ -753,38 +650,32 @@ HARMLESS = {
             of_all = mean(loss).item()
             same = of_all
             if torch.isnan(same): return
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "a choice that all ranks know": """
         def save(is_sharded, model, state):
-            if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")
-        """,
+            if rank == 0: torch.save(state if is_sharded else dist.all_gather(model), "here")""",
     "the number of ranks, from where the rank comes from": """
         def both(): return dist.get_rank(), dist.get_world_size()
         def gather(world_size):
             if world_size == 1: return
             dist.barrier()
-        gather(world_size=both()[1] if rank else both()[1])
-        """,
+        gather(world_size=both()[1] if rank else both()[1])""",
     "a norm of averaged gradients": """
         def step(model):
             total_norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             if torch.isnan(total_norm): return
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "no gradients of a kind of parameter": """
         def norm(all_grads):
             for kind in all_grads:
                 kind_grads = list(kind)
                 if len(kind_grads) == 0: continue
-                dist.all_reduce(kind)
-        """,
+                dist.all_reduce(kind)""",
     "a batch norm beside the model": """
         def train(model, data):
             scale = torch.nn.BatchNorm2d(3)
             model = DistributedDataParallel(model)
-            if rank == 0: model(scale(data))
-        """,
+            if rank == 0: model(scale(data))""",
     "a model that nothing wraps": """
         class Net(torch.nn.Module):
             def __init__(self): self.layers = torch.nn.Sequential(torch.nn.BatchNorm2d(3))
@@ -792,8 +683,7 @@ HARMLESS = {
         def train(data):
             model = DistributedDataParallel(Net())
             teacher = Net()
-            if rank == 0: validate(teacher, data)
-        """,
+            if rank == 0: validate(teacher, data)""",
     "rank 0 goes first in training only": """
         def load(training=True):
             if rank not in [-1, 0] and training: dist.barrier()
@@ -801,8 +691,7 @@ HARMLESS = {
             if rank == 0 and training: dist.barrier()
             return data
         def main():
-            if rank in [-1, 0]: load(training=False)
-        """,
+            if rank in [-1, 0]: load(training=False)""",
     "the state of a model that is not sharded": """
         from accelerate import Accelerator
         class Trainer:
@@ -810,56 +699,47 @@ HARMLESS = {
                 state = self.gathered() if self.fsdp else None
                 if self.accelerator.is_main_process:
                     if self.fsdp: torch.save(state, "here")
-                    else: self.accelerator.save_state("here")  # not with FSDP
-        """,
+                    else: self.accelerator.save_state("here")  # not with FSDP""",
     "a process that has no rank": """
         def train(args):
             if args.local_rank in [-1, 0]:
-                if args.local_rank == -1 and args.evaluate: dist.barrier()
-        """,
+                if args.local_rank == -1 and args.evaluate: dist.barrier()""",
     "all end with an error": """
         import sys
         def check(loss):
             if failed(loss):
                 if rank == 0: dist.all_gather_object([], loss)
-                sys.exit(1)
-        """,
+                sys.exit(1)""",
     "the others leave, too": """
         def load(cached):
             if cached:
                 if rank == 0: return read()
                 return None
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "a setting that decides who comes": """
         def save(args, model):
             if args.sharded: dist.all_gather_object([], model)
         def finish(args, model):
             if args.sharded: return save(args, model)
-            if rank == 0: save(args, model)
-        """,
+            if rank == 0: save(args, model)""",
     "whether a call is supported": """
         def probe(device):
             try:
                 t = torch.zeros([4]).to(device)
                 dist.all_to_all_single(t, t)
-            except RuntimeError as error: print(error)
-        """,
+            except RuntimeError as error: print(error)""",
     "a Lightning before 2.0, by what the file calls": """
         parser = lightning.Trainer.add_argparse_args(parser)
-        if rank == 0: trainer.save_checkpoint("last.ckpt")
-        """,
+        if rank == 0: trainer.save_checkpoint("last.ckpt")""",
     "a hook that Lightning no longer calls": """
         class Save(lightning.Callback):
             def on_keyboard_interrupt(self, trainer, module):
-                if trainer.global_rank == 0: trainer.save_checkpoint("last.ckpt")
-        """,
+                if trainer.global_rank == 0: trainer.save_checkpoint("last.ckpt")""",
     "text of the environment, where 0 is true": """
         def check(loss):
             if not os.getenv("RANK") and not os.environ.get("WORLD_SIZE"): return
             loss.backward()
-            dist.barrier()
-        """,
+            dist.barrier()""",
     "a flag that one rank sets and all then share": """
         def train(loader):
             stop = False
@@ -867,42 +747,35 @@ HARMLESS = {
                 if rank == 0: stop = converged(batch)
                 stop = agreed(stop)
                 if stop: break
-                dist.all_reduce(batch)
-        """,
+                dist.all_reduce(batch)""",
     "a writer that one rank has, and what all reduced": """
         def log(loss):
             writer = None
             if rank == 0: writer = wandb.init()
             dist.all_reduce(loss)
-            if writer is not None: writer.log(loss)
-        """,
+            if writer is not None: writer.log(loss)""",
     "what only some hardware does": """
         def save():
             if is_torch_tpu_available(): dist.barrier()
         def finish():
-            if rank == 0: save()
-        """,
+            if rank == 0: save()""",
     "a clock that is only shown": """
         import time
         def step(began, loss):
             if time.time() - began > 10: print("slow")
-            dist.all_reduce(loss)
-        """,
+            dist.all_reduce(loss)""",
     "whether a clock was started": """
         import time
         def step(began=None):
             began = time.time()
-            if began is not None: dist.barrier()
-        """,
+            if began is not None: dist.barrier()""",
     "a file that all ranks find, or none": """
         def load(path):
-            if not os.path.exists(path): dist.barrier()
-        """,
+            if not os.path.exists(path): dist.barrier()""",
     "reversed conditions": """
         def evaluate(sharded):
             if not sharded and rank != 0: return
-            if sharded: dist.barrier()
-        """,
+            if sharded: dist.barrier()""",
 }
 
 
