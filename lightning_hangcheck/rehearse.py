@@ -10,7 +10,6 @@ import ast
 import os
 import re
 import shlex
-import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from lightning_hangcheck.hooks.rehearsal import GLOO, Note, NoteKind, Part, Scen
 from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.report.paragraphs import aligned, labelled
 from lightning_hangcheck.rundir import RunFolder
-from lightning_hangcheck.smoke import Outcome, Trial, run_trial
+from lightning_hangcheck.smoke import Outcome, Trial, own_torchrun, run_trial, unmade
 from lightning_hangcheck.text.shown import several, show_command
 
 if TYPE_CHECKING:
@@ -94,9 +93,7 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
         )
     elif launch.script is None and any(word in ("-m", "--module") for word in command):
         program = ("-m", *program)
-    # --standalone: a port of its own, so that other jobs on this machine are not met
-    torchrun = (sys.executable, "-m", "torch.distributed.run", "--standalone")
-    return (*torchrun, f"--nproc_per_node={ranks}", *program), "cuda" in source
+    return (*own_torchrun(ranks), *program), "cuda" in source
 
 
 def _source(script: str | None) -> str:
@@ -206,6 +203,7 @@ def _unless(said: str, *kinds: NoteKind) -> Callable[[Facts], str]:
     return lambda facts: "" if facts.has(*kinds) else said
 
 
+_OF_BATCH = _unless("its collate function allows no such", "collate")
 _OF_LOSS = _unless("no loss was seen", "loss", "forward")
 _OF_SAVE = _unless("nothing was saved in the few batches", "save")
 _EVEN = (
@@ -227,7 +225,7 @@ SCENES = (
         "unusable-batch",
         "one rank meets a batch without a usable sample",
         "draw another sample in the dataset, or reduce over all ranks whether to leave a batch out",
-        _unless("its collate function allows no such", "collate"),
+        lambda facts: _OF_BATCH(facts) if facts.has("workers") else NO_LOADER,
     ),
     Scene("non-finite-loss", "the loss of one rank is not finite", _AGREE, _OF_LOSS),
     Scene(
@@ -331,7 +329,10 @@ def play_all(
         say(f"{scene.title}: runs")
         folder = RunFolder(root.path.with_name(f"{root.run_id}-{scene.name}"))
         notes_folder = folder.path.with_name(f"{folder.run_id}.notes").absolute()
-        notes_folder.mkdir(parents=True, mode=0o700)
+        try:
+            notes_folder.mkdir(parents=True, mode=0o700)
+        except OSError as error:
+            raise unmade(notes_folder, error) from error
         part = Part(
             scene=scene.name,
             folder=str(notes_folder),

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -117,13 +118,28 @@ def reference_trials(output_dir: Path) -> tuple[Trial, ...]:
             "name your own command: hangcheck smoke -- torchrun --nproc_per_node={devices} "
             "train.py --num_workers {workers}",
         )
-    # --standalone: a port of its own, so that other jobs on this machine are not met
-    torchrun = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={DEVICES}")
+    torchrun = own_torchrun(DEVICES)
     options = ("--fast_dev_run", str(BATCHES), "--batch_size", "4", "--num_workers", WORKERS)
     job = (str(script), *options, "--output_dir", str(output_dir))
-    with_ranks = plan_trials((sys.executable, *torchrun, *job))[:2]
+    with_ranks = plan_trials((*torchrun, *job))[:2]
     alone = plan_trials((sys.executable, *job))[0]
     return (*with_ranks, Trial(devices=1, workers=0, command=alone.command))
+
+
+def own_torchrun(ranks: int | str) -> tuple[str, ...]:
+    """Return the start of a command line that starts ranks with this Python's torchrun.
+
+    Raises:
+        BadUsage: This Python has no torch.
+    """
+    if find_spec("torch") is None:
+        raise BadUsage(
+            f"{sys.executable} has no torch to start ranks with",
+            "install lightning-hangcheck where the script's packages are",
+        )
+    # --standalone: a port of its own, so that other jobs on this machine are not met
+    words = ("-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}")
+    return (sys.executable, *words)
 
 
 def run_trial(
@@ -146,10 +162,7 @@ def run_trial(
         output.parent.mkdir(parents=True, exist_ok=True)
         printed = os.open(output, os.O_WRONLY | NEW_FILE, PRIVATE_FILE)
     except OSError as error:
-        raise BadUsage(
-            f"{output} cannot be made ({error.strerror})",
-            "name other folders with --run-dir, where you may write and no run is yet",
-        ) from error
+        raise unmade(output, error) from error
     began = time.monotonic()
     exit_code, saved = None, SavedRun()
     with os.fdopen(printed, "wb") as file:
@@ -189,6 +202,14 @@ def run_trial(
         where=where,
         verdict=verdict,
         run_folder=str(folder.path),
+    )
+
+
+def unmade(path: Path, error: OSError) -> BadUsage:
+    """Return the error for a file or folder next to a run's folder that cannot be made."""
+    return BadUsage(
+        f"{path} cannot be made ({error.strerror})",
+        "name other folders with --run-dir, where you may write and no run is yet",
     )
 
 

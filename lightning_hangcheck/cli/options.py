@@ -122,8 +122,10 @@ def refuse_empty(command: str, given: object, what: str, example: str) -> None:
 
 
 def end_on_sigterm() -> None:
-    """Exit on SIGTERM, as timeout(1) and CI systems send it, so that the current run ends too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    """Exit on SIGTERM, as CI systems send it, or SIGHUP, so that the current run ends too."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, lambda number, _: sys.exit(128 + number))
 
 
 def only_form(command: str, asked: Mapping[str, object]) -> str | None:
