@@ -25,6 +25,7 @@ ROUND_COUNTS: dict[Launcher, str] = {
     "slurm": "SLURM_RESTART_COUNT",
 }
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
+LARGEST, LONGEST = 1 << 20, 40  # a job's numbers (ranks, nodes, restarts, ports), and digits
 MOST_NODES = 65_536  # of a SLURM job; SLURM's own limit, MAX_NODE_COUNT, is smaller
 LAUNCHERS = frozenset(
     {
@@ -125,11 +126,13 @@ def identify(environment: Mapping[str, str]) -> Identity:
 
     def read(name: str) -> int | None:
         text = environment.get(name)
-        if text is None or text.strip().isdecimal():
-            return None if text is None else int(text)
+        if text is None:
+            return None
+        if text.strip().isdecimal() and len(text) < LONGEST and int(text) < LARGEST:
+            return int(text)
         problems.append(
-            f"{name}={text!r} is not a whole number; unset it, or set it to the number that the "
-            "launcher means"
+            f"{name}={text[:LONGEST]!r} is not a whole number below {LARGEST:,}; unset it, or set "
+            "it to the number that the launcher means"
         )
         return None
 

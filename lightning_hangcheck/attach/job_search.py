@@ -336,8 +336,10 @@ def _nothing_found(machine: Machine) -> NoJobFound:
             f"name one: hangcheck attach --pid {training[0]}",
         )
     if machine.closed:
+        way_out = "run as the job's user or as root, or name a process: hangcheck attach --pid PID"
+        if os.geteuid() == 0:
+            way_out = proc.why_unreadable(min(machine.closed)).remedy
         return NoJobFound(
-            f"{found}, and {len(machine.closed)} of the others may not be read",
-            "run as the job's user or as root, or name a process: hangcheck attach --pid PID",
+            f"{found}, and {len(machine.closed)} of the others may not be read", way_out
         )
     return NoJobFound(found, "name any process of the job: hangcheck attach --pid PID")

@@ -13,7 +13,7 @@ from lightning_hangcheck.model.left_behind import LeftBehind
 from lightning_hangcheck.model.limits import Limits as Limits
 from lightning_hangcheck.model.run import Round, RoundStart
 from lightning_hangcheck.model.slugs import Phase, SeenIn
-from lightning_hangcheck.model.verdict import MOST_RANKS
+from lightning_hangcheck.model.verdict import MOST_RANKS, KnownRank, WorldSize
 from lightning_hangcheck.text.shown import parse_ranks
 
 
@@ -107,7 +107,7 @@ class RunFacts(Struct, frozen=True, kw_only=True):
     run_id: str
     command: str
     started_at: str
-    world_size: int = 0
+    world_size: WorldSize = 0
     nnodes: int = 1
     local_world_size: int | None = None
     one_by_one: bool = False
@@ -250,7 +250,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
         step_sums: Sums of its step times during the run, oldest first; the newest are on its page.
     """
 
-    rank: int
+    rank: KnownRank
     local_rank: int | None = None
     host: str = ""
     pid: int | None = None
@@ -281,7 +281,7 @@ class RankView(Struct, frozen=True, kw_only=True, gc=False):
 class RankName(Struct, frozen=True, array_like=True, gc=False):
     """Which process a rank is."""
 
-    rank: int
+    rank: KnownRank
     local_rank: int | None = None
     host: str = ""
     pid: int | None = None

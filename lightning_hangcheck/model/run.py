@@ -8,6 +8,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from lightning_hangcheck.model.slugs import Cause, VerdictKind
+from lightning_hangcheck.model.verdict import WorldSize
 
 
 class RankPlace(Struct, frozen=True, kw_only=True):
@@ -87,7 +88,7 @@ class RunRecord(Struct, frozen=True, kw_only=True):
     command: str
     started_at: str
     job: str = ""
-    world_size: int = 0
+    world_size: WorldSize = 0
     nodes: tuple[str, ...] = ()
     versions: dict[str, str] = {}
     ranks: tuple[RankRecord, ...] = ()

@@ -21,7 +21,10 @@ State = Literal["running", "waiting", "stalled", "stopped", "gone", "missing", "
 MOST_LISTED = 1_024
 """Ranks of any list of a verdict; where there are more, a gap counts them."""
 MOST_RANKS = 2**20
-"""Ranks that a text of ranges may name: a file of others is refused before it fills the memory."""
+"""Ranks that a job, or a text of ranges, may have: a file of others is refused before it fills the
+memory."""
+KnownRank = Annotated[int, Meta(ge=0, lt=MOST_RANKS)]
+WorldSize = Annotated[int, Meta(ge=0, le=MOST_RANKS)]
 
 
 class EvidenceItem(Struct, frozen=True):

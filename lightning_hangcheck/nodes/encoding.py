@@ -13,6 +13,7 @@ import msgspec
 
 from lightning_hangcheck.judge.alike import can_be_families, is_rank_set, members_in, size
 from lightning_hangcheck.model.codec import encode_packed, msgpack_decoder
+from lightning_hangcheck.model.verdict import MOST_RANKS
 from lightning_hangcheck.nodes import message as messages
 
 MARK = b"HCND"
@@ -77,13 +78,11 @@ def _decoded(data: bytes) -> messages.Message:
 
 
 def _refuse_odd(message: messages.Message) -> None:
-    sizes = [message.world_size, message.local_world_size or 0]
     left, views = message.left, [line.view for line in message.lines]
     if left is not None:
-        sizes, views = [*sizes, left.world_size], [*views, *left.ranks]
+        views = [*views, *left.ranks]
     lines = [line.ranks for line in message.lines]
     spans = [(view.silent_for_s, view.idle_for_s, view.nothing_new_for_s) for view in views]
-    numbers = (message.node, *(view.rank for view in views), *message.wants)
     end, told = message.judgement.end, message.judgement.verdict
     told_of_end = end.verdict if end is not None else None
     verdicts = [verdict for verdict in (told, told_of_end) if verdict is not None]
@@ -92,21 +91,19 @@ def _refuse_odd(message: messages.Message) -> None:
         *chain.from_iterable(spans),
         *(verdict.stalled_for_s for verdict in verdicts),
     )
-    sizes += [verdict.world_size for verdict in verdicts]
+    sizes = [verdict.world_size for verdict in verdicts]
     members = 0
     for rank_class in message.lines:
         flight, groups = rank_class.view.flight, rank_class.groups
         records = len(flight.groups) if flight is not None else len(groups)
-        _refuse_if(not can_be_families(groups, records, messages.MOST_RANKS), "groups of ranks")
+        _refuse_if(not can_be_families(groups, records, MOST_RANKS), "groups of ranks")
         if rank_class.alone:
             members += sum(map(members_in, groups))
             number = rank_class.view.rank
             _refuse_if(rank_class.ranks != (number, number), "a rank whose number")
     _refuse_if(members > MOST_MEMBERSHIPS, "groups with more members")
-    odd = any(not 0 <= number < messages.MOST_RANKS for number in numbers)
-    _refuse_if(odd, "a node or rank number")
-    _refuse_if(any(not 0 <= size <= messages.MOST_RANKS for size in sizes), "a world size")
-    odd = not all(line and is_rank_set(line, messages.MOST_RANKS) for line in lines)
+    _refuse_if(any(not 0 <= size <= MOST_RANKS for size in sizes), "a world size")
+    odd = not all(line and is_rank_set(line, MOST_RANKS) for line in lines)
     _refuse_if(odd, "a set of ranks")
     ranks = sum(map(size, lines))
     odd = ranks > messages.MOST_OF_A_NODE or ranks != size(message.ranks)

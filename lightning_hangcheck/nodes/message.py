@@ -33,7 +33,7 @@ from lightning_hangcheck.model.case import Alike, Case, CodeNote, RankName, Rank
 from lightning_hangcheck.model.evidence import AddressReach, Gap
 from lightning_hangcheck.model.flight import GroupFamily
 from lightning_hangcheck.model.run import Round
-from lightning_hangcheck.model.verdict import Verdict
+from lightning_hangcheck.model.verdict import KnownRank, Verdict, WorldSize
 from lightning_hangcheck.version import __version__
 
 if TYPE_CHECKING:
@@ -202,7 +202,6 @@ TOO_LARGE = Gap("evidence of this node", None, "it is too large to be told", "ot
 
 # Reading limits: several times what the largest job needs, 131,072 ranks on 16,384 nodes.
 
-MOST_RANKS = 1 << 20
 MOST_OF_A_NODE = 1_024
 MOST_GAPS = 64
 MOST_CODE = 1_024
@@ -228,8 +227,8 @@ class LeftRound(Struct, frozen=True, omit_defaults=True):
     """The last round of a node that ended; its ranks that ended first, without evidence."""
 
     number: int
-    world_size: int = 0
-    local_world_size: int | None = None
+    world_size: WorldSize = 0
+    local_world_size: WorldSize | None = None
     ranks: Annotated[tuple[RankView, ...], Meta(max_length=MOST_ENDS)] = ()
 
 
@@ -270,12 +269,12 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     version: int
     stamp: int
-    node: int
+    node: KnownRank
     ended: bool = False
     round: int = 0
     mark: RoundMark = RoundMark()
-    world_size: int = 0
-    local_world_size: int | None = None
+    world_size: WorldSize = 0
+    local_world_size: WorldSize | None = None
     machine: Annotated[str, Meta(max_length=1_024)] = ""
     addresses: Annotated[tuple[str, ...], _ASKED] = ()
     software: Annotated[str, Meta(max_length=64)] = ""
@@ -286,7 +285,7 @@ class Message(Struct, frozen=True, kw_only=True, omit_defaults=True):
     reach: Annotated[tuple[AddressReach, ...], _ASKED] = ()
     judgement: Judgement = Judgement()
     asks: Annotated[tuple[str, ...], _ASKED] = ()
-    wants: Annotated[tuple[int, ...], Meta(max_length=MOST_WAYS)] = ()
+    wants: Annotated[tuple[KnownRank, ...], Meta(max_length=MOST_WAYS)] = ()
 
     @property
     def ranks(self) -> RankSet:
