@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from lightning_hangcheck.doctor.every_run_checks import stacks_readable
 from lightning_hangcheck.session.session import SESSION_VARIABLE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from processes import RunningProgram, StartProgram
@@ -88,3 +89,22 @@ def program() -> Iterator[StartProgram]:
     yield start
     for running in started:
         running.end()
+
+
+@pytest.fixture
+def as_py_spy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Have a script run as py-spy, which is looked for beside this Python; with none there is none.
+
+    Programs are started before: they could not import what is installed beside the real Python.
+    """
+
+    def install(script: str) -> None:
+        (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
+        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+        if script:
+            (tmp_path / "py-spy").write_text(script)
+            (tmp_path / "py-spy").chmod(0o700)
+        else:
+            monkeypatch.setenv("PATH", str(tmp_path))
+
+    return install

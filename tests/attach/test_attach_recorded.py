@@ -191,27 +191,18 @@ def _stands_still(pid: int) -> bool:
     return slept is None or slept >= 1.0
 
 
-@pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int, str], None]:
-    """Take a script for py-spy: it does something first where it is asked about one process."""
-
-    def install(pid: int, deed: str) -> None:
-        script = tmp_path / "py-spy"
-        case = f'case "$* " in *"--pid {pid} "*) {deed} ;; esac'
-        script.write_text(f'#!/bin/sh\n{case}\nexec {find_py_spy()} "$@"\n')
-        script.chmod(0o700)
-        (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-        monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-
-    return install
+def meddling(pid: int, deed: str) -> str:
+    """A py-spy that does something first where it is asked about one process."""
+    case = f'case "$* " in *"--pid {pid} "*) {deed} ;; esac'
+    return f'#!/bin/sh\n{case}\nexec {find_py_spy()} "$@"\n'
 
 
 def test_a_visit_ends_in_time_where_processes_do_not_answer(
-    program: StartProgram, stand_in: Callable[[int, str], None]
+    program: StartProgram, as_py_spy: Callable[[str], None]
 ) -> None:
     """All looks are taken all the same: what answers is seen as often as ever."""
     job = stuck_job(program("starting_ranks.py", "stuck", "2"), 2)
-    stand_in(job.ranks[1].pid, "exec sleep 1000")
+    as_py_spy(meddling(job.ranks[1].pid, "exec sleep 1000"))
     case, _ = look(job, LIMITS, "visit", time_limit_s=1.5)
     looks = [len(view.processes[0].samples) for view in case.ranks]
     assert looks in ([3, 3], [4, 4]), "a glance comes first where they slept for long already"
@@ -219,10 +210,10 @@ def test_a_visit_ends_in_time_where_processes_do_not_answer(
 
 
 def test_a_rank_that_dies_in_the_middle_of_its_dump_is_the_culprit(
-    program: StartProgram, stand_in: Callable[[int, str], None]
+    program: StartProgram, as_py_spy: Callable[[str], None]
 ) -> None:
     job = stuck_job(program("starting_ranks.py", "stuck", "3"), 3)
-    stand_in(job.ranks[1].pid, f"kill -9 {job.ranks[1].pid}")
+    as_py_spy(meddling(job.ranks[1].pid, f"kill -9 {job.ranks[1].pid}"))
     _, verdict = visit(job)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("dead", (1,), (0, 2))
 

@@ -7,7 +7,6 @@ import os
 import re
 import resource
 import shutil
-import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -18,7 +17,6 @@ import pytest
 from msgspec.structs import replace
 from subjects import saving, subject
 
-from lightning_hangcheck.doctor import every_run_checks
 from lightning_hangcheck.doctor.environment_checks import (
     hugging_face_cache,
     output_buffering,
@@ -33,7 +31,7 @@ from lightning_hangcheck.doctor.storage_checks import MOST_LINES, checkpoints, r
 from lightning_hangcheck.session.session import SHARED_MEMORY
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lightning_hangcheck.doctor.check import Finding
 
@@ -123,12 +121,8 @@ def test_a_lock_that_is_held_is_named_with_its_holder(tmp_path: Path) -> None:
     assert f"pid {os.getpid()}" in check.found
 
 
-def test_without_py_spy_stacks_are_not_readable(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
+def test_without_py_spy_stacks_are_not_readable(as_py_spy: Callable[[str], None]) -> None:
+    as_py_spy("")
     (check,) = stacks_readable(subject(), time_limit_s=30.0)
     assert check.status == "failed"
     assert check.remedy == "pip install py-spy"
@@ -172,7 +166,8 @@ def test_shared_memory_is_tried_and_where_it_is_missing_the_fallback_named(tmp_p
 def test_disks_that_lose_evidence_are_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, status: str
 ) -> None:
-    monkeypatch.setattr(every_run_checks, "_file_system", lambda _: kind)
+    mounts = f"none / rootfs rw 0 0\nhost:/disk {tmp_path} {kind} rw 0 0\n"
+    monkeypatch.setattr(Path, "read_text", lambda _: mounts)  # of the kernel
     found = run_folder(subject(run_dir=tmp_path))
     assert [check.status for check in found] == ["ok", status][: 1 + (status == "warning")]
     assert all(f"is on {kind}" in check.found for check in found[1:])

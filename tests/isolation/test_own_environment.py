@@ -16,12 +16,14 @@ from watch.launched import start_run, verdict_of
 
 from lightning_hangcheck.files import decode
 from lightning_hangcheck.isolation.command import folder_of, own_environment, searched_folders
-from lightning_hangcheck.look import gpu, stacks
+from lightning_hangcheck.look import gpu
 from lightning_hangcheck.look.gpu import gpus_of
 from lightning_hangcheck.look.stacks import dump, find_py_spy
 from lightning_hangcheck.session.session import SidecarFacts
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from processes import StartProgram
 
 TOKENS = {
@@ -59,15 +61,15 @@ def test_a_sidecar_gets_no_token(program: StartProgram, tmp_path: Path) -> None:
 
 @pytest.mark.real
 def test_py_spy_gets_no_token(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: StartProgram,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    as_py_spy: Callable[[str], None],
 ) -> None:
     job = program("sleeping.py")
     for name, value in {**TOKENS, **CODE}.items():
         monkeypatch.setenv(name, value)
-    told = tmp_path / "py-spy"
-    told.write_text(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
-    told.chmod(0o755)
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: told)
+    as_py_spy(f'#!/bin/sh\nenv -0 > {tmp_path}/told\nexec {find_py_spy()} "$@"\n')
     assert b"sleeping.py" in dump(job.pid, PATIENCE_S, "--nonblocking")
     lines = (tmp_path / "told").read_text().split("\0")
     assert_harmless(dict(line.split("=", 1) for line in lines if line))

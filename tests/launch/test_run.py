@@ -144,11 +144,20 @@ def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Pa
     closes = """
 import os, time
 import torch, torch.distributed as dist
-time.sleep(1)  # two turns of our pulse thread
+from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.recorder.page_reader import read_page
+
+def two_turns_of_our_thread():
+    for _ in range(2):
+        before = read_page(current().page.buffer).pulse_ns
+        while read_page(current().page.buffer).pulse_ns == before:
+            time.sleep(0.01)
+
+two_turns_of_our_thread()
 os.closerange(3, 4096)
 dist.init_process_group("gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1)
 dist.all_reduce(torch.ones(1))
-time.sleep(1)
+two_turns_of_our_thread()
 """
     ended = run(tmp_path, python(closes))
     assert ended.returncode == 0, ended.stderr

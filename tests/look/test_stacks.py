@@ -21,7 +21,6 @@ import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, PROGRAMS, until
 
-from lightning_hangcheck.look import stacks
 from lightning_hangcheck.look.proc import Unseen, has_ended, slept_s, thread_ids
 from lightning_hangcheck.look.sample import Target, look_at
 from lightning_hangcheck.look.source import Sources
@@ -44,7 +43,7 @@ from lightning_hangcheck.model.evidence import Frame, Gap, ProcessStack, ThreadS
 from lightning_hangcheck.session.session import find_offer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from processes import RunningProgram, StartProgram
 
@@ -309,20 +308,14 @@ LOST = {"os_thread_id": 7, "active": True, "frames": []}
 IN_NATIVE_CODE = {"os_thread_id": 8, "active": True, "frames": []}
 
 
-def answering(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: list[dict[str, object]] | None
-) -> Path:
+def answering(folder: Path, *answers: list[dict[str, object]] | None) -> str:
     """A py-spy that gives these answers one after another, an error for None."""
     for number, answer in enumerate(answers, 1):
         (folder / str(number)).write_text("" if answer is None else json.dumps(answer))
-    program = folder / "py-spy"
-    program.write_text(
-        f"#!/bin/sh\nPATH=/usr/bin:/bin\ncd {folder}\necho >> asked\nn=$(wc -l < asked)\n"
+    return (
+        f"#!/bin/sh\ncd {folder}\necho >> asked\nn=$(wc -l < asked)\n"
         "[ -s $n ] || { echo 'Error: Failed to copy PyCodeObject' >&2; exit 1; }\ncat $n\n"
     )
-    program.chmod(0o700)
-    monkeypatch.setattr(stacks, "find_py_spy", lambda: program)
-    return program
 
 
 def asked(folder: Path) -> int:
@@ -344,32 +337,33 @@ def asked(folder: Path) -> int:
 def test_what_is_torn_is_read_again(
     program: StartProgram,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    as_py_spy: Callable[[str], None],
     answers: tuple[list[dict[str, object]] | None, ...],
 ) -> None:
-    answering(tmp_path, monkeypatch, *answers)
-    thread, *_ = read_threads(program("sleeping.py").pid, PATIENCE_S)
+    pid = program("sleeping.py").pid
+    as_py_spy(answering(tmp_path, *answers))
+    thread, *_ = read_threads(pid, PATIENCE_S)
     assert [frame.name for frame in thread.frames] == ["works", "<module>"]
     assert asked(tmp_path) == len(answers)
 
 
 def test_what_stays_torn_is_left_out_after_three_times(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: StartProgram, tmp_path: Path, as_py_spy: Callable[[str], None]
 ) -> None:
-    answering(tmp_path, monkeypatch, *[[WITHOUT_ITS_OUTER_END]] * (MOST_DUMPS + 1))
+    pid = program("sleeping.py").pid
+    as_py_spy(answering(tmp_path, *[[WITHOUT_ITS_OUTER_END]] * (MOST_DUMPS + 1)))
     with pytest.raises(PySpyFailed, match="torn"):
-        read_threads(program("sleeping.py").pid, PATIENCE_S)
+        read_threads(pid, PATIENCE_S)
     assert asked(tmp_path) == MOST_DUMPS
 
 
 def test_all_attempts_share_one_time_limit(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: StartProgram, tmp_path: Path, as_py_spy: Callable[[str], None]
 ) -> None:
-    answering(tmp_path, monkeypatch).write_text(
-        f"#!/bin/sh\necho >> {tmp_path}/asked\n/bin/sleep 0.4\nexit 1\n"
-    )
+    pid = program("sleeping.py").pid
+    as_py_spy(f"#!/bin/sh\necho >> {tmp_path}/asked\nsleep 0.4\nexit 1\n")
     with pytest.raises(Unseen):
-        read_threads(program("sleeping.py").pid, 0.5)
+        read_threads(pid, 0.5)
     assert asked(tmp_path) <= 2 < MOST_DUMPS
 
 
@@ -395,33 +389,17 @@ def switches(pid: int) -> list[str]:
 @WHEN_ASKED_FOR
 @pytest.mark.real
 def test_threads_that_python_does_not_number_have_the_kernels_ids_all_the_same(
-    program: StartProgram, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    program: StartProgram, tmp_path: Path, as_py_spy: Callable[[str], None]
 ) -> None:
     """As of Python 3.10, where py-spy knows no ids without pausing the process."""
     running = program("many_threads.py", "3")
     known = {one.thread_name: one.os_thread_id for one in read_threads(running.pid, PATIENCE_S)}
     told = json.loads(dump(running.pid, PATIENCE_S))
-    answering(tmp_path, monkeypatch, [{**one, "os_thread_id": None} for one in told])
+    as_py_spy(answering(tmp_path, [{**one, "os_thread_id": None} for one in told]))
     found = {one.thread_name: one.os_thread_id for one in read_threads(running.pid, PATIENCE_S)}
     tids = {int(task.name) for task in Path(f"/proc/{running.pid}/task").iterdir()}
     assert found == known
     assert set(found.values()) == tids
-
-
-@pytest.fixture
-def beside_python(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that holds this Python's scripts, empty so far, and nothing on PATH."""
-    (tmp_path / "python").symlink_to(os.path.realpath(sys.executable))
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
-    monkeypatch.setenv("PATH", str(tmp_path))
-    return tmp_path
-
-
-def install(folder: Path, script: str) -> None:
-    """Put a program called py-spy there."""
-    fake = folder / "py-spy"
-    fake.write_text(f"#!/bin/sh\nPATH=/usr/bin:/bin\n{script}\n")
-    fake.chmod(0o700)
 
 
 def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
@@ -433,7 +411,8 @@ def why_no_stack(pid: int, time_limit_s: float = 20.0) -> str:
     return gap.reason
 
 
-def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:
+def test_without_py_spy_the_gap_says_how_to_get_it(as_py_spy: Callable[[str], None]) -> None:
+    as_py_spy("")
     why = why_no_stack(psutil.Process().ppid())
     assert why == "py-spy is not installed beside this Python nor on PATH; pip install py-spy"
     gone = subprocess.Popen(["/bin/true"])
@@ -441,10 +420,12 @@ def test_without_py_spy_the_gap_says_how_to_get_it(beside_python: Path) -> None:
     assert why_no_stack(gone.pid) == "the process has ended"
 
 
-def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path) -> None:
-    install(beside_python, f"sleep 1000 & echo $! > {beside_python}/pid; wait")
+def test_a_hanging_py_spy_is_killed_with_all_that_it_started(
+    as_py_spy: Callable[[str], None], tmp_path: Path
+) -> None:
+    as_py_spy(f"#!/bin/sh\nsleep 1000 & echo $! > {tmp_path}/pid; wait")
     assert why_no_stack(psutil.Process().pid, 1.0) == "py-spy gave no answer within 1 s"
-    started = int((beside_python / "pid").read_text())
+    started = int((tmp_path / "pid").read_text())
     until(lambda: has_ended(started), "its child to end")
 
 
@@ -464,15 +445,14 @@ def test_a_hanging_py_spy_is_killed_with_all_that_it_started(beside_python: Path
     ],
 )
 def test_a_failure_is_told_in_one_line_with_its_innermost_cause(
-    beside_python: Path, script: str, why: str
+    as_py_spy: Callable[[str], None], script: str, why: str
 ) -> None:
-    install(beside_python, script)
+    as_py_spy(f"#!/bin/sh\n{script}")
     assert why_no_stack(psutil.Process().pid) == why
 
 
-def test_a_program_that_cannot_be_started_says_why(beside_python: Path) -> None:
-    (beside_python / "py-spy").write_text("#!/nowhere/at/all\n")
-    (beside_python / "py-spy").chmod(0o700)
+def test_a_program_that_cannot_be_started_says_why(as_py_spy: Callable[[str], None]) -> None:
+    as_py_spy("#!/nowhere/at/all\n")
     assert "cannot be started (No such file or directory)" in why_no_stack(psutil.Process().pid)
 
 

@@ -223,7 +223,7 @@ def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
     def fails(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr(encoding, "_decoded", fails)
+    monkeypatch.setattr(zlib, "decompressobj", fails)
     assert type(error).__name__ in refusal(PACKED)
 
 

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -129,18 +128,22 @@ class Server:
 
 def while_main_is_in(wait: Callable[[], object], release: Callable[[], object]) -> bool:
     """Whether SIGTERM counts while the main thread is in a wait, which is then ended."""
-    seen: list[bool] = []
+    seen, started, main = list[bool](), list[bool](), threading.main_thread().ident or 0
+
+    def waits() -> bool:
+        innermost = sys._current_frames()[main]  # noqa: SLF001 - no other way shows it
+        return bool(started) and innermost.f_code.co_name == "wait"
 
     def look() -> None:
-        for _ in range(100):
-            if signal.SIGTERM in handled_signals():
-                break
-            time.sleep(0.01)
-        seen.append(signal.SIGTERM in handled_signals())
-        release()
+        try:
+            until(waits, "the main thread to wait")
+            seen.append(signal.SIGTERM in handled_signals())
+        finally:
+            release()
 
     thread = threading.Thread(target=look)
     thread.start()
+    started.append(True)
     wait()
     thread.join()
     return seen[0]
