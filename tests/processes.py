@@ -150,6 +150,25 @@ def has_slept(pid: int, seconds: float) -> bool:
     return slept is None or slept >= seconds
 
 
+def run_python(
+    *words: object,
+    folder: Path | None = None,
+    environment: Mapping[str, str] = os.environ,
+    limit_s: float = 120,
+) -> subprocess.CompletedProcess[str]:
+    """Run Python with these words and this environment until it ends, without any input."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=limit_s,
+        check=False,
+    )
+
+
 def until(look: Callable[[], Seen], what: str, seconds: float = PATIENCE_S) -> Seen:
     """Look again and again until there is something to see, and return it."""
     deadline = time.monotonic() + seconds

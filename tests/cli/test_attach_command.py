@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import has_slept, is_alive, until
+from processes import has_slept, is_alive, run_python, until
 
 from lightning_hangcheck.cli.main import invoke
 
@@ -166,13 +166,7 @@ def test_a_process_of_another_user(program: StartProgram) -> None:
         f"os.setgroups([]); os.setresgid(*[{NOBODY}] * 3); os.setresuid(*[{NOBODY}] * 3);"
         "sys.exit(m.invoke(['attach', '--pid', sys.argv[1]]))"
     )
-    visited = subprocess.run(
-        [sys.executable, "-c", visit, str(ranks.pids[0])],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    visited = run_python("-c", visit, ranks.pids[0])
     assert visited.returncode == 4, visited.stderr
     assert f"it belongs to user id 0, we are user id {NOBODY}; run as that user" in visited.stderr
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
+from processes import run_python
 from report.constructed import verdict
 
 from lightning_hangcheck.cli.explain_command import SKILL_FILE
@@ -162,8 +163,7 @@ sys.exit(invoke(["report", sys.argv[1]]))
 def test_ctrl_c_is_tidy(tmp_path: Path) -> None:
     """Interrupted as it opens the verdict: no traceback, the exit code of shells."""
     (tmp_path / "verdict.json").write_text("{}")
-    command = [sys.executable, "-c", INTERRUPTED, str(tmp_path)]
-    report = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    report = run_python("-c", INTERRUPTED, tmp_path)
     assert report.returncode == 130
     assert "Traceback" not in report.stderr
 
@@ -196,8 +196,7 @@ sys.exit(", ".join(one for one in never.split() if one in sys.modules) or 0)
 def test_a_command_loads_nothing_that_it_does_not_need(
     arguments: list[str], never: tuple[str, ...]
 ) -> None:
-    command = [sys.executable, "-c", LOADED, " ".join(never), *arguments]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    ran = run_python("-c", LOADED, " ".join(never), *arguments)
     assert ran.returncode == 0, ran.stderr
 
 

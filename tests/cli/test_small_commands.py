@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -13,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 from planning.planned import LLAMA_8B, PUBLISHED_PARAMETERS
-from processes import PATIENCE_S, PROGRAMS, until
+from processes import PATIENCE_S, PROGRAMS, run_python, until
 from watch.launched import LONGEST_RUN_S
 
 from lightning_hangcheck.cli.main import invoke
@@ -23,11 +22,12 @@ from lightning_hangcheck.model.verdict import Verdict
 from lightning_hangcheck.text.moments import read_utc
 
 if TYPE_CHECKING:
+    import subprocess
     from pathlib import Path
 
     from lightning_hangcheck.doctor.examination import Answer
 
-HANGCHECK = [sys.executable, "-m", "lightning_hangcheck"]
+HANGCHECK = ("-m", "lightning_hangcheck")
 PROMISED_S = 10.0
 LOADED = 8
 """A machine on which our shortest command takes a second may take eight more for the demo."""
@@ -36,8 +36,7 @@ LOADED = 8
 def shortest_command_s() -> float:
     """How long a command takes here now, which tells what a second is worth."""
     before = time.monotonic()
-    command = [*HANGCHECK, "--version"]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
+    assert run_python(*HANGCHECK, "--version").returncode == 0
     return time.monotonic() - before
 
 
@@ -49,9 +48,7 @@ def test_a_verdict_of_two_processes_within_ten_seconds(
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setenv("HANGCHECK_PATIENCE", "100")
     usual_s = shortest_command_s()
-    done = subprocess.run(
-        [*HANGCHECK, "demo"], capture_output=True, text=True, timeout=PATIENCE_S, check=False
-    )
+    done = run_python(*HANGCHECK, "demo", limit_s=PATIENCE_S)
     usual_s = max(usual_s, shortest_command_s())
     assert done.returncode == 0, done.stderr
     (folder,) = tmp_path.glob("hangcheck-demo-*")
@@ -137,15 +134,8 @@ SMOKING = [sys.executable, str(PROGRAMS / "smoking.py")]
 
 
 def hangcheck(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "lightning_hangcheck", *words],
-        cwd=folder,
-        env={**os.environ, "HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=LONGEST_RUN_S,
-        check=False,
-    )
+    ours = {**os.environ, "HANGCHECK_PERSON_AFTER": "4", "HANGCHECK_ABORT_GRACE": "1"}
+    return run_python(*HANGCHECK, *words, folder=folder, environment=ours, limit_s=LONGEST_RUN_S)
 
 
 @pytest.mark.parametrize(

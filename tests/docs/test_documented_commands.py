@@ -5,12 +5,11 @@ from __future__ import annotations
 import pkgutil
 import re
 import shlex
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
+from processes import run_python
 
 import lightning_hangcheck
 from lightning_hangcheck.cli.main import COMMANDS, command_named, hangcheck
@@ -140,11 +139,5 @@ def _is_there(file: str) -> bool:
 @pytest.mark.parametrize("script", ["make_causes", "make_schema"])
 def test_generated_pages_are_up_to_date(script: str) -> None:
     """After a change of causes.toml or verdict.py, run the script without --check."""
-    check = subprocess.run(
-        [sys.executable, str(ROOT / "scripts" / script), "--check"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    check = run_python(ROOT / "scripts" / script, "--check")
     assert check.returncode == 0, check.stdout + check.stderr

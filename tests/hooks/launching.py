@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from processes import PROGRAMS, end
+from processes import PROGRAMS, end, run_python
 
 from lightning_hangcheck.hooks.being_watched import injected
 from lightning_hangcheck.model.beat import Beat
@@ -39,25 +39,6 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
-
-
-def python(
-    *words: str,
-    folder: Path | None = None,
-    environment: Mapping[str, str] = os.environ,
-    limit_s: float = 120,
-) -> subprocess.CompletedProcess[str]:
-    """Run Python with these words and this environment until it ends."""
-    return subprocess.run(
-        [sys.executable, *words],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=limit_s,
-        check=False,
-    )
 
 
 def job_session(tmp_path: Path, *, launched: bool = True, root_pid: int = 0) -> Session:
@@ -136,7 +117,7 @@ def run_script(script: Path, environment: dict[str, str], python_path: str) -> t
     """Run it in its own folder; exit code, output and errors."""
     ours = {"PATH": os.environ["PATH"], "PYTHONPATH": python_path, "OMP_NUM_THREADS": "1"}
     words = ("-W", "ignore", script.name)
-    ended = python(
+    ended = run_python(
         *words, folder=script.parent, environment={**ours, **environment}, limit_s=LIMIT_S
     )
     return ended.returncode, ended.stdout, ended.stderr

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pkgutil import resolve_name
 
 import pytest
-from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
+from processes import run_python
 
 from lightning_hangcheck.hooks.zero_code.loops import WATCHED
 
@@ -14,7 +14,7 @@ HEAVY = "torch lightning pytorch_lightning wandb transformers"
 
 
 def test_naming_what_it_has_imports_none_of_the_guests() -> None:
-    said = python(
+    said = run_python(
         "-c",
         "import sys, lightning_hangcheck as hc\n"
         "for name in (*hc.__all__, 'transformers'): getattr(hc, name)\n"
@@ -25,13 +25,13 @@ def test_naming_what_it_has_imports_none_of_the_guests() -> None:
 
 
 def test_a_star_import_leaves_the_real_transformers_alone() -> None:
-    said = python("-c", "from lightning_hangcheck import *\nprint('transformers' in globals())")
+    said = run_python("-c", "from lightning_hangcheck import *\nprint('transformers' in globals())")
 
     assert said.stdout == "False\n", said.stderr
 
 
 def test_missing_lightning_is_one_sentence_with_the_way_out() -> None:
-    said = python(
+    said = run_python(
         "-c",
         "import sys, lightning_hangcheck as hc\n"
         "for name in ('lightning', 'pytorch_lightning'):\n"
@@ -71,6 +71,6 @@ for named, function, *_ in SECTIONS:
 @pytest.mark.real
 def test_each_call_that_the_table_makes_a_section_is_there() -> None:
     """In the versions that are installed; as above."""
-    said = python("-c", TABLE, limit_s=500)  # it imports all frameworks
+    said = run_python("-c", TABLE, limit_s=500)  # it imports all frameworks
     assert said.returncode == 0, said.stderr
     assert set(said.stdout.splitlines()) <= {"no datasets"}

@@ -10,8 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from hooks.launching import as_rank, carried_journals, python, run_script
+from hooks.launching import as_rank, carried_journals, run_script
 from long_tests import WHEN_ASKED_FOR
+from processes import run_python
 
 from lightning_hangcheck.report.journals import read_journal
 
@@ -26,7 +27,7 @@ def _said(code: str, **environment: str) -> tuple[list[str], list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         words = ("-m", "lightning_hangcheck", "run", "--run-dir", f"{folder}/run", "--")
         program = (sys.executable, "-c", f"import lightning_hangcheck as hc\n{code}")
-        ran = python(*words, *program, environment={**kept, **ranks, **environment})
+        ran = run_python(*words, *program, environment={**kept, **ranks, **environment})
         assert ran.returncode == 0, ran.stderr
         journals = [path.read_text() for path in Path(folder, "run", "ranks").glob("*.jsonl")]
     assert "Traceback" not in ran.stderr

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, until
+from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, run_python, until
 from watch.launched import python, run, run_words, start_run, verdict_of
 
 from lightning_hangcheck.launch.run import end_ranks
@@ -315,22 +315,17 @@ def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: 
     session = open_session(tmp_path / "shared" / "session", facts)
     session.sidecar_file.touch()  # ranks leave their pages to a sidecar that is there
     for rank, ending in ((0, ""), (1, "raise ValueError('bad sample')")):
-        subprocess.run(
-            [sys.executable, "-c", RANK.format(rank=rank, end=ending)],
-            env={"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"},
-            stderr=subprocess.DEVNULL,
-            check=False,
-            timeout=PATIENCE_S,
-        )
-    sidecar = [sys.executable, "-m", "lightning_hangcheck.watch.sidecar", str(session.path)]
-    subprocess.run(sidecar, check=True, timeout=PATIENCE_S)
+        ours = {"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"}
+        run_python("-c", RANK.format(rank=rank, end=ending), environment=ours)
+    sidecar = ("-m", "lightning_hangcheck.watch.sidecar", session.path)
+    assert run_python(*sidecar, limit_s=PATIENCE_S).returncode == 0
     until((tmp_path / "run" / "verdict.json").exists, "the verdict")
     verdict = verdict_of(tmp_path / "run")
     assert (verdict.verdict, verdict.culprits) == ("crashed", (1,))
     assert "bad sample" in verdict.summary
     until(lambda: not session.path.exists(), "the session to be freed")
-    late = subprocess.run(sidecar, capture_output=True, timeout=PATIENCE_S, check=False)
-    assert (late.returncode, late.stderr) == (0, b""), "nothing is left to say"
+    late = run_python(*sidecar)
+    assert (late.returncode, late.stderr) == (0, ""), "nothing is left to say"
 
 
 APART_OF_A_CHILD = """
@@ -363,6 +358,5 @@ assert left == [], left
 
 def test_what_writes_for_the_sidecar_is_no_process_of_the_job() -> None:
     """Seen: each run with a suspicion ended with "a process that it started still runs"."""
-    code = [sys.executable, "-c", APART_OF_A_CHILD]
-    ended = subprocess.run(code, check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+    ended = run_python("-c", APART_OF_A_CHILD)
     assert ended.returncode == 0, ended.stderr

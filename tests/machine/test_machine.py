@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from processes import run_python
 
 from lightning_hangcheck.look.open_files import OF_NETWORK, mounted_types, type_at
 from lightning_hangcheck.machine import NoRoom, require_room
@@ -33,11 +32,8 @@ except NoRoom as refusal:
     ],
 )
 def test_a_limit_that_is_near_is_named(kind: str, limit: int, said: str) -> None:
-    code = LIMITED.format(kind=kind, limit=limit)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
-    )
-    assert ended.stdout.startswith(said)
+    ended = run_python("-c", LIMITED.format(kind=kind, limit=limit))
+    assert (ended.returncode, ended.stdout.startswith(said)) == (0, True), ended
 
 
 def _own_groups(mounted: Path) -> list[Path]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from processes import run_python
 
 import lightning_hangcheck
 from lightning_hangcheck.model.code_owner import EXAMPLE, PARTS, Owner, is_users, owner_of
@@ -124,7 +123,7 @@ for thread in threads:
 
 def test_facts_that_are_first_read_by_several_threads_at_once_are_read() -> None:
     """msgspec alone reads a null pointer then, and a sidecar that hears other nodes was gone."""
-    ended = subprocess.run([sys.executable, "-c", AT_ONCE], check=False, timeout=120)
+    ended = run_python("-c", AT_ONCE)
     assert ended.returncode == 0
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from jsonschema import validate
 from log_lines import raised
 from postmortem.dumps import did, dump, write
+from processes import run_python
 
 from lightning_hangcheck.cli.main import invoke
 from lightning_hangcheck.judge import judge
@@ -157,15 +156,7 @@ def test_it_imports_no_torch(left: Path) -> None:
         "code = invoke(['postmortem', 'logs', '--json']); "
         "print(code, {'torch', 'lightning'} & set(sys.modules), file=sys.stderr)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=left,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=True,
-    )
-    assert done.stderr == "3 set()\n"
+    assert run_python("-c", program, folder=left).stderr == "3 set()\n"
 
 
 def test_full_records_of_64_ranks_take_seconds_at_most(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import python
+from processes import run_python
 from watch.launched import LONGEST_RUN_S
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def _train(
     environment = {name: os.environ[name] for name in os.environ if not name.startswith("WANDB")}
     environment |= {"WANDB_API_KEY": SECRET, "PYTHONWARNINGS": "ignore"}
     command = (*launcher, str(SCRIPT), "--batch_size", "4", *words)
-    return python(*command, folder=folder, environment=environment, limit_s=LONGEST_RUN_S)
+    return run_python(*command, folder=folder, environment=environment, limit_s=LONGEST_RUN_S)
 
 
 def _checkpoints(run: subprocess.CompletedProcess[str]) -> list[list[tuple[int, str]]]:

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
-from hooks.launching import python
 from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
-from processes import PATIENCE_S, PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, end, run_python, until
 
 from lightning_hangcheck.hooks.being_watched import REHEARSAL
 from lightning_hangcheck.hooks.rehearsal import Note, Part
@@ -201,7 +200,7 @@ def rehearse(
     name, *arguments = program.split()
     script = str(PROGRAMS / "rehearse" / f"{name}.py")
     words = (*COMMAND, *options, "--", *launcher, script, *arguments)
-    return python(*words, folder=folder, environment=ENVIRONMENT, limit_s=1700)
+    return run_python(*words, folder=folder, environment=ENVIRONMENT, limit_s=1700)
 
 
 def scenes(ran: subprocess.CompletedProcess[str]) -> dict[str, dict[str, Any]]:
@@ -267,7 +266,7 @@ def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     told = {REHEARSAL: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}
     script = str(PROGRAMS / "rehearse" / "on_a_gpu.py")
     words = ("-c", BEGIN + RUN, script, f"{tmp_path}/store")
-    ran = python(*words, environment={**os.environ, **told}, limit_s=240)
+    ran = run_python(*words, environment={**os.environ, **told}, limit_s=240)
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout) == {
         "devices": ["cpu"],

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, job, rank
 from hangbench.recorded import SHOWN, case_of_program
 from page_runs import written
+from processes import run_python
 from trace_rules import checked, named
 
 from lightning_hangcheck.judge import judge
@@ -62,13 +61,7 @@ def test_a_lost_verdict_comes_back_from_its_evidence(program: str, tmp_path: Pat
 def test_evidence_is_judged_where_torch_is_not_installed(folder: RunFolder) -> None:
     lost = folder.verdict_file.read_text()
     folder.verdict_file.unlink()
-    reported = subprocess.run(
-        [sys.executable, "-c", BLOCKED, "--json", str(folder.path)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    reported = run_python("-c", BLOCKED, "--json", folder.path)
     assert (reported.returncode, reported.stderr) == (0, "")
     assert reported.stdout == lost
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ast
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from msgspec.structs import replace
 from planning.planned import machine, model, use
+from processes import run_python
 
 from lightning_hangcheck.cli.plan_command import render as render_plan
 from lightning_hangcheck.cli.showing import coloured
@@ -138,7 +137,7 @@ def test_the_report_stays_light_in_the_sidecar() -> None:
         "heavy = {'networkx', 'lightning_hangcheck.judge.verdict', 'rich'};"
         "sys.exit(bool(heavy & set(sys.modules)))"
     )
-    assert subprocess.run([sys.executable, "-c", program], timeout=120, check=False).returncode == 0
+    assert run_python("-c", program).returncode == 0
 
 
 def pasted(text: str) -> dict[str, ast.expr]:

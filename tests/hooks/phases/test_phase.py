@@ -7,8 +7,8 @@ import os
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import python, start_job
-from processes import PROGRAMS
+from hooks.launching import start_job
+from processes import PROGRAMS, run_python
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 
 def run(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     ours = {**os.environ, "HANGCHECK_CONSOLE": "off", **environment}
-    return python(*words, folder=folder, environment=ours)
+    return run_python(*words, folder=folder, environment=ours)
 
 
 def ran(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:

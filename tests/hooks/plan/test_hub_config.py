@@ -8,7 +8,7 @@ import socket
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import python
+from processes import run_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,7 +33,7 @@ def fetch(endpoint: str, folder: Path, **environment: str) -> str:
     """What a process of its own gets: the hub's library reads its environment when imported."""
     ours = {"HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "HF_HUB_OFFLINE": "0"}
     ours |= {"NO_PROXY": "127.0.0.1", **environment}
-    said = python("-c", PROGRAM, environment={**os.environ, **ours})
+    said = run_python("-c", PROGRAM, environment={**os.environ, **ours})
     assert said.returncode == 0, said.stderr
     return said.stdout.removesuffix("\n")
 

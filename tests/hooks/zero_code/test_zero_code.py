@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from hooks.launching import PACKAGE, as_script, python
-from processes import until
+from hooks.launching import PACKAGE, as_script
+from processes import run_python, until
 
 from lightning_hangcheck.hooks.being_watched import INJECT_FOLDER, injected
 from lightning_hangcheck.look.flight_record import flight_record
@@ -59,7 +59,7 @@ def _python(
         SESSION_VARIABLE: str(session.path),
         "SHOWN_PAGES": str(session.pages),
     }
-    return python(*arguments, folder=session.path, environment={**ours, **environment})
+    return run_python(*arguments, folder=session.path, environment={**ours, **environment})
 
 
 def _shown(session: Session, **environment: str) -> dict[str, object]:

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from processes import PATIENCE_S, PROGRAMS, command_of, end, end_by_pid, is_alive, is_sidecar, until
+from processes import (
+    PATIENCE_S,
+    PROGRAMS,
+    command_of,
+    end,
+    end_by_pid,
+    is_alive,
+    is_sidecar,
+    run_python,
+    until,
+)
 from watch.launched import record_of, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -137,15 +147,9 @@ def test_the_first_node_names_a_rank_of_the_other_which_judges_where_it_falls_si
         assert "this node judges for all that are heard" in second.said
         assert second.verdict() == ("hang", (1,))
         assert [is_alive(one) for one in left] == [True, True], "torchrun and its rank"
-        merging = [sys.executable, "-m", "lightning_hangcheck", "merge", "--run-dir", "merged"]
-        joined = subprocess.run(
-            [*merging, *(str(node.run_folder) for node in nodes)],
-            cwd=tmp_path,
-            check=False,
-            timeout=120,
-            capture_output=True,
-        )
-        assert joined.returncode == 3, joined.stderr.decode()
+        merging = ("-m", "lightning_hangcheck", "merge", "--run-dir", "merged")
+        joined = run_python(*merging, *(node.run_folder for node in nodes), folder=tmp_path)
+        assert joined.returncode == 3, joined.stderr
         merged = verdict_of(tmp_path / "merged")
         assert (merged.verdict, merged.culprits, merged.victims) == ("hang", (1,), (0,))
     finally:
