@@ -33,31 +33,6 @@ def test_nothing_set_gives_the_defaults_of_the_contract() -> None:
     assert (settings.proven_after, settings.person_after, settings.absent_after) == (5, 10, 15)
 
 
-def test_every_option_has_a_variable() -> None:
-    examples = {
-        "run_dir": "/runs/one",
-        "on_hang": "abort",
-        "console": "all",
-        "disable": "1",
-        "logger_on_failure": "offline",
-        "locals": "1",
-        "steps": "1",
-        "quiet": "1",
-        "start_report": "off",
-        "ledger": "mine.jsonl",
-        "prometheus": "/metrics/job.prom",
-        "if_done": "reuse",
-        "price": "0.89/h",
-        "nodes_dir": "/shared/meet",
-        "nodes_port": "29511",
-    }
-    told = {name: examples.get(name, "7.5") for name in NAMES}
-    settings = from_environment({PREFIX + name.upper(): text for name, text in told.items()})
-    for name, text in told.items():
-        value = getattr(settings, name)
-        assert value is True if text == "1" else str(value) == text
-
-
 def test_a_switch_can_be_said_in_several_ways() -> None:
     assert [read_option("disable", text) for text in ("1", "true", "yes")] == [True] * 3
     assert [read_option("disable", text) for text in ("0", "false", "no")] == [False] * 3

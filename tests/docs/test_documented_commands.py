@@ -1,11 +1,13 @@
-"""What the documentation shows must work: commands parse, files and names of the code exist."""
+"""What the documentation shows must work: commands, files, names, and examples for clusters."""
 
 from __future__ import annotations
 
 import pkgutil
 import re
 import shlex
+import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 import pytest
@@ -15,6 +17,9 @@ import lightning_hangcheck
 from lightning_hangcheck.cli.main import COMMANDS, command_named, hangcheck
 from lightning_hangcheck.model.slugs import CAUSES, VERDICT_KINDS
 from lightning_hangcheck.model.words import PHASES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -141,3 +146,87 @@ def test_generated_pages_are_up_to_date(script: str) -> None:
     """After a change of causes.toml or verdict.py, run the script without --check."""
     check = run_python(ROOT / "scripts" / script, "--check")
     assert check.returncode == 0, check.stdout + check.stderr
+
+
+# The example files for clusters are what they say: scripts, manifests, and commands of ours.
+
+CLUSTERS = Path(__file__).parent.parent.parent / "docs" / "clusters"
+EXAMPLES = sorted(path for path in (CLUSTERS / "examples").rglob("*") if path.is_file())
+SHELL_SCRIPTS = [path for path in EXAMPLES if path.suffix in (".sh", ".sbatch")]
+MANIFESTS = [path for path in EXAMPLES if path.name in ("pytorchjob.yaml", "jobset.yaml")]
+SHELL_ENDS = ("|", "||", "&&", ";", "&", ">")
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(CLUSTERS).as_posix()
+
+
+def _load(path: Path) -> Any:
+    return pytest.importorskip("yaml").safe_load(path.read_text())
+
+
+def _pods(manifest: Any) -> Iterator[dict[str, Any]]:
+    """The pod templates that lie anywhere in a manifest."""
+    if isinstance(manifest, dict):
+        if "containers" in manifest:
+            yield manifest
+        for value in manifest.values():
+            yield from _pods(value)
+    elif isinstance(manifest, list):
+        for value in manifest:
+            yield from _pods(value)
+
+
+def _shell_texts() -> Iterator[tuple[str, str]]:
+    """All that a shell would read: scripts, what containers run, and what the pages show."""
+    for path in SHELL_SCRIPTS:
+        yield _name(path), path.read_text()
+    for path in MANIFESTS:
+        for pod in _pods(_load(path)):
+            for container in pod["containers"]:
+                yield _name(path), container["args"][0]
+    for page in sorted(CLUSTERS.glob("*.md")):
+        for block in re.findall(r"^```console\n(.*?)^```", page.read_text(), re.M | re.S):
+            for line in block.splitlines():
+                yield page.name, line.removeprefix("$ ")
+
+
+def _shell_commands(text: str) -> Iterator[list[str]]:
+    """Arguments of each `hangcheck` that a shell would start, also within ``bash -c '...'``."""
+    for line in text.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        for word in words:
+            if re.search(r"\bhangcheck \w", word):
+                yield from _shell_commands(word)
+        if "hangcheck" in words:
+            rest = words[words.index("hangcheck") + 1 :]
+            ends = [rest.index(end) for end in SHELL_ENDS if end in rest]
+            yield rest[: min(ends, default=len(rest))]
+
+
+OF_OURS = [(name, words) for name, text in _shell_texts() for words in _shell_commands(text)]
+
+
+def test_each_command_of_ours_is_one_and_those_of_all_files_are_found() -> None:
+    """Parsed by the real command line, without running anything."""
+    for name, words in OF_OURS:
+        context = command_named(words[0]).make_context(words[0], words[1:])
+        assert words[0] != "run" or context.params["command"], name
+    silent = {"lightning.sbatch", "kubectl-as-ssh.sh", "debug-container.yaml", "ray_train.py"}
+    named = {Path(name).name for name, _ in OF_OURS}
+    assert {path.name for path in EXAMPLES} - named == silent
+    assert {words[0] for _, words in OF_OURS} == {"run", "attach", "merge"}
+
+
+def test_scripts_are_read_by_bash() -> None:
+    for path in SHELL_SCRIPTS:
+        checked = subprocess.run(
+            ["bash", "-n", str(path)], capture_output=True, text=True, timeout=120, check=False
+        )
+        assert (checked.returncode, checked.stderr) == (0, ""), path
+        assert path.read_text().startswith("#!/bin/bash\n"), path
+        assert re.search(r"^set -e?uo pipefail$", path.read_text(), re.M), path
+        # sbatch reads no option behind the first line that is a command (sbatch(1))
+        _, *lines = path.read_text().splitlines()
+        options = [line for line in lines if line.startswith("#SBATCH")]
+        assert lines[: len(options)] == options, path

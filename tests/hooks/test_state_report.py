@@ -1,4 +1,4 @@
-"""What a rank says of its surroundings: when asked, and by itself in its journal."""
+"""What a rank says: of its surroundings, in its journal, and of the checkpoint it goes on from."""
 
 from __future__ import annotations
 
@@ -8,13 +8,19 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hooks.launching import as_rank, carried_journals, run_script
 from long_tests import WHEN_ASKED_FOR
 from processes import run_python
+from transformers import TrainerState
 
+from lightning_hangcheck.hooks.callbacks import tell_of_huggingface, tell_of_lightning
+from lightning_hangcheck.recorder.lifecycle import current
 from lightning_hangcheck.report.journals import read_journal
+
+if TYPE_CHECKING:
+    import pytest
 
 SECRET = "0123456789abcdef" * 2 + "01234567"
 LINE = re.compile(r"^\[[\d:.]+\]\[\+[\d.]+s\]\[R1/2\]\[LR1\]\[PID:\d+\] state(.*)$", re.MULTILINE)
@@ -114,3 +120,39 @@ def test_the_first_step_of_a_loop_tells_it_once_quickly_and_without_secrets(tmp_
 @WHEN_ASKED_FOR
 def test_nothing_is_told_where_it_is_off(tmp_path: Path) -> None:
     assert states(tmp_path, LOOP, HANGCHECK_START_REPORT="off")[0] == []
+
+
+# What is said of a checkpoint that training goes on from, and what of it is missing.
+
+STATE = TrainerState(global_step=40, epoch=1.5)
+
+
+def test_a_folder_of_hugging_face_is_told_with_what_it_lacks(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("model.safetensors", "trainer_state.json"):
+        (tmp_path / name).touch()
+    tell_of_huggingface(current(), str(tmp_path), STATE)
+    said = capfd.readouterr().err
+    assert f"goes on from {tmp_path}: step 40, epoch 1.5, written " in said
+    assert said.endswith(
+        "; it holds no optimizer state and no scheduler: what it lacks starts anew\n"
+    )
+    for name in ("optimizer.pt", "scheduler.pt"):
+        (tmp_path / name).touch()
+    tell_of_huggingface(current(), str(tmp_path), STATE)
+    assert "holds no" not in capfd.readouterr().err
+
+
+def test_a_folder_that_is_gone_makes_nothing_up(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tell_of_huggingface(current(), str(tmp_path / "gone"), STATE)
+    assert capfd.readouterr().err.endswith("gone: step 40, epoch 1.5\n")
+
+
+def test_a_secret_in_an_address_is_hidden(capfd: pytest.CaptureFixture[str]) -> None:
+    tell_of_lightning(current(), "https://ada:hunter2@models.org/last.ckpt", {})
+    said = capfd.readouterr().err
+    assert "models.org/last.ckpt: nothing is known of it" in said
+    assert "hunter2" not in said
