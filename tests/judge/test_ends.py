@@ -63,43 +63,35 @@ ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
     "what fails after the end was asked for is no crash": (
         job(gone(0, 1, words="RuntimeError: x"), gone(1, -9, order=1), asked_end=ASKED, **OVER),
         {"verdict": "finished", "culprits": (),
-         "says": "ended by SIGINT from the terminal; no rank failed"},
-    ),
+         "says": "ended by SIGINT from the terminal; no rank failed"}),
     "a rank that had failed before is still blamed": (
         job(gone(0, -2, order=1), gone(1, 1, words=BAD),
             asked_end=AskedEnd(by="SIGINT from the terminal", failed_before=(1,)), **OVER),
-        {"verdict": "crashed", "culprits": (1,)},
-    ),
+        {"verdict": "crashed", "culprits": (1,)}),
     "who had left its groups is not blamed beside one that had not": (
         job(gone(0, 1, order=2, words=LOST_PEER), member(gone(1, 0, order=1)),
             beaten(gone(2, 0), Beat(pid=1, membership="left", ending="finished", ended_ns=1)),
             **OVER),
-        {"culprits": (1,)},
-    ),
+        {"culprits": (1,)}),
     "who raised first is first, though the launcher ended it on its way out": (
         job(raising(gone(0, 1, order=0, words="RuntimeError: closed by peer"), 200),
             raising(gone(1, -15, order=1, words=BAD), 100), **OVER),
-        {"verdict": "crashed", "culprits": (1,), "says": BAD},
-    ),
+        {"verdict": "crashed", "culprits": (1,), "says": BAD}),
     "whom the launcher ended on its way out, for it lost its peer, did not fail first": (
         job(raising(gone(0, -15, order=0, words="RuntimeError: closed by peer"), 100),
             gone(1, -9, order=1), **OVER),
-        {"culprits": (1,), "says": "killed by SIGKILL"},
-    ),
+        {"culprits": (1,), "says": "killed by SIGKILL"}),
     "who left before the first failed is told, where that failure is its own": (
         job(gone(0, 1, order=1, words=BAD), member(gone(1, 0, order=0)), **OVER),
         {"verdict": "crashed", "culprits": (0,),
-         "says": f"{BAD}; rank 1 had exited cleanly before it"},
-    ),
+         "says": f"{BAD}; rank 1 had exited cleanly before it"}),
     "Lightning's own word for SIGTERM is no failure": (
         job(gone(0, 1, order=0, words="SIGTERMException"), gone(1, 1, order=1), ended=True),
-        {"culprits": (1,)},
-    ),
+        {"culprits": (1,)}),
     "an exception that was caught long ago is none either": (
         job(raising(gone(0, 1, order=0, words="RuntimeError"), LATE - SECOND),
             raising(gone(1, -15, order=1, words="ValueError"), 100, last_beat_ns=LATE), **OVER),
-        {"culprits": (0,)},
-    ),
+        {"culprits": (0,)}),
     "the kernel's count of ends for want of memory is told with the killed rank": (
         job(gone(0, 1, order=1), _with_memory_kills(gone(1, -9), 1, "control group"), **OVER),
         {"culprits": (1,), "cause": "process_dead",
@@ -108,13 +100,11 @@ ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
     "a command that was killed without a rank is told in words": (
         job(ended=True, exit_code=-9),
         {"verdict": "crashed", "culprits": (), "now": "killed for memory",
-         "says": "exit code 137: killed by SIGKILL (usually the kernel"},
-    ),
+         "says": "exit code 137: killed by SIGKILL (usually the kernel"}),
     "actors that are ended together did not fail": (
         job(_beside(0, 10.0), _beside(1, 10.1)),
         {"verdict": "finished", "culprits": (),
-         "says": "the job was ended by whom its processes serve (as actors serve Ray)"},
-    ),
+         "says": "the job was ended by whom its processes serve (as actors serve Ray)"}),
     **{
         f"an actor that {how} is blamed, and the others are not": (
             job(_beside(0, 10.0), failed, _beside(2, 10.0)),
@@ -128,8 +118,7 @@ ENDS: dict[str, tuple[Case, dict[str, Any]]] = {
         job(beaten(gone(0, None, order=1), Beat(pid=2, training="over", ending="finished")),
             beaten(gone(1, None, words=BAD), Beat(pid=1, training="over", ending="raised",
                                                   ended_ns=5, last_beat_ns=5))),
-        {"verdict": "crashed", "culprits": (1,), "says": f"rank 1 failed first: it raised {BAD}"},
-    ),
+        {"verdict": "crashed", "culprits": (1,), "says": f"rank 1 failed first: it raised {BAD}"}),
 }  # fmt: skip
 
 

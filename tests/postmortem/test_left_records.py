@@ -60,18 +60,14 @@ def at_messages(*posts: str) -> Dumps:
 TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
     "where all but one have nothing open and are not there nothing tells who is wrong": (
         mixed(whole(did(7, ended=True)), did(7, ended=True), did(8), of=6),
-        {"culprits": (), "certainty": "guess", "fact": "a guess: "},
-    ),
+        {"culprits": (), "certainty": "guess", "fact": "a guess: "}),
     "what a dump does not list, whose ring has wrapped, may have ended": (
         uncounted(
             whole(did(50, ended=True), groups=OTHER)
-            | {0: dump(0, did(9, group="1"), groups=OTHER)}, 1,
-        ),
-        {"culprits": ()},
-    ),
+            | {0: dump(0, did(9, group="1"), groups=OTHER)}, 1),
+        {"culprits": ()}),
     "a first operation that never ends is the machine": (
-        whole(did(1)), {"culprits": (), "cause": "network_wait", "now": "NCCL_P2P_DISABLE=1"},
-    ),
+        whole(did(1)), {"culprits": (), "cause": "network_wait", "now": "NCCL_P2P_DISABLE=1"}),
     "a rank with nothing open that others wait for is in its own code, or inside that call": (
         mixed(whole(did(6, ended=True), did(7)), did(6, ended=True, frames=LINE), of=3),
         {"culprits": (3,), "cause": "rank_stalled", "victims": (0, 1, 2, 4, 5, 6, 7),
@@ -80,8 +76,7 @@ TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
     ),
     "an operation that ended on others is its own GPU's": (
         mixed(whole(did(5, ended=True), did(6)), did(5), did(6), of=2),
-        {"culprits": (2,), "says": "GPU, driver or link of rank 2", "now": "dcgmi diag"},
-    ),
+        {"culprits": (2,), "says": "GPU, driver or link of rank 2", "now": "dcgmi diag"}),
     **{
         f"the root of a {op} may be through before the others": (
             mixed(whole(did(5, op)), did(5, op, ended=True), of=0), {"culprits": ()},
@@ -90,12 +85,10 @@ TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
     },
     "other sizes under one number are told by the majority": (
         mixed(whole(did(7, size=628)), did(7, size=1140), of=5),
-        {"culprits": (5,), "cause": "collective_mismatch", "certainty": "majority"},
-    ),
+        {"culprits": (5,), "cause": "collective_mismatch", "certainty": "majority"}),
     "of two ranks that differ none is named": (
         {0: dump(0, did(7), groups=TWO), 1: dump(1, did(7, "broadcast"), groups=TWO)},
-        {**UNTOLD, "cause": "collective_mismatch", "says": "nothing shows which of them is wrong"},
-    ),
+        {**UNTOLD, "cause": "collective_mismatch", "says": "nothing shows which of them is wrong"}),
     **{
         f"sizes are not compared where they may differ: {op}": (
             {rank: dump(rank, did(7, op, size=rank + 1), groups=ONE) for rank in ALL},
@@ -107,25 +100,20 @@ TOLD: dict[str, tuple[Dumps, dict[str, Any]]] = {
         {rank: dump(rank, groups=PAIR, counted={"0": (3, 3)}) for rank in ALL}
         | {2: dump(2, posted(41, "recv 0<-1", group="7"), groups=PAIR),
            5: dump(5, groups=PAIR, counted={"0": (3, 3), "7": (40, 40)})},
-        {"culprits": (5,)},
-    ),
+        {"culprits": (5,)}),
     "groups entered in another order are a mismatch of nobody": (
         {0: dump(0, did(9, group="1"), groups=TWO | {"1": [0, 1]}, counted={"0": (3, 3)}),
          1: dump(1, did(4, group="0"), groups=TWO | {"1": [0, 1]}, counted={"1": (8, 8)})},
-        {**UNTOLD, "cause": "collective_mismatch", "says": "ranks wait for each other"},
-    ),
+        {**UNTOLD, "cause": "collective_mismatch", "says": "ranks wait for each other"}),
     "what several wait for has not ended on a rank with nothing open": (
         uncounted(whole(did(50, ended=True), groups=PARTS), 3)
         | {rank: dump(rank, did(9, group="1"), groups=PARTS) for rank in (0, 1, 2)},
-        {"culprits": (3,)},
-    ),
+        {"culprits": (3,)}),
     "both ends of a message that wait for each other": (
-        at_messages("send 0->1", "recv 1<-0"), {"verdict": "hang", **UNTOLD},
-    ),
+        at_messages("send 0->1", "recv 1<-0"), {"verdict": "hang", **UNTOLD}),
     "a job of which nothing is open is not called a hang": (
         whole(did(7, ended=True)),
-        {"verdict": "healthy", "culprits": (), "says": "was open on ranks 0-7"},
-    ),
+        {"verdict": "healthy", "culprits": (), "says": "was open on ranks 0-7"}),
 }  # fmt: skip
 
 

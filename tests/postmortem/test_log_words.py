@@ -207,33 +207,27 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "who fell silent first is told over midnight": (
         ["[23:59:41.000][+1.0s][R1/2][LR1][PID:11] loading shard 5",
          "[00:00:20.000][+40.0s][R0/2][LR0][PID:10] loading took long"],
-        {"guessed": (1,), "says": "Rank 1 fell silent first, 39 s before rank 0"},
-    ),
+        {"guessed": (1,), "says": "Rank 1 fell silent first, 39 s before rank 0"}),
     "who raised first is told over midnight": (
         ["[23:59:58.000][+1.0s][R1/2][LR1][PID:11] load_vocab raised ValueError: no such split"
          " (0.010s)",
          "[00:00:01.000][+4.0s][R0/2][LR0][PID:10] read raised KeyError: 'a' (0.010s)",
          "[00:00:09.000][+12.0s][R1/2][LR1][PID:11] its log is at disk"],
-        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"},
-    ),
+        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"}),
     "all at the logger is known and nobody is blamed": (
         at_logger("About to call WandbLogger constructor..."),
-        {"verdict": "suspect", "cause": "logger_init", "guessed": ()},
-    ),
+        {"verdict": "suspect", "cause": "logger_init", "guessed": ()}),
     "who raised first goes by the time of the line that raised": (
         [line(0, "read raised KeyError: 'a' (0.010s)", at=3.5),
          line(1, "load_vocab raised ValueError: no such split (0.010s)", at=3.0),
          line(1, "its log is at disk", at=9.0)],
-        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"},
-    ),
+        {"verdict": "crashed", "guessed": (1,), "says": "no such split. Rank 0 raised later"}),
     "a call of one rank where the other wrote no line": (
         at_logger(),
-        {"verdict": "suspect", "cause": "logger_init", "guessed": (0,), "unseen": [1]},
-    ),
+        {"verdict": "suspect", "cause": "logger_init", "guessed": (0,), "unseen": [1]}),
     "a rank that wrote no line": (
         [line(0, "CHECKPOINT 2: Args parsed")],
-        {"verdict": "suspect", "guessed": (), "says": "No line of rank 1", "unseen": [1]},
-    ),
+        {"verdict": "suspect", "guessed": (), "says": "No line of rank 1", "unseen": [1]}),
     **{
         f"ranks that said the same together are not blamed: {text}": (
             [line(rank, text) for rank in (0, 1)],

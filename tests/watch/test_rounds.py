@@ -150,8 +150,7 @@ ROUNDS: dict[str, tuple[tuple[FoundRank, ...], int | None, FoundRank, bool]] = {
     "one that was late": (COUNTED[:1], 1, found(1, 11, 0, started_ticks=1), False),
     # a node that comes changes the numbers, and torchrun does not count it as a restart
     "all numbered anew": (
-        (found(2, 10, 0), found(3, 11, 0)), -15, found(0, 20, 0, started_ticks=ALWAYS_LATER), True,
-    ),
+        (found(2, 10, 0), found(3, 11, 0)), -15, found(0, 20, 0, started_ticks=ALWAYS_LATER), True),
 }  # fmt: skip
 
 

@@ -71,18 +71,14 @@ def asking_store() -> RankView:
 CAUSES: dict[str, tuple[Case | RankView, dict[str, Any]]] = {
     "a rank that computed silently is idle only since it stopped computing": (
         replace(rank(1, IN_LOAD, silent=200.0), idle_for_s=5.0),
-        {"verdict": "suspect", "stalled_for_s": 5.0},
-    ),
+        {"verdict": "suspect", "stalled_for_s": 5.0}),
     "a debugger that comes to a silent rank has not stopped it all the time": (
-        debugged(), {"cause": None},
-    ),
+        debugged(), {"cause": None}),
     "one that was there all the time has": (
-        rank(1, IN_LOAD, state="t", silent=200.0), {"cause": "process_stopped"},
-    ),
+        rank(1, IN_LOAD, state="t", silent=200.0), {"cause": "process_stopped"}),
     "the first of several dead ranks is named first": (
         job(WAITS, gone(1, 1, order=1), gone(2, -11, order=0)),
-        {"culprits": (2, 1), "says": "rank 2 was killed by SIGSEGV"},
-    ),
+        {"culprits": (2, 1), "says": "rank 2 was killed by SIGSEGV"}),
     **{
         f"a cause needs the deed, and a name tells less than a call: {section} ({sure})": (
             in_section(section, frames), {"cause": cause, "confidence": sure},
@@ -97,19 +93,15 @@ CAUSES: dict[str, tuple[Case | RankView, dict[str, Any]]] = {
     },
     "a loader without workers": (
         rank(1, IN_LOADER),
-        {"cause": "dataloader_worker", "says": "none of its worker processes is left"},
-    ),
+        {"cause": "dataloader_worker", "says": "none of its worker processes is left"}),
     "all ranks in one collective may be at work": (
-        job(*(rank(n, IN_ALL_REDUCE, silent=200.0) for n in range(2))), {"verdict": "healthy"},
-    ),
+        job(*(rank(n, IN_ALL_REDUCE, silent=200.0) for n in range(2))), {"verdict": "healthy"}),
     "but not for long": (
         job(*(rank(n, IN_ALL_REDUCE, silent=300.0) for n in range(2))),
-        {"verdict": "hang", "culprits": (0, 1), "victims": (), "cause": "unknown"},
-    ),
+        {"verdict": "hang", "culprits": (0, 1), "victims": (), "cause": "unknown"}),
     "a rank that moves is slow, however silent": (
         rank(1, IN_LOAD, bytes_s=10**6, silent=5_000.0),
-        {"verdict": "slow", "culprits": (1,), "victims": (0,), "cause": "slow_progress"},
-    ),
+        {"verdict": "slow", "culprits": (1,), "victims": (0,), "cause": "slow_progress"}),
     **{
         f"a culprit in a guard that goes on after {limit_s} s": (
             job(rank(0, IN_ALL_REDUCE, silent=40.0),
@@ -120,12 +112,10 @@ CAUSES: dict[str, tuple[Case | RankView, dict[str, Any]]] = {
     },
     "at the store where rank 1 looks an outsider may come, so it is only suspected": (
         job(rank(0, IN_INIT, silent=60.0), rank(1, IN_CONNECT, silent=60.0), local_world_size=None),
-        {"verdict": "suspect", "culprits": (1,), "cause": "rendezvous"},
-    ),
+        {"verdict": "suspect", "culprits": (1,), "cause": "rendezvous"}),
     "the exception that a stuck rank handles is evidence": (
         rank(1, IN_LOAD, beat=Beat(pid=101, rank=1, handling=NO_SPLIT)),
-        {"fact": f"its main thread handles {NO_SPLIT}"},
-    ),
+        {"fact": f"its main thread handles {NO_SPLIT}"}),
     **{
         f"who sleeps between tries that a remote end refuses waits for that: {error}": (
             rank(1, IN_LOAD, beat=Beat(pid=101, handling=error), silent=20.0, **SLEEPS),
@@ -140,23 +130,19 @@ CAUSES: dict[str, tuple[Case | RankView, dict[str, Any]]] = {
         rank(1, IN_LOAD, children=(look((MAIN,), pid=600, role="child", state="T"),),
              **waiting_for("process", "wait4", "600", 600)),
         {"says": "end of its child pid 600 (python), which is stopped by a signal",
-         "now": "let it go on: kill -CONT 600"},
-    ),
+         "now": "let it go on: kill -CONT 600"}),
     "a future whose thread computes, beside a lock of some other thread, is no deadlock": (
         with_threads(
             rank(1, (MAIN, user("emit", 24), *RESULT)), COMPUTES, LOCKED, takes_lock=False
         ),
-        {"cause": "rank_stalled"},
-    ),
+        {"cause": "rank_stalled"}),
     "a store of one's own answers once somebody sets the key": (
         asking_store(),
         {"cause": "network_wait", "now": "look for the line that should set the key",
-         "says": "for a key of the store at 127.0.0.1:23705, which no rank"},
-    ),
+         "says": "for a key of the store at 127.0.0.1:23705, which no rank"}),
     "ranks that make one folder are told who makes it": (
         gone(1, exit_code=1, words="FileExistsError: [Errno 17] File exists: 'runs'"),
-        {"cause": "process_dead", "now": "lightning_hangcheck.make_directory"},
-    ),
+        {"cause": "process_dead", "now": "lightning_hangcheck.make_directory"}),
 }  # fmt: skip
 """A rank alone is rank 1, for which rank 0 waits in all_reduce."""
 

@@ -86,12 +86,10 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
     "rank 0, which keeps the store, waits for ranks that are still on their way": (
         job(rank(0, IN_CONNECT, silent=40.0),
             rank(1, IN_LOAD, (MAIN, user("<module>", 2)), cpu=0.9, silent=40.0)),
-        {"verdict": "healthy"},
-    ),
+        {"verdict": "healthy"}),
     "and for one that is stuck": (
         job(rank(0, IN_CONNECT, silent=40.0), rank(1, IN_LOAD, silent=40.0)),
-        {"verdict": "hang", "culprits": (1,), "victims": (0,)},
-    ),
+        {"verdict": "hang", "culprits": (1,), "victims": (0,)}),
     **{
         f"a store that opened late is found at the next try, after {opened_s} s more": (
             job(rank(0, IN_INIT, silent=opened_s), rank(1, IN_CONNECT, silent=60.0)),
@@ -101,49 +99,41 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
     },
     "rank 0 that counts who came to its store is no culprit": (
         job(keeper(), rank(1, IN_INIT, silent=301.0), **BY_HAND),
-        {"verdict": "hang", "culprits": (2,), "victims": (0, 1), "cause": "rendezvous"},
-    ),
+        {"verdict": "hang", "culprits": (2,), "victims": (0, 1), "cause": "rendezvous"}),
     "nor where nobody came": (
         job(keeper(), **BY_HAND),
         {"verdict": "hang", "culprits": (1, 2), "victims": (0,),
-         "says": "WORLD_SIZE is 3, and ranks 1-2 never came"},
-    ),
+         "says": "WORLD_SIZE is 3, and ranks 1-2 never came"}),
     "who may still come": (job(keeper(20.0), **BY_HAND), {"verdict": "suspect"}),
     "a rank 0 that never came is named by those that find no store": (
         job(at_store(1), at_store(2), **BY_HAND),
         {"verdict": "hang", "culprits": (0,), "victims": (1, 2),
-         "says": "rank 0, which must serve it, never came"},
-    ),
+         "says": "rank 0, which must serve it, never came"}),
     "but where it may be on another node": (
-        job(at_store(1), at_store(2), nnodes=2, **BY_HAND), {"culprits": (1, 2)},
-    ),
+        job(at_store(1), at_store(2), nnodes=2, **BY_HAND), {"culprits": (1, 2)}),
     "a launcher that waits for a node is told with the address and who is missing": (
         launcher(10.0, JOINS),
         {"verdict": "suspect", "culprits": (), "cause": "rendezvous", "phase": "rendezvous",
          "says": "no rank has started: torchrun (pid 100) has waited 10 s for the other nodes of 2 "
-         "at 10.0.0.1:29400 (this is node 0)", "now": "torchrun on every other node"},
-    ),
+         "at 10.0.0.1:29400 (this is node 0)", "now": "torchrun on every other node"}),
     "and is a hang after the stall timeout": (launcher(300.0), {"verdict": "hang"}),
     "an option of the script is not torchrun's": (
         launcher(10.0, JOINS,
                  command="torchrun --standalone train.py --nnodes 8 --master-addr=nowhere"),
-        {"summary": "no rank has started: torchrun (pid 100) has waited 10 s for the other nodes"},
-    ),
+        {"summary": "no rank has started: torchrun (pid 100) has waited 10 s for the other nodes"}),
     "a replacement that never comes is told with who was there before": (
         replacing(310.0),
         {"verdict": "hang", "culprits": (), "cause": "rendezvous",
          "says": "no rank has started again: torchrun (pid 100) has waited 5 min for the other "
          "nodes of 2 at 10.0.0.1:29400 (this is node 0); round 0 had rank 1 on hostb; node 1 "
-         "(rank 1) has not been heard for 5 min"},
-    ),
+         "(rank 1) has not been heard for 5 min"}),
     "it may come soon": (replacing(10.0), {"verdict": "suspect"}),
     "it has had no time": (replacing(9.0), {"verdict": "healthy"}),
     "ranks that were started again without asking who is left say where the other one was": (
         job(replace(rank(0, IN_INIT, silent=301.0), host="hosta"), earlier=(BEFORE,), world_size=2,
             local_world_size=1, nnodes=2, round=1),
         {"verdict": "hang", "culprits": (1,), "cause": "rendezvous",
-         "says": "round 0 had rank 1 on hostb"},
-    ),
+         "says": "round 0 had rank 1 on hostb"}),
     **{
         f"a launcher that makes its last call waits for nobody: {silent} s of {command[9:60]}": (
             launcher(silent, JOINS, command=command), {"verdict": kind},
@@ -162,17 +152,14 @@ ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
         launcher(10.0, JOINS, BUILD, command=ELASTIC),
         {"verdict": "suspect", "culprits": (), "now": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
          "says": "torchrun (pid 100) has joined and waited 10 s for MASTER_ADDR, which the first of"
-         " the other nodes of 1:3 at 10.0.0.1:29400 must set"},
-    ),
+         " the other nodes of 1:3 at 10.0.0.1:29400 must set"}),
     "or ranks are sent to different stores": (
         at_ports(29_500, 29_600, 29_600),
         {"verdict": "hang", "culprits": (0, 1, 2), "now": "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1",
          "says": "they were sent to different stores (MASTER_PORT), rank 0 looks for it at port "
-         "29500, ranks 1-2 look for it at port 29600"},
-    ),
+         "29500, ranks 1-2 look for it at port 29600"}),
     "but not to one and the same": (
-        at_ports(29_500, 29_500, 29_500), {"says": "all known ranks are there"},
-    ),
+        at_ports(29_500, 29_500, 29_500), {"says": "all known ranks are there"}),
 }  # fmt: skip
 
 
