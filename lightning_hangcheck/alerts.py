@@ -163,7 +163,7 @@ def run_hang_command(
 
 
 def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
-    """Return the folder of apprise, which our processes do not find by themselves.
+    """Return the folders of apprise and what it imports: our processes do not find it themselves.
 
     Raises:
         BadUsage: apprise is missing or does not know an address. This is refused at the start of a
@@ -171,8 +171,7 @@ def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
     """
     if not addresses:
         return ()
-    spec = find_spec("apprise")
-    if spec is None or spec.origin is None:
+    if find_spec("apprise") is None:
         raise BadUsage(
             "--notify needs the package apprise, which is not installed",
             "pip install 'lightning-hangcheck[notify]'",
@@ -183,7 +182,7 @@ def apprise_packages(addresses: Sequence[str]) -> tuple[str, ...]:
                 f"{named(number, address)} is not an address that apprise knows",
                 "write one as https://github.com/caronc/apprise/wiki says: json://host:8000",
             )
-    return (str(Path(spec.origin).parents[1]),)
+    return tuple(filter(os.path.isabs, sys.path))
 
 
 def named(number: int, address: str) -> str:
@@ -200,21 +199,21 @@ def notify(
     outcomes = [f"no answer within {time_limit_s:g} s"] * len(addresses)
     body = f"{news.text}\nreport: {news.report_file}"
 
-    def send(at: int, courier: Apprise | None) -> None:
+    def send(at: int, address: str) -> None:
         """Send to one address, and record failures without any part of the address."""
-        if courier is None:
-            outcomes[at] = "apprise does not know it"
-            return
         try:
-            sent = courier.notify(title=news.title, body=body, notify_type="failure")
+            courier, outcome = _courier_of(address), "apprise does not know it"
+            if courier is not None:
+                sent = courier.notify(title=news.title, body=body, notify_type="failure")
+                refused = "it did not take the message; try it: apprise -vv ADDRESS"
+                outcome = "" if sent else refused
         except Exception as error:  # noqa: BLE001 - code of a service may raise anything
-            outcomes[at] = type(error).__name__
-            return
-        outcomes[at] = "" if sent else "it did not take the message; try it: apprise -vv ADDRESS"
+            outcome = type(error).__name__
+        outcomes[at] = outcome
 
     threads = [
         threading.Thread(target=send, args=numbered, daemon=True)
-        for numbered in enumerate([_courier_of(address) for address in addresses])
+        for numbered in enumerate(addresses)
     ]
     for thread in threads:
         thread.start()

@@ -293,7 +293,7 @@ def _plain_job(pids: Sequence[int], machine: Machine) -> FoundJob:
     for pid in pids:
         if not known[pid].python:
             line = proc.command_line(pid)
-            name = "a process without a command line"
+            name = "it has ended" if proc.has_ended(pid) else "it has no command line"
             name = name if isinstance(line, Gap) else show_command(line[:1])
             raise NoJobFound(
                 f"process {pid} ({name}) is not Python, and no Python runs below it",

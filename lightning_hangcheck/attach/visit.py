@@ -24,7 +24,7 @@ from lightning_hangcheck.errors import NoJobFound
 from lightning_hangcheck.files import NoAnswerFromStorage, apart
 from lightning_hangcheck.judge.activity import Activity, describe_gpus, read_rank_activity
 from lightning_hangcheck.judge.frames import COLLECTIVE
-from lightning_hangcheck.judge.wording import duration
+from lightning_hangcheck.judge.wording import duration, name_ranks
 from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.programs import VARIABLE, is_unbuffered, kept_back_in
 from lightning_hangcheck.look.sample import AT_ONCE, KeptStacks, Look, Target, look_at
@@ -387,12 +387,10 @@ def with_absent(case: Case, age_s: float) -> Case:
         return replace(case, ranks=views)
     if age_s >= YOUNG_S:
         return case
-    gaps = (
-        Gap(f"rank {rank}", rank, f"it has no process yet; the job is {age_s:.0f} s old", "rank")
-        for rank in absent
-    )
+    why = f"no process yet; the job is {age_s:.0f} s old"
     there = tuple(view for view in case.ranks if view.pid is not None)
-    return replace(case, ranks=there, gaps=(*case.gaps, *gaps))
+    gaps = (*case.gaps, Gap(name_ranks(absent), None, why, "rank"))
+    return replace(case, ranks=there, gaps=gaps)
 
 
 # Buffered output

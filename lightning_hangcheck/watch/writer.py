@@ -373,8 +373,9 @@ class Alerting:
                     pipe.write(delivery)
 
         # in a thread: the environment may exceed what the pipe holds until the messenger reads
-        self._threads.append(threading.Thread(target=send, daemon=True))
-        self._threads[-1].start()
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        self._threads.append(thread)
 
     def close(self) -> None:
         """Wait for messengers, within a limit; then end them and say so."""
