@@ -186,8 +186,7 @@ class _Run:
                 self._act_on(proven)
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 for pid in self._job.processes():
-                    with suppress(ProcessLookupError):
-                        os.kill(pid, signal.SIGKILL)
+                    send_signal(pid, signal.SIGKILL)
         self._job.reap()  # pid 1 of a container may not reap what ended since
         exit_code = -signal.SIGKILL if self._job.exit_code is None else self._job.exit_code
         self._conclude(link.CommandEnded(self._job.pid, exit_code, tuple(self._job.processes())))
@@ -420,7 +419,7 @@ class Job:
     def pass_on(self, number: signal.Signals) -> None:
         """Pass a signal on to the command, unless it has ended."""
         if self.exit_code is None:
-            self._process.send_signal(number)
+            send_signal(self.pid, number)
 
     def hang_up(self) -> None:
         """Tell the job that its terminal is closed, as the shell that leads a session does.
@@ -435,8 +434,7 @@ class Job:
                     groups.add(os.getpgid(pid))
         for group in groups:
             for number in (signal.SIGHUP, signal.SIGCONT):
-                with suppress(ProcessLookupError):
-                    os.killpg(group, number)
+                send_signal(-group, number)
 
     def processes(self) -> list[int]:
         """Return the job's processes that are alive, without the sidecar and its descendants."""
@@ -458,8 +456,18 @@ def end_ranks(ranks: Iterable[tuple[int, int]]) -> None:
     """
     for pid, started_ticks in ranks:
         if is_alive(pid, started_ticks):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+            send_signal(pid, signal.SIGKILL)
+
+
+def send_signal(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process, or a group (below 0), if it is there; a refusal is said once."""
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+    except PermissionError:  # sudo
+        why = "may not be sent to the job, which runs as another user: send it as that user"
+        log.once(f"refused {number}", f"{number.name} {why}, or as root: kill -{number:d} {pid}")
 
 
 def refuse_unstartable(command: Sequence[str], subcommand: str = "run") -> None:
