@@ -44,7 +44,7 @@ def _started(
         yield process
     finally:
         if process.returncode is None:  # not reaped, so its group's number is not reused
-            with suppress(ProcessLookupError):
+            with suppress(ProcessLookupError, PermissionError):  # all ended, or are another user's
                 os.killpg(process.pid, signal.SIGKILL)
             with suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=LAST_GRACE_S)
