@@ -185,8 +185,6 @@ def changed(process: ProcessLook, change: Change) -> ProcessLook:
     """The process, in each sample the kernel's and Python's view of its threads changed by this."""
     samples = []
     for number, one in enumerate(process.samples):
-        assert one.kernel is not None
-        assert one.stack is not None
         states, stacks = change(number, one.kernel.threads, one.stack.threads)
         kernel = msgspec.structs.replace(one.kernel, threads=states)
         stack = msgspec.structs.replace(one.stack, threads=stacks)
@@ -243,7 +241,6 @@ def with_kernel(view: RankView, **fields: Any) -> RankView:
     own, *others = view.processes
     samples = []
     for number, one in enumerate(own.samples):
-        assert one.kernel is not None
         told = {
             name: field(number, one.kernel) if callable(field) else field
             for name, field in fields.items()

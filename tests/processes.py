@@ -58,7 +58,6 @@ class RunningProgram:
 
     def tell(self, line: str) -> None:
         """Send a line to the program's input."""
-        assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
 

@@ -47,7 +47,6 @@ def start(delivery: Delivery) -> subprocess.Popen[bytes]:
         env=environment_of_module(),
         start_new_session=True,
     )
-    assert process.stdin is not None
     process.stdin.write(msgspec.json.encode(delivery))
     process.stdin.close()
     process.stdin = None

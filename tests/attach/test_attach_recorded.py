@@ -49,12 +49,10 @@ def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
     """A page that fell silent before the process started is of an earlier one with that id."""
     running = program("recording_alone.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
     session, _ = find_session([running.pid])
-    assert session is not None
     try:
         assert str(session.path) == running.first_words
         assert watch_over(session) is None
         beat = beats_of(session, {running.pid: born_ns(running.pid)})[running.pid]
-        assert beat.checkpoint is not None
         assert beat.checkpoint.name == "Model created"
         assert beats_of(session, {running.pid: time.monotonic_ns() + NANOSECONDS}) == {}
     finally:
@@ -233,7 +231,6 @@ def test_a_job_in_a_pid_namespace_is_seen_by_its_ids_on_this_side(program: Start
     case, verdict = visit(job)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("hang", (1,), (0,))
     stack = case.ranks[1].processes[0].samples[-1].stack
-    assert stack is not None
     assert stack.threads[0].tid == job.ranks[1].pid
 
 

@@ -170,7 +170,6 @@ def test_what_a_launcher_starts_without_a_number_is_the_rank_and_not_the_launche
     pipe = subprocess.PIPE
     launcher = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
     try:
-        assert launcher.stdout is not None
         child = int(launcher.stdout.readline())
         (job,) = find_jobs(look_around(), [launcher.pid])
         assert [rank.pid for rank in job.ranks] == [child]

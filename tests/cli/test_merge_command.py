@@ -213,7 +213,6 @@ def test_a_verdict_whose_folder_cannot_be_written_is_kept_where_the_line_says(
     assert invoke(["merge", *nodes, "--run-dir", "file"]) == 3
     said = capfd.readouterr()
     kept = re.search(r"this run is kept in (\S+) instead", said.err)
-    assert kept is not None
     assert f"hangcheck report {kept[1]}" in said.out
     assert invoke(["report", kept[1]]) == 0
     shutil.rmtree(kept[1])

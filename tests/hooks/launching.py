@@ -11,23 +11,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from processes import PROGRAMS, end, run_python
+from recorded_run import beat_on, carrier_of, job_session
 
 from lightning_hangcheck.hooks.being_watched import injected
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page_reader import PageReader
-from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.journal_carrier import Carrier
-from lightning_hangcheck.session.session import (
-    SESSION_VARIABLE,
-    SessionFacts,
-    open_session,
-    read_session,
-)
+from lightning_hangcheck.session.session import SESSION_VARIABLE, read_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lightning_hangcheck.session.session import Session
+    from lightning_hangcheck.model.beat import Beat
+
 
 PACKAGE = str(Path(__file__).parents[2])
 LIMIT_S = 480.0
@@ -39,18 +32,6 @@ OFFLINE = {
     "OMP_NUM_THREADS": "1",
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
-
-
-def job_session(tmp_path: Path, *, launched: bool = True, root_pid: int = 0) -> Session:
-    """Open the session of a job; of a launched one, no rank takes it away while others come."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="train.py",
-        started_at="2026-11-20T10:00:00Z",
-        root_pid=root_pid or os.getpid(),
-        launched=launched,
-    )
-    return open_session(tmp_path / "session", facts)
 
 
 class Ended(NamedTuple):
@@ -134,9 +115,7 @@ def run_program(
 def page_of(tmp_path: Path) -> Beat:
     """What the only rank of `as_script`'s session left on its page."""
     (page,) = (tmp_path / "session" / "pages").iterdir()
-    beat = PageReader(page).read()
-    assert isinstance(beat, Beat)
-    return beat
+    return beat_on(page)
 
 
 def as_script(tmp_path: Path) -> tuple[dict[str, str], str]:
@@ -152,6 +131,5 @@ def as_rank(tmp_path: Path) -> tuple[dict[str, str], str]:
 
 def carried_journals(tmp_path: Path) -> list[Path]:
     """Carry the journals of what ran in `as_script`'s session, as its sidecar would."""
-    session = read_session(tmp_path / "session")
-    Carrier(session.journals, lambda: prepare_run_folder(session.run_folder)).carry()
+    carrier_of(read_session(tmp_path / "session")).carry()
     return sorted((tmp_path / "run" / "ranks").iterdir())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from hooks.launching import job_session
 from long_tests import WHEN_ASKED_FOR
 from processes import RunningProgram, is_sidecar, marked_processes, runs, until
+from recorded_run import job_session
 from watch.launched import verdict_of
 
 from lightning_hangcheck.errors import UnreadableRun

@@ -43,7 +43,6 @@ ASKED = AskedEnd(by="SIGINT from the terminal")
 
 
 def _with_memory_kills(view: RankView, kills: int, scope: str) -> RankView:
-    assert view.process_exit is not None
     seen = replace(view.process_exit, memory_kills=kills, memory_kills_scope=scope)
     return replace(view, process_exit=seen)
 
@@ -244,7 +243,6 @@ FACTS: dict[str, Any] = {"world_size": 2, "local_world_size": 1, "nnodes": 2, "e
 
 
 def ended(view: RankView, node: int, seen_s: float) -> NodeCase:
-    assert view.process_exit is not None
     seen = replace(view.process_exit, seen_ns=NOW_NS + int(seen_s * SECOND))
     case = job(replace(view, process_exit=seen, host=f"node{node}"), **FACTS)
     return NodeCase(f"node {node}", case, met=True)

@@ -16,12 +16,12 @@ import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
 from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, run_python, until
+from recorded_run import job_session
 from watch.launched import python, run, run_words, start_run, verdict_of
 
 from lightning_hangcheck.launch.run import end_ranks
 from lightning_hangcheck.machine import read_process_stat
 from lightning_hangcheck.report.journals import read_journal
-from lightning_hangcheck.session.session import SessionFacts, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -91,7 +91,6 @@ def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     sleeps = [sys.executable, "-c", "import time; time.sleep(1000)"]
     script = f"import subprocess; print(subprocess.Popen({sleeps}, start_new_session=True).pid)"
     process = start_run(tmp_path, python(script))
-    assert process.stdout is not None
     pid = int(process.stdout.readline())
     try:
         assert process.wait(PATIENCE_S) == 0
@@ -119,7 +118,6 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         first = until(lambda: sidecar_below(process.pid), "the sidecar to start")
         os.kill(first, signal.SIGKILL)
@@ -287,8 +285,6 @@ def test_only_the_very_processes_that_hung_are_ended(program: StartProgram) -> N
     """A process id that was given to another one since is not that of the rank."""
     hung, younger = program("sleeping.py"), program("sleeping.py")
     starts = [read_process_stat(one.pid) for one in (hung, younger)]
-    assert starts[0] is not None
-    assert starts[1] is not None
     ranks = [(younger.pid, starts[1].started_ticks - 1), (hung.pid, starts[0].started_ticks)]
     end_ranks(ranks)
     assert hung.process.wait(PATIENCE_S) == -signal.SIGKILL
@@ -306,13 +302,7 @@ current().learn_identity({rank}, 2, {rank})
 
 @pytest.mark.real
 def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: Path) -> None:
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="train",
-        started_at="2026-01-01T00:00:00.000Z",
-        root_pid=0,
-    )
-    session = open_session(tmp_path / "shared" / "session", facts)
+    session = job_session(tmp_path, root_pid=0)
     session.sidecar_file.touch()  # ranks leave their pages to a sidecar that is there
     for rank, ending in ((0, ""), (1, "raise ValueError('bad sample')")):
         ours = {"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"}

@@ -216,7 +216,6 @@ def test_a_stall_lasts_from_its_silence_to_what_ends_it(
 def test_a_phase_without_an_end_is_told_by_its_process(host: str, ticks: int, status: str) -> None:
     """A process is known by its id and its start."""
     stat = read_process_stat(os.getpid())
-    assert stat is not None
     host, ticks = host or os.uname().nodename, stat.started_ticks + ticks
     place = replace(HERE, host=host, pid=os.getpid(), started_ticks=ticks)
     measured = PastPhase(id="a", at="", duration_s=7.0, metrics={"loss": 2.0})

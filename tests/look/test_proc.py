@@ -89,7 +89,6 @@ def test_a_native_thread_is_known_by_the_library_in_which_it_waits() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe) as process:
         try:
-            assert process.stdout is not None
             assert process.stdout.readline() == b"ready\n"
             main, *others = thread_ids(process.pid)
             found = waiting_libraries(process.pid, [main, *others])

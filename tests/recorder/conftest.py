@@ -6,28 +6,21 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import end
+from recorded_run import beat_on, carrier_of, job_session
 
 from lightning_hangcheck.files import encode_plain
-from lightning_hangcheck.model.beat import Beat
-from lightning_hangcheck.recorder.page_reader import PageReader
 from lightning_hangcheck.report.journals import read_journal
-from lightning_hangcheck.rundir import prepare_run_folder
-from lightning_hangcheck.session.journal_carrier import Carrier
-from lightning_hangcheck.session.session import (
-    SESSION_VARIABLE,
-    Session,
-    SessionFacts,
-    open_session,
-)
+from lightning_hangcheck.session.session import SESSION_VARIABLE, Session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+    from lightning_hangcheck.model.beat import Beat
 
 LIMIT_S = 240
 _INHERITED = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "NODE_RANK", "GROUP_RANK", "LOCAL_WORLD_SIZE")
@@ -46,13 +39,11 @@ class Program:
         self.err = ""
 
     def tell(self, line: str) -> None:
-        assert self.process.stdin is not None
         self.process.stdin.write(line)
         self.process.stdin.flush()
 
     def hear(self) -> str:
         """The next line of its output."""
-        assert self.process.stdout is not None
         return self.process.stdout.readline().removesuffix("\n")
 
     def finish(self, last_line: str | None = None) -> Program:
@@ -72,22 +63,13 @@ class Program:
         return [line for line in self.err.splitlines() if line.startswith("[hangcheck]")]
 
     def page(self, pid: int | None = None) -> Beat:
-        reader = PageReader(self.session.pages / f"{pid or self.process.pid}.page")
-        page = reader.read()
-        reader.close()
-        assert isinstance(page, Beat), page
-        return page
+        return beat_on(self.session.pages / f"{pid or self.process.pid}.page")
 
     def pages(self) -> set[int]:
         return {int(path.stem) for path in self.session.pages.iterdir()}
 
-    def carry_journals(self) -> None:
-        """Do what a sidecar would."""
-        prepare = partial(prepare_run_folder, self.session.run_folder)
-        Carrier(self.session.journals, prepare).carry()
-
     def journal(self, name: str = "rank-0") -> list[dict[str, Any]]:
-        self.carry_journals()
+        carrier_of(self.session).carry()
         path = self.session.run_folder.journals / f"{name}.jsonl"
         entries, gaps = read_journal(path)
         assert not gaps
@@ -97,14 +79,7 @@ class Program:
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
     """A session and run folder of this test alone, whose pages stay to be read afterwards."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"),
-        command="test",
-        started_at="",
-        root_pid=os.getpid(),
-        launched=True,
-    )
-    return open_session(tmp_path / "session", facts)
+    return job_session(tmp_path)
 
 
 @pytest.fixture

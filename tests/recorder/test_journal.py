@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from processes import until
+from recorded_run import carrier_of, job_session
 
 from lightning_hangcheck.errors import UnpreparedRunFolder
 from lightning_hangcheck.recorder.journal_writer import (
@@ -23,13 +24,14 @@ from lightning_hangcheck.recorder.journal_writer import (
 from lightning_hangcheck.report.journals import read_journal
 from lightning_hangcheck.rundir import prepare_run_folder
 from lightning_hangcheck.session.journal_carrier import HEAD, Carrier
-from lightning_hangcheck.session.session import Session, SessionFacts, open_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
     from conftest import Program
+
+    from lightning_hangcheck.session.session import Session
 
 
 def lines_of(*names: str) -> bytes:
@@ -38,14 +40,7 @@ def lines_of(*names: str) -> bytes:
 
 def session_without_sidecar(tmp_path: Path, *, launched: bool = False) -> Session:
     """One in which a rank must write its journal itself, unless a launcher promised a sidecar."""
-    facts = SessionFacts(
-        run_dir=str(tmp_path / "run"), command="", started_at="", root_pid=0, launched=launched
-    )
-    return open_session(tmp_path / "shared" / "session", facts)
-
-
-def writer(session: Session, rank: int | None) -> JournalWriter:
-    return JournalWriter(session, rank)
+    return job_session(tmp_path, launched=launched, root_pid=0)
 
 
 def names_in(entries: list[dict[str, Any]]) -> list[str]:
@@ -84,7 +79,7 @@ def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
 ) -> None:
     """A launcher promised a sidecar, and storage keeps it busy: the end comes all the same."""
     session = session_without_sidecar(tmp_path, launched=True)
-    journal = writer(session, 0)
+    journal = JournalWriter(session, 0)
     added = 2 * MOST_WAITING
     for _ in range(added):
         journal.add("note", {"name": "a" * 100})
@@ -92,7 +87,7 @@ def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
     assert not session.run_folder.path.exists()
     left = [path.stat().st_size for path in session.journals.iterdir()]
     assert sum(left) < 1.2 * MOST_SEGMENTS * SEGMENT_BYTES
-    carrier = Carrier(session.journals, partial(prepare_run_folder, session.run_folder))
+    carrier = carrier_of(session)
     carrier.carry()
     assert len(list(session.journals.iterdir())) == 1, "the newest, as its process lives"
     carrier.carry()
@@ -106,7 +101,7 @@ def test_what_waits_for_a_sidecar_is_bounded_and_what_finds_no_room_is_counted(
 def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> None:
     """Not only at its end: it may be killed."""
     session = session_without_sidecar(tmp_path)
-    journal = writer(session, 0)
+    journal = JournalWriter(session, 0)
     journal.add("note", {"name": "a"})
     path = session.run_folder.journals / "rank-0.jsonl"
     until(lambda: path.exists() and names_in(read_journal(path)[0]) == ["a"], "the line")
@@ -116,7 +111,7 @@ def test_a_rank_alone_writes_what_it_left_before_it_was_sure(tmp_path: Path) -> 
 def test_lines_that_could_not_be_written_are_written_once_later(tmp_path: Path) -> None:
     """Also by another carrier: a sidecar may be replaced."""
     session = session_without_sidecar(tmp_path, launched=True)
-    journal = writer(session, 0)
+    journal = JournalWriter(session, 0)
     seen: list[bytes] = []
     prepare = partial(prepare_run_folder, session.run_folder)
     session.run_folder.path.touch()
@@ -136,13 +131,13 @@ def test_lines_that_could_not_be_written_are_written_once_later(tmp_path: Path) 
 
 def test_lines_wait_while_shared_memory_gives_no_room(tmp_path: Path) -> None:
     session = session_without_sidecar(tmp_path, launched=True)
-    journal = writer(session, 0)
+    journal = JournalWriter(session, 0)
     session.journals.rmdir()
     journal.add("note", {"name": "a"})
     session.journals.mkdir()
     journal.add("note", {"name": "b"})
     until(lambda: journal.flush() or list(session.journals.iterdir()), "both lines")
-    Carrier(session.journals, partial(prepare_run_folder, session.run_folder)).carry()
+    carrier_of(session).carry()
     entries, gaps = read_journal(session.run_folder.journals / "rank-0.jsonl")
     assert (names_in(entries), gaps) == (["a", "b"], ())
 
@@ -164,7 +159,7 @@ def test_a_long_journal_keeps_its_first_and_its_newest_lines(tmp_path: Path) -> 
     session = session_without_sidecar(tmp_path)
     path = session.run_folder.journals / "rank-0.jsonl"
     lines, together = 20_000, 500
-    carrier = Carrier(session.journals, partial(prepare_run_folder, session.run_folder))
+    carrier = carrier_of(session)
     for first in range(0, lines, together):
         notes = (
             {"kind": "note", "name": f"{one:01000d}"} for one in range(first, first + together)

@@ -124,7 +124,6 @@ with hc.section("Datalogger save"):
     pass
 """)
     save = program.page().save
-    assert save is not None
     assert (save.number, save.step) == (1, None)
     (entry,) = [entry for entry in program.journal() if entry["kind"] == "saved"]
     assert save.at[:19] == entry["at"][:19]

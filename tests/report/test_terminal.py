@@ -196,7 +196,6 @@ def test_the_slowest_rank_is_the_one_with_most_work_of_its_own() -> None:
     """All steps of a distributed job take the same time, as the others wait for the slowest."""
     fast = [evenly(number, 0.02, 0.1, 0.28) for number in (0, 1, 3)]
     found = find_stragglers(job(*fast, evenly(2, 0.2, 0.1, 0.1)))
-    assert found is not None
     assert [one.rank for one in found.ranks] == [2, 0, 1, 3]
     assert found.ranks[0].ratio == pytest.approx(2.5)
     assert stragglers_lines(found) == [

@@ -439,7 +439,6 @@ def test_messages_count_for_good_and_apart_from_collectives(tmp_path: Path) -> N
     for message in (-3, 2):
         noter.note(None, message=message)
     notes = noted(tmp_path / "7")
-    assert notes.messages is not None
     assert (notes.messages.sent, notes.messages.received) == ({1: CALLS_KEPT + 1}, {2: 1})
     (order,) = notes.messages.newest
     assert (len(order), order[-3:]) == (CALLS_KEPT - 1, (2, -3, 2))

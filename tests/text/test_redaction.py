@@ -316,8 +316,6 @@ TOLD = {"FSDP_VERSION": "2", "UCX_TLS": "tcp", "WORLD_SIZE": "2"}
 def test_the_journal_and_the_run_record_tell_the_same() -> None:
     pipe = subprocess.PIPE
     with subprocess.Popen(["cat"], stdin=pipe, stdout=pipe, bufsize=0, env=ENVIRONMENT) as rank:
-        assert rank.stdin is not None
-        assert rank.stdout is not None
         rank.stdin.write(b"\n")
         assert rank.stdout.read(1) == b"\n"  # it runs: during its exec it shows no environment
         recorded = rank_record(FoundRank(rank=0, pid=rank.pid), "node0")

@@ -107,7 +107,6 @@ while True:
 def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
     process = start_run(tmp_path, [sys.executable, "-c", STEPS_AND_SAVES], **IMPATIENT)
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)

@@ -82,7 +82,6 @@ def test_the_end_of_an_alarm_is_told_once_with_how_long_it_stood(kind: str, word
     last = replace(verdict(kind, 1, cause="unknown"), stalled_for_s=30.0, evidence=found)
     alarm.take(last)
     ended = alarm.ended(NOW, 52.0)
-    assert ended is not None
     assert (ended.verdict, ended.culprits, ended.stalled_for_s) == ("recovered", (1,), 52.0)
     assert ended.summary.startswith(f"moves again, {words} 40 s (silent for 52 s); what was seen:")
     assert ended.evidence == found[:1]
@@ -193,7 +192,6 @@ def test_one_rank_that_answers_a_signal_speaks_for_those_that_cannot(
     assert shutdown.begun(ranks, proven=False, suspected="rank 0 is silent", now_ns=at(1))
     assert shutdown.begun(HUNG, proven=False, now_ns=at(1)), "what was asked for stays so"
     shutdown.ask("SIGINT from the terminal", HUNG, "", at(told_s))
-    assert shutdown.asked is not None
     assert (shutdown.asked.by, shutdown.asked.suspected) == (by, "rank 0 is silent")
 
 

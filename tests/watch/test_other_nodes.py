@@ -193,7 +193,6 @@ WORDS = "ValueError: bad sample in fail (train.py:38)"
 
 
 def seen(view: RankView, ago_s: float) -> RankView:
-    assert view.process_exit is not None
     at_ns = NOW_NS - int(ago_s * SECOND)
     return replace(view, process_exit=replace(view.process_exit, seen_ns=at_ns))
 
@@ -217,7 +216,6 @@ def test_the_rank_of_another_node_that_failed_is_the_end_of_the_round(
     alone = judge(ENDED_BY_AGENT)
     assert alone.culprits == ()
     joined = ended_on_all(ENDED_BY_AGENT, nodes, PLACE, over=False)
-    assert joined is not None
     verdict = judge(joined)
     assert (verdict.verdict, verdict.culprits, verdict.victims) == ("crashed", (1,), (0,))
     assert f"rank 1 failed first: it exited with code 1: {WORDS}" in verdict.summary
@@ -297,7 +295,6 @@ def test_who_ended_the_job_on_another_node_is_named(
         for number, view in enumerate(others, start=1)
     }
     joined = ended_on_all(LEFT_HERE, nodes, NodePlace(number=0, nnodes=3))
-    assert joined is not None
     verdict = judge(replace(joined, exit_code=1))
     assert (verdict.verdict, verdict.culprits) == ("crashed", culprits)
     assert said in verdict.summary

@@ -153,7 +153,6 @@ def test_a_python_that_runs_no_start_up_file_is_a_gap(tmp_path: Path) -> None:
     )
     errors = ""
     try:
-        assert process.stderr is not None
         while "SUSPECT" not in errors:
             errors += process.stderr.readline()
         until((tmp_path / "run/verdict.json").exists, "its verdict on the disk")

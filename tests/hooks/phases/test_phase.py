@@ -118,7 +118,6 @@ def test_work_that_wants_to_be_asked_about_is_neither_made_stale_nor_overwritten
 
 def test_a_phase_that_is_killed_is_interrupted_with_the_metrics_that_it_told(folder: Path) -> None:
     program = start_job(folder, "phases.py", "rerun", "0.4", "wait", environment={})
-    assert program.stdout is not None
     while (line := program.stdout.readline()) and line != "waiting\n":
         pass
     assert history(folder).phases[1].status == "running"

@@ -7,9 +7,10 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import job_session, json_lines, start_job
+from hooks.launching import json_lines, start_job
 from long_tests import WHEN_ASKED_FOR
 from processes import end
+from recorded_run import job_session
 
 from lightning_hangcheck.session.session import SESSION_VARIABLE
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
-from hooks.launching import job_session
 from processes import until
+from recorded_run import job_session
 
 from lightning_hangcheck.errors import MeetingFailed
 from lightning_hangcheck.hooks.places import EVERYWHERE, Start, StorePlace, listen, offered_store
@@ -97,7 +97,6 @@ def test_peer_group_follows_the_launcher(
     launch(monkeypatch, environment)
 
     peers = find_peer_group(recorder)
-    assert peers is not None
     assert (peers.index, peers.size, peers.peers_exist) == expected
 
 
@@ -121,7 +120,6 @@ def test_slurm_over_nodes_needs_a_folder_that_all_see(
         find_peer_group(recorder)
     recorder.settings = Settings(run_dir=str(tmp_path / "shared"))
     peers = find_peer_group(recorder)
-    assert peers is not None
     assert str(tmp_path / "shared") in peers.place.where
 
 
@@ -132,7 +130,6 @@ def test_ranks_of_one_node_meet_on_that_node(
     launch(monkeypatch, spread)
 
     peers = find_peer_group(recorder, local=True)
-    assert peers is not None
     assert (peers.index, peers.size, peers.noun) == (1, 2, "local rank")
     assert isinstance(recorder.session, Session)
     assert str(recorder.session.meetings) in peers.place.where

@@ -359,7 +359,6 @@ def _queued(number: int, *messages: str, frames: Frames = AT_ITEM, ended: int = 
         for kind, peer in [one.split()]
     )
     view = on_device(spinning(number, frames))
-    assert view.flight is not None
     group = replace(view.flight.groups[0], messages=told)
     return posting(replace(view, flight=replace(view.flight, groups=(group,))), order=messages)
 
@@ -386,7 +385,6 @@ def test_stages_whose_gpus_hold_messages_behind_one_that_never_comes_wait_in_a_c
 
 def _averaging(view: RankView, group: str, ranks: tuple[int, ...], *, done: bool) -> RankView:
     """After its messages it has posted what averages gradients with the same stage elsewhere."""
-    assert view.flight is not None
     after = CollectiveEntry(seq=1, op="all_reduce", retired=done, created_ns=NOW_NS + 100)
     record = CollectiveRecord(
         group=group, ranks=ranks, on_device=True, last_enqueued=1, entries=(after,)
@@ -423,7 +421,6 @@ def test_a_rank_whose_partner_waits_for_another_waits_for_that_one_too() -> None
             (2, AT_ITEM, "3", (0, 2), False),
         )
     )
-    assert waits.flight is not None
     later = CollectiveEntry(seq=1, op="all_reduce", created_ns=NOW_NS + 200)
     shared = CollectiveRecord(
         group="3", ranks=(0, 2), on_device=True, last_enqueued=1, entries=(later,)

@@ -237,7 +237,6 @@ def after(change: Callable[[Sample], Sample]) -> tuple[WaitTarget, ...]:
 
 
 def with_helper(sample: Sample, *targets: WaitTarget) -> Sample:
-    assert sample.kernel is not None
     *others, helper = sample.kernel.threads
     threads = (*others, replace(helper, waits_for=targets))
     return replace(sample, kernel=replace(sample.kernel, threads=threads))
@@ -249,7 +248,6 @@ def unnamed(sample: Sample) -> Sample:
 
 def by_signal(sample: Sample) -> Sample:
     """As faulthandler writes it: no classes, no ids but the main thread's."""
-    assert sample.stack is not None
     main, helper = sample.stack.threads
     bare = tuple(replace(one, function=one.function.rpartition(".")[2]) for one in main.frames)
     threads = (replace(main, frames=bare), replace(helper, tid=None, name="0x7f6033fff6c0"))
@@ -257,7 +255,6 @@ def by_signal(sample: Sample) -> Sample:
 
 
 def at_another_line(sample: Sample) -> Sample:
-    assert sample.stack is not None
     main, helper = sample.stack.threads
     moved = replace(helper, frames=(*IN_OPEN[:1], user("read_pipe", 12)))
     return replace(sample, stack=replace(sample.stack, threads=(main, moved)))
@@ -397,7 +394,6 @@ SLEEP = WaitTarget(call="clock_nanosleep", kind="time")
 def seen(second: int, turns: int | None, *waits_for: WaitTarget, helpers_s: float = 0.0) -> Sample:
     """A sample of a main thread with so many turns so far; helpers computed for so long."""
     (one,) = look(IN_LOAD, samples=1, turns=turns, waits_for=waits_for).samples
-    assert one.kernel is not None
     kernel = replace(one.kernel, cpu_s=one.kernel.threads[0].cpu_s + helpers_s)
     return replace(one, taken_ns=second * SECOND, kernel=kernel)
 
@@ -414,7 +410,6 @@ def test_whoever_naps_at_one_line_goes_round() -> None:
 def polling(second: int, turns: int, *called: str) -> Sample:
     """A look at a thread that sleeps, asks and sleeps again; or is seen where that leads."""
     one = seen(second, turns, SLEEP)
-    assert one.stack is not None
     main = one.stack.threads[0]
     frames = (*main.frames, *(Frame(name, "train.py", 7) for name in called))
     return replace(one, stack=replace(one.stack, threads=(replace(main, frames=frames),)))
