@@ -7,6 +7,7 @@ import os
 import sys
 from importlib import import_module
 from io import TextIOWrapper
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -116,6 +117,11 @@ def invoke(arguments: Sequence[str]) -> int:
     Returns:
         The exit code. An error that a user can cause is printed in one line on stderr.
     """
+    try:
+        Path.cwd()
+    except OSError as error:
+        say(f"the working folder cannot be read ({error.strerror}); change to one that is there")
+        return BAD_USAGE
     try:
         outcome = hangcheck.main(list(arguments), prog_name="hangcheck", standalone_mode=False)
     except HangcheckError as error:
