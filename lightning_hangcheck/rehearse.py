@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 import msgspec
 from msgspec import Struct
 
-from lightning_hangcheck.doctor.launch_command import read_launch
+from lightning_hangcheck.doctor.launch_command import MODULE, NO_SCRIPT, read_launch
 from lightning_hangcheck.errors import HangcheckError
 from lightning_hangcheck.files import EVIDENCE_BYTES, read_end_owned, read_owned
 from lightning_hangcheck.hooks.being_watched import REHEARSAL
@@ -42,7 +42,7 @@ STARTS_RANKS = re.compile(
     r"|(?m:^\s*(?:import|from)\s+(?:pytorch_lightning|lightning)\b)"
 )
 """Matches a script that starts its ranks itself, as Lightning does."""
-NO_RANK = "write the launcher in front of it: hangcheck rehearse -- torchrun train.py"
+NO_RANK = "write for example: hangcheck rehearse -- torchrun train.py"
 
 
 class CannotRehearse(HangcheckError):
@@ -78,22 +78,20 @@ def on_cpu_ranks(command: Sequence[str], ranks: int) -> tuple[tuple[str, ...], b
         CannotRehearse: The launcher is not supported, or there is no script.
     """
     launch = read_launch(command, {})
-    program, source = launch.program, _source(launch.script)
-    if launch.launcher == "python":
-        if not program:
-            raise CannotRehearse("python was given no script", NO_RANK)
-        if program[0] == "-c":
-            raise CannotRehearse("python -c has no file that ranks could start", NO_RANK)
-        if STARTS_RANKS.search(source):
-            return tuple(command), "cuda" in source
-    elif launch.launcher not in ("torchrun", "accelerate") or not program:
+    program, source, name = launch.program, _source(launch.script), Path(command[0]).name
+    if launch.launcher not in ("torchrun", "accelerate", "python"):
         raise CannotRehearse(
-            f"{Path(command[0]).name} is neither torchrun, accelerate launch nor python",
+            f"{name} is neither torchrun, accelerate launch nor python",
             "give the command that it starts on each node: hangcheck rehearse -- torchrun train.py",
         )
-    elif launch.script is None and any(word in ("-m", "--module") for word in command):
-        program = ("-m", *program)
-    return (*own_torchrun(ranks), *program), "cuda" in source
+    if not program:
+        raise CannotRehearse(f"{name} was given no script", NO_RANK)
+    if launch.launcher == "python" and program[0] == "-c":
+        raise CannotRehearse("python -c has no file that ranks could start", NO_RANK)
+    if launch.launcher == "python" and STARTS_RANKS.search(source):
+        return tuple(command), "cuda" in source
+    kinds = [kind for kind in (*MODULE, *NO_SCRIPT) if kind in launch.options]
+    return (*own_torchrun(ranks), *kinds, *program), "cuda" in source
 
 
 def _source(script: str | None) -> str:
@@ -349,6 +347,7 @@ def play_all(
             # a separate ledger, so that the cost is not counted with real runs
             "HANGCHECK_LEDGER": str(notes_folder / "ledger"),
             REHEARSAL: msgspec.json.encode(part).decode(),
+            "HANGCHECK_DISABLE": "0",
         }
         trial = Trial(devices=ranks, workers=None, command=words)
         outcome = run_trial(trial, folder, limit_s, environment)

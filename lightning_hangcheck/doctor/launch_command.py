@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 LauncherKind = Literal["torchrun", "accelerate", "slurm", "mpi", "python", "none"]
 
 
-_MODULE = ("-m", "--module")
+MODULE = ("-m", "--module")
 _RANKS: dict[str, tuple[str, ...]] = {
     "torchrun": ("--nproc-per-node",),
     "accelerate": ("--num-processes",),
@@ -127,7 +127,7 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
     elif kind in STARTERS:
         # what is no Python file stands behind a word that says so
         said = next(
-            (at for at, word in rest if _spelt(word) in (*_MODULE, *NO_SCRIPT)), len(command)
+            (at for at, word in rest if _spelt(word) in (*MODULE, *NO_SCRIPT)), len(command)
         )
         ends = [at for at, path in paths if at > said or path.suffix == ".py"]
     else:
@@ -136,7 +136,7 @@ def read_launch(command: Sequence[str], environment: Mapping[str, str]) -> Launc
         ends = known[:1] or [at for at, path in paths if shutil.which(path)]
     end = min(ends, default=len(command))
     options = _options(command[start:end])
-    of_program = _MODULE if kind in STARTERS else ()
+    of_program = MODULE if kind in STARTERS else ()
     prefix = (*command[:start], *(word for word in command[start:end] if word not in of_program))
     of_nodes, of_ranks = _NODES.get(kind, ()), _RANKS.get(kind, ())
     nodes, ranks = _number(options, of_nodes) or 1, _number(options, of_ranks)

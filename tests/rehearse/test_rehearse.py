@@ -38,6 +38,7 @@ OURS = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_
         ("python -m torch.distributed.run --nproc-per-node 8 gone.py", "gone.py"),
         ("torchrun --nproc_per_node=8 -m package.train --lr 1", "-m package.train --lr 1"),
         ("accelerate launch --multi_gpu --num_processes 8 gone.py --lr 1", "gone.py --lr 1"),
+        ("torchrun --no_python ./train.sh -m 1", "--no-python ./train.sh -m 1"),
         ("python -u gone.py --lr 1", "gone.py --lr 1"),
         ("python -m package.train --lr 1", "-m package.train --lr 1"),
     ],
