@@ -17,6 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
+from weakref import finalize
 
 from lightning_hangcheck import log
 from lightning_hangcheck.errors import BadUsage
@@ -25,9 +26,12 @@ from lightning_hangcheck.hooks.being_watched import be_watched, tell_of_nodes
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     FAMILIES,
     Call,
+    Function,
     guard_hooks,
     in_section,
+    put,
     switch_off,
+    switched_off,
     wrap,
 )
 from lightning_hangcheck.model.words import words_of
@@ -113,7 +117,7 @@ class HangCheck:
     def __init__(self, *, log_metrics: bool = False) -> None:
         self._log_metrics = log_metrics
         self._metrics: LoggedMetrics | None = None
-        self._clock = StepClock()
+        self._clock, self._is_quick = StepClock(), False
         self._recorder = current()
         be_watched(self._recorder)
 
@@ -129,6 +133,7 @@ class HangCheck:
             log.once("callback-twice", "HangCheck was added twice; the second one does nothing")
             return
         self._clock = StepClock()
+        self._be_quick(False)
         self._recorder = recorder = current()
         recorder.learn_identity(trainer.global_rank, trainer.world_size, trainer.local_rank)
         recorder.mark_going_on()
@@ -140,6 +145,8 @@ class HangCheck:
             self._metrics = metrics  # without them the other hooks go on
         for package in lightning_packages():
             watch_saves(package.Trainer)  # no hook runs after a save
+        if type(self).on_train_batch_start is HangCheck.on_train_batch_start:
+            attempt("watching quick batches", watch_batches, trainer.fit_loop.epoch_loop, self)
         self._tell(trainer, "trainer_init")
 
     on_fit_start = _showing("trainer_init")  # model and optimizers are on their device
@@ -173,6 +180,27 @@ class HangCheck:
     on_before_backward: Callable[..., None] | None = None
     on_train_batch_end: Callable[..., None] | None = None
 
+    def is_shown_early(self, loop: Any) -> bool:  # noqa: ANN401 - Lightning's
+        """Show a batch as it begins, if batches come quickly: then no hook of it is called."""
+        quick = monotonic_ns() < self._clock.untimed_until_ns
+        if quick is not self._is_quick:
+            quick = self._be_quick(quick)
+        if quick:
+            batch = loop.batch_progress.current.ready
+            self._recorder.page.enter_phase("training_step", None, loop.global_step, batch)
+            if self._metrics is not None:
+                self._metrics.log_if_due(loop.trainer)
+        return quick
+
+    def _be_quick(self, quick: bool) -> bool:
+        hook = vars(self).get("on_train_batch_start", self)
+        if quick and hook is self:  # else all hooks were switched off
+            self.on_train_batch_start = None
+        elif hook is None:
+            del self.on_train_batch_start
+        self._is_quick = quick and hook is self
+        return self._is_quick
+
     def on_validation_end(self, trainer: Trainer, *_: object, **__: object) -> None:
         """Show, within ``fit``, that training continues."""
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
@@ -189,8 +217,51 @@ class HangCheck:
 
     def _tell(self, trainer: Trainer, phase: Phase, batch: int | None = None) -> None:
         self._clock.interrupt()
+        self._be_quick(False)
         page = self._recorder.page
         page.enter_phase(phase, trainer.current_epoch, trainer.global_step, batch)
+
+
+_checks: dict[int, HangCheck] = {}
+"""Our callback for each of Lightning's loops over batches, by the loop's id."""
+OUR_HOOKS: dict[str, tuple[ModuleType, Function]] = {}
+"""By package of Lightning: the module whose ``_call_callback_hooks`` calls ours, too, and the plain
+function."""
+
+
+def watch_batches(loop: Any, check: HangCheck) -> None:  # noqa: ANN401 - Lightning's
+    """Have a loop over batches ask a callback at each batch; in quick ones no hook costs time."""
+    _watch_loop(loop.__class__)
+    if id(loop) not in _checks:
+        finalize(loop, _checks.pop, id(loop), None).atexit = False
+    _checks[id(loop)] = check
+
+
+@cache
+def _watch_loop(kind: type) -> None:
+    module, theirs = OUR_HOOKS.get(kind.__module__.partition(".loops.")[0], (None, None))
+    ours = getattr(module, "_call_callback_hooks", None)
+
+    def make(advance: Function, _: object) -> Function:
+        # the processor's caches are full of other code here: each line costs several times its time
+        def advance_watched(loop: Any, *given: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
+            check, quick = _checks.get(id(loop)), False
+            try:
+                quick = check is not None and check.is_shown_early(loop)
+            except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
+                switch_off(_checks.pop(id(loop)))
+                switched_off("HangCheck failed at a batch", error, " and is switched off")
+            if not quick or module is None or module._call_callback_hooks is not ours:  # noqa: SLF001 - there is no other door
+                return advance(loop, *given, **named)
+            module._call_callback_hooks = theirs  # type: ignore[attr-defined] # noqa: SLF001 - as above
+            try:
+                return advance(loop, *given, **named)
+            finally:
+                module._call_callback_hooks = ours  # type: ignore[attr-defined] # noqa: SLF001 - as above
+
+        return advance_watched
+
+    put(kind, "advance", make)
 
 
 class StepClock:
@@ -202,6 +273,8 @@ class StepClock:
     def __init__(self) -> None:
         self._left_out = FIRST_STEPS
         self._next_ns = 0
+        self.untimed_until_ns = 0
+        """Until then no step is timed, and none is being timed."""
         self._began_ns = self._forward_ns = self._ended_ns = 0
 
     def batch_comes(self, page: PageWriter) -> bool:
@@ -215,6 +288,7 @@ class StepClock:
         self._began_ns, self._forward_ns, self._ended_ns = now_ns if timed else 0, 0, 0
         if timed:
             self._next_ns = now_ns + BETWEEN_NS
+        self.untimed_until_ns = 0 if timed or self._left_out else self._next_ns
         return timed
 
     def backward_comes(self, *_: object) -> None:
@@ -231,6 +305,7 @@ class StepClock:
         """Discard the steps before and after something else that happens between them."""
         self._began_ns = self._forward_ns = self._ended_ns = 0
         self._left_out = max(self._left_out, 1)
+        self.untimed_until_ns = 0
 
 
 class LoggedMetrics:

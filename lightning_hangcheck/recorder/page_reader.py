@@ -100,14 +100,13 @@ def read_page(memory: Memory, known: dict[bytes, Beat] | None = None) -> Beat:
         )
     for _ in range(ATTEMPTS):
         before, front = front, memory[0 : REST.stop]
-        stamped = [slice(record.start, record.stop) for record in (PHASE, STEPS, CHECKPOINT)]
-        same = all(front[at][:8] == front[at][-8:] and front[at] == before[at] for at in stamped)
-        if same and any(front[PHASE.start : PHASE.start + 8]):
+        stamped = [slice(record.start, record.stop) for record in (STEPS, CHECKPOINT)]
+        if all(front[at][:8] == front[at][-8:] and front[at] == before[at] for at in stamped):
             break
     else:
         raise PageUnreadable(TORN)
     beats, beat_ns = BEAT.form.unpack(front[BEAT.start : BEAT.stop])
-    _, phase_ns, phase, *place, entries, _ = PHASE.form.unpack(front[PHASE.start : PHASE.stop])
+    phase_ns, phase, *place, entries = PHASE.form.unpack(front[PHASE.start : PHASE.stop])
     _, steps, *parts_ns, _ = STEPS.form.unpack(front[STEPS.start : STEPS.stop])
     mark = front[CHECKPOINT.start : CHECKPOINT.stop]
     head = front[REST.start : REST.stop]

@@ -3,7 +3,7 @@
 import copy
 from multiprocessing.reduction import ForkingPickler
 
-from hooks_model import Spy, Tiny, loader, package, trainer
+from hooks_model import Spy, Tiny, loader, package, torch, trainer
 from saying import page, say
 
 import lightning_hangcheck as hc
@@ -39,6 +39,28 @@ for stage, data in stages.items():
         fitted = page().save
         running.save_checkpoint("end.ckpt")
         say("saved", fitted=fitted.number, step=fitted.step, again=page().save.number)
+
+
+class Own(HangCheck):
+    """A user's own kind, which wants each batch."""
+
+    def on_train_batch_start(self, *given):
+        super().on_train_batch_start(*given)
+        counted.append(given[3])
+
+
+many, counted = torch.utils.data.DataLoader(torch.zeros(60, 4)), []
+for check in (HangCheck(), Own()):
+    spy = Spy()
+    quick = {"max_epochs": 1, "logger": False, "enable_checkpointing": False}
+    trainer(callbacks=[check, spy], **quick).fit(Tiny(), many)
+    starts = [row for row in spy.seen if row[0] == "on_train_batch_start"]
+    seen, timed = [*starts, spy.seen[-1]], page().step_times.steps
+    say(f"quick {type(check).__name__}", seen=seen, counted=counted, timed=timed)
+try:
+    trainer(callbacks=HangCheck(), **quick).fit(Tiny(fail_at=59), many)
+except RuntimeError as error:
+    say("late", ending=page().ending, batch=page().batch, error=str(error))
 
 onward = trainer(callbacks=HangCheck(), max_epochs=3, limit_train_batches=2, logger=False)
 onward.fit(Tiny(), loader(), ckpt_path="end.ckpt")

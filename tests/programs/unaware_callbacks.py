@@ -55,7 +55,7 @@ def names(trainer):
 first, second = First(), Second()
 empty, two = Trainer(callbacks=[], **QUIET), Trainer(callbacks=[first, second], **QUIET)
 two.fit_loop.max_epochs = 1
-two.fit(Tiny(), torch.utils.data.DataLoader(torch.zeros(2, 4)))
+two.fit(Tiny(), torch.utils.data.DataLoader(torch.zeros(40, 4)))
 two.save_checkpoint("last.ckpt")
 told = {
     "empty": empty.callbacks == [],

@@ -148,25 +148,41 @@ class RacingMemory:
 
 
 @given(some.lists(some.integers(0, 7), max_size=60), some.integers(2, 6))
-def test_a_reader_never_mixes_two_phases(steps: list[int], writes: int) -> None:
+def test_a_reader_never_mixes_two_sums_of_step_times(steps: list[int], writes: int) -> None:
+    second = 1_000_000_000
     states = [
-        layout.PHASE.form.pack(number, number, 0, number, number, number, number, number)
+        layout.STEPS.form.pack(number, number, *[number * second] * 3, number)
         for number in range(1, writes + 1)
     ]
-    words_before = [0] * (layout.PHASE.start // 8)
-    memory = RacingMemory(layout.PHASE, states, words_before + steps)
+    words_before = [0] * (layout.STEPS.start // 8)
+    memory = RacingMemory(layout.STEPS, states, words_before + steps)
     try:
-        read = read_page(memory)
+        read = read_page(memory).step_times
     except PageUnreadable:
         return
-    assert read.epoch == read.step == read.batch == read.beats
+    assert read is None or {*read.parts} == {read.steps}, "None while it is cleared"
+
+
+def test_a_loop_that_goes_on_says_so_once_between_two_pulses() -> None:
+    page = PageWriter.unseen()
+
+    def tells() -> bool:
+        before = read_page(page.buffer).last_beat_ns
+        page.go_on()
+        return read_page(page.buffer).last_beat_ns > before
+
+    assert [tells(), tells()] == [True, True], "no pulse is there to end a silence"
+    page.pulse()
+    assert [tells(), tells()] == [True, False]
+    page.pulse()
+    assert [tells(), tells()] == [True, False]
 
 
 @given(some.integers(0), some.booleans())
 def test_no_bytes_make_a_reader_raise_anything_else(seed: int, stamped: bool) -> None:
     page = bytearray(random.Random(seed).randbytes(layout.PAGE_SIZE))
     layout.HEADER.form.pack_into(page, 0, layout.MAGIC, layout.LAYOUT_VERSION, 4096, 1, 1, 1)
-    for record in (layout.PHASE, layout.STEPS, layout.CHECKPOINT) if stamped else ():
+    for record in (layout.STEPS, layout.CHECKPOINT) if stamped else ():
         page[record.start : record.start + 8] = page[record.stop - 8 : record.stop] = b"\1" * 8
     layout.REST.form.pack_into(page, layout.REST.start, seed % 2**63)
     try:

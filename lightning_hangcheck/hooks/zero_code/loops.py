@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 
 from lightning_hangcheck.hooks.being_watched import passed, passing
 from lightning_hangcheck.hooks.callbacks import (
+    OUR_HOOKS,
     HangCheck,
     HuggingFaceHangCheck,
     instrument_saves,
@@ -27,10 +28,10 @@ from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.groups import instrument_leaving
 from lightning_hangcheck.hooks.zero_code.wrapping import (
     Call,
-    guard_hooks,
     in_section,
     modules_of,
     on_import,
+    switched_off,
     wrap,
 )
 from lightning_hangcheck.recorder.announcer import attempt
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
+    from lightning_hangcheck.recorder.page import PageWriter
+
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP = "torch.distributed.fsdp"
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
@@ -50,7 +53,6 @@ _guests: WeakKeyDictionary[Any, HangCheck | None] = WeakKeyDictionary()
 """Our callback of each Trainer; None if the user has added one."""
 
 
-@guard_hooks
 class StepTeller:
     """Shows each step on the page of this process; its methods are hooks."""
 
@@ -60,7 +62,6 @@ class StepTeller:
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self._compiling = compiling
         self._recorder = current()
-        self._reported: int | None = None
         self._others_report = False
         self._steps = 0
         self._in_step: set[int] = set()
@@ -68,24 +69,33 @@ class StepTeller:
 
     def on_optimizer_step(self, optimizer: object, *_: object) -> None:
         """An optimizer has stepped: backward is over, and the loop continues."""
-        if self._compiling():
-            return
-        if id(optimizer) in self._in_step or not self._in_step:
-            self._in_step.clear()
+        try:
+            if self._compiling():
+                return
+            page = self._recorder.page
+            if page.ending == "raised":
+                self._recorder.mark_going_on()
+            if self._others_report:
+                page.go_on()
+            else:
+                self._count(page, id(optimizer))
+        except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
+            switched_off("showing an optimizer's step failed", error, "; training goes on")
+
+    def _count(self, page: PageWriter, optimizer: int) -> None:
+        reported, in_step = self._steps or None, self._in_step
+        if optimizer in in_step or not in_step:
+            in_step.clear()
             self._steps += 1
-        self._in_step.add(id(optimizer))
+        in_step.add(optimizer)
         if self._steps == 1:
             tell_start()
-        page = self._recorder.page
-        if page.ending == "raised":
-            self._recorder.mark_going_on()
-        self._others_report = self._others_report or page.step not in (None, self._reported)
-        if self._others_report:  # a callback reports the steps
-            page.show_phase(page.phase)
-            return
-        beats = not self._recorder.beats_by_hand
-        page.enter_phase("training_step", None, self._steps, beats=beats)
-        self._reported = self._steps
+        self._others_report = page.step not in (None, reported)  # a callback reports the steps
+        if self._others_report:
+            page.go_on()
+        else:
+            beats = not self._recorder.beats_by_hand
+            page.enter_phase("training_step", None, self._steps, beats=beats)
 
     def on_schedule(self, *_: object) -> None:
         """A scheduler set the learning rate; the first time is when it is created."""
@@ -95,7 +105,7 @@ class StepTeller:
     def on_loop(self, *_: object) -> None:
         """The loop is alive, whether or not an optimizer stepped."""
         if self._steps:
-            self._recorder.page.show_phase(self._recorder.page.phase)
+            self._recorder.page.go_on()
 
 
 @cache
@@ -215,6 +225,7 @@ def instrument_hooks(module: ModuleType) -> None:
         if ours is not None:
             getattr(ours, hook)(trainer, trainer.lightning_module, *more)
 
+    OUR_HOOKS[module.__name__.partition(".trainer.")[0]] = module, call_theirs
     module._call_callback_hooks = call_hooks  # type: ignore[attr-defined] # noqa: SLF001 - as above
     for hook in ("on_save_checkpoint", "on_load_checkpoint"):
         wrap(module, f"_call_callbacks_{hook}", before=partial(call_ours, hook))

@@ -73,7 +73,7 @@ class Call(Struct, eq=False):
             return {}
 
 
-def _put(
+def put(
     owner: Any,  # noqa: ANN401 - a module, a class or an object
     name: str,
     make: Callable[[Function, Callable[..., Call]], Function],
@@ -159,7 +159,7 @@ def wrap(
 
         return watched
 
-    _put(owner, name, make)
+    put(owner, name, make)
 
 
 def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # noqa: ANN401
@@ -168,7 +168,7 @@ def replace(owner: Any, name: str, instead: Callable[[Call], Any]) -> None:  # n
     def make(_: Function, called: Callable[..., Call]) -> Function:
         return lambda *arguments, **named: instead(called(arguments, named))
 
-    _put(owner, name, make)
+    put(owner, name, make)
 
 
 def on_import(named: str, ours: str | Callable[[ModuleType], None]) -> None:

@@ -72,6 +72,18 @@ def test_each_stage_goes_through_the_phases_of_the_contract_with_its_numbers(job
         assert rows(job, stage)[-1][:2] == ["teardown", "teardown"]
 
 
+def test_quick_batches_are_told_as_the_others_are(job: Ended) -> None:
+    """No hook is called for most of them; a user's own hook is called for each."""
+    ours, own = job.of("quick HangCheck")[0], job.of("quick Own")[0]
+    for told in (ours, own):
+        *starts, last = [row[1:] for row in told["seen"]]
+        assert starts == [["training_step", 0, number, number] for number in range(60)]
+        assert last[0] == "teardown"
+    assert (ours["counted"], own["counted"]) == ([], list(range(60)))
+    assert ours["timed"] > 0
+    assert (job.of("late")[0]["ending"], job.of("late")[0]["batch"]) == ("raised", 59)
+
+
 def test_a_save_is_counted_when_it_ends_and_what_training_goes_on_from_is_said(job: Ended) -> None:
     """A tiny model's save takes hundredths of a second: whoever polled would miss it."""
     saved = job.of("saved")[0]
