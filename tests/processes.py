@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,7 +19,7 @@ from lightning_hangcheck.files import is_apart
 from lightning_hangcheck.look.proc import slept_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 PROGRAMS = Path(__file__).parent / "programs"
 ANNOUNCE = "HANGCHECK_TEST_ANNOUNCE"  # descriptor that a program announces itself on
@@ -27,6 +27,7 @@ MARK = "HANGCHECK_TEST_SESSION"  # in the environment of every process that a te
 PATIENCE_S = 240.0  # for anything that comes by itself; another program may have the machine
 GRACE_S = 20.0
 Seen = TypeVar("Seen")
+Ended = TypeVar("Ended", subprocess.Popen[str], subprocess.Popen[bytes])
 
 
 class RunningProgram:
@@ -99,6 +100,15 @@ def end(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
         if stream is not None:
             with suppress(BrokenPipeError):
                 stream.close()
+
+
+@contextmanager
+def ending(process: Ended) -> Iterator[Ended]:
+    """End a process and all below it when the block is left, however that is."""
+    try:
+        yield process
+    finally:
+        end(process)
 
 
 def end_by_pid(processes: Iterable[psutil.Process]) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from processes import PATIENCE_S, PROGRAMS, end, until
+from processes import PATIENCE_S, PROGRAMS, ending, until
 from watch.launched import verdict_of
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ def started(
         found = set(folder.glob("*.stands")) - known
         return sorted(found) if len(found) == ranks else []
 
-    try:
+    with ending(process):
         yield until(stands, f"{ranks} to stand")
-    finally:
-        end(process)
 
 
 def hang_is_found(run: Path) -> bool:

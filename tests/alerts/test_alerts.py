@@ -12,7 +12,7 @@ import msgspec
 import psutil
 import pytest
 from alerts.receiver import receiving
-from processes import end, is_alive, until
+from processes import ending, is_alive, until
 from prometheus_client.parser import text_string_to_metric_families
 
 from lightning_hangcheck.alerts import (
@@ -82,10 +82,8 @@ def test_each_way_is_tried_whatever_becomes_of_the_others(tmp_path: Path) -> Non
         addresses = (f"json://me:{LEAK}@{gone.address}/{LEAK}", f"json://{people.address}/{LEAK}")
         asked_for = AlertsAskedFor(notify=addresses, on_hang_exec="exit 7")
         process = start(Delivery(asked_for, news(tmp_path)))
-        try:
+        with ending(process):
             _, said = process.communicate(timeout=120)
-        finally:
-            end(process)
     assert process.returncode == 0, said
     (message,) = people.got
     assert message["title"] == "HANG rank_stalled in run"

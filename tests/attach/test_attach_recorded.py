@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from msgspec.structs import replace
-from processes import PROGRAMS, RunningProgram, StartProgram, end, is_alive, until
+from processes import PROGRAMS, RunningProgram, StartProgram, ending, is_alive, until
 from psutil import Process
 from recorded_run import AT
 from report.constructed import verdict
@@ -101,13 +101,11 @@ def test_a_watched_hang_is_a_hang_to_each_visit_in_a_row(
 ) -> None:
     """It never beats, and no rank sleeps for longer than until the watcher's next look."""
     job, run = watched(tmp_path, "fed"), tmp_path / "run"
-    try:
+    with ending(job):
         until(lambda: newest_is(run, "hang"), "the watcher to tell the hang")
         pid = str(pids(run)[0])
         codes = [invoke(["attach", "--pid", pid, "--run-dir", f"visit{n}"]) for n in range(3)]
         told_at = verdict_of(run).detected_at
-    finally:
-        end(job)
     said = capsys.readouterr()
     assert codes == [3, 3, 3], said.out
     for number in range(3):
@@ -244,11 +242,9 @@ def training(mode: str, folder: Path) -> Iterator[FoundJob]:
     program = str(PROGRAMS / "attached_training.py")
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     process = subprocess.Popen([*torchrun, program, mode, str(shown)], cwd=folder)
-    try:
+    with ending(process):
         until(lambda: shown.exists() or process.poll() is not None, f"{mode} to show")
         yield find_jobs(look_around(), [process.pid])[0]
-    finally:
-        end(process)
 
 
 @pytest.mark.real

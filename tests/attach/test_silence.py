@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 from cases import IN_BACKWARD, IN_BARRIER, IN_LOAD, MAIN, SECOND, job, rank, torch, user
 from msgspec.structs import replace
-from processes import end
+from processes import ending
 
 from lightning_hangcheck.attach.visit import (
     kept_output,
@@ -196,12 +196,10 @@ def running(log: Path | int, *options: str, **variables: str) -> Iterator[int]:
     process = subprocess.Popen(
         command, env={**environment, **variables}, stdin=subprocess.PIPE, stdout=output
     )
-    try:
+    with ending(process):
         if not isinstance(output, int):
             output.close()
         yield process.pid
-    finally:
-        end(process)
 
 
 def silent_log(tmp_path: Path, seconds: float = 35.0) -> Path:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from processes import PROGRAMS, end, run_python
+from processes import PROGRAMS, ending, run_python
 from recorded_run import beat_on, carrier_of, job_session
 
 from lightning_hangcheck.hooks.being_watched import injected
@@ -61,10 +61,8 @@ def run_job(
 ) -> Ended:
     """Run a program of tests/programs in a folder of its own until it ends."""
     process = start_job(folder, *words, launcher=launcher, environment=environment)
-    try:
+    with ending(process):
         output, errors = process.communicate(timeout=LIMIT_S)
-    finally:
-        end(process)
     return Ended(process.returncode, list(json_lines(output)), errors)
 
 

@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import OFFLINE, TORCHRUN, Ended, json_lines, run_job, start_job
+from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
 from long_tests import WHEN_ASKED_FOR
-from processes import end, until
+from processes import until
 
 import lightning_hangcheck as hc
 from lightning_hangcheck.errors import BadUsage
@@ -62,15 +62,9 @@ LIMIT_S = 240.0
 def take(path: Path, patience_s: float) -> tuple[dict[str, Any], str]:
     """Take the lock in a process of its own; return what it said, and on stderr."""
     words = ("hooks_locking.py", "take", str(path), str(patience_s))
-    job = start_job(
-        path.parent, *words, environment={"HANGCHECK_RUN_DIR": str(path.parent / "run")}
-    )
-    try:
-        output, errors = job.communicate(timeout=LIMIT_S)
-    finally:
-        end(job)
-    (said,) = json_lines(output)
-    return said, errors
+    job = run_job(path.parent, *words, environment={"HANGCHECK_RUN_DIR": str(path.parent / "run")})
+    (said,) = job.said
+    return said, job.errors
 
 
 def test_whoever_waits_names_the_holder_while_it_waits_and_in_its_error(

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from processes import PATIENCE_S, PROGRAMS, command_of, end, until
-from watch.launched import start_run, verdict_of
+from processes import PATIENCE_S, PROGRAMS, command_of, until
+from watch.launched import run, verdict_of
 
 from lightning_hangcheck.files import decode
 from lightning_hangcheck.isolation.command import folder_of, own_environment, searched_folders
@@ -170,14 +170,8 @@ def test_a_run_in_a_foreign_folder_is_watched_and_runs_none_of_its_code(foreign:
     """The working folder, and PYTHONPATH names it too."""
     (foreign / "train.py").write_text(STOPS)
     path = {"PYTHONPATH": str(foreign)}
-    process = start_run(
-        foreign, [sys.executable, "train.py"], "--on-hang", "abort", **HASTE, **path
-    )
-    try:
-        _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
-    assert process.returncode == 75, errors
+    ended = run(foreign, [sys.executable, "train.py"], "--on-hang", "abort", **HASTE, **path)
+    assert ended.returncode == 75, ended.stderr
     assert verdict_of(foreign / "run").cause == "process_stopped"
     said = importers(foreign)
     assert any("train.py" in line for line in said), "the script's own imports are its own affair"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import pytest
 from alerts.receiver import receiving
 from launch.terminals.terminal import Terminal
-from processes import PATIENCE_S, PROGRAMS, end, is_alive, runs, until
+from processes import PATIENCE_S, PROGRAMS, ending, is_alive, runs, until
 from prometheus_client.parser import text_string_to_metric_families
 from stalling_storage import StallingStorage, stalling_storage
 from watch.launched import LONGEST_RUN_S, python, record_of, run, run_words, start_run, verdict_of
@@ -209,12 +209,10 @@ def test_a_hang_is_told_and_ended_while_storage_is_silent(
         HANGCHECK_STALL_TIMEOUT="8",
         HANGCHECK_ABORT_GRACE="2",
     )
-    try:
+    with ending(process):
         until(lambda: len(list(run_dir.glob("ranks/rank-*"))) == 2, "both journals")
         storage.stall()
         _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
     assert process.returncode == 75, errors
     assert "take_task" in errors
     # a busy machine may find storage silent before it is stalled

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PATIENCE_S, StartProgram, end, end_by_pid, is_sidecar, run_python, until
+from processes import (
+    PATIENCE_S,
+    StartProgram,
+    end,
+    end_by_pid,
+    ending,
+    is_sidecar,
+    run_python,
+    until,
+)
 from recorded_run import job_session
 from watch.launched import python, run, run_words, start_run, verdict_of
 
@@ -117,15 +126,13 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.real
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
-    try:
+    with ending(process):
         assert process.stdout.readline() == "ready\n"
         first = until(lambda: sidecar_below(process.pid), "the sidecar to start")
         os.kill(first, signal.SIGKILL)
         until(lambda: sidecar_below(process.pid) not in (None, first), "a new sidecar to start")
         process.send_signal(signal.SIGUSR1)
         _, err = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
     assert process.returncode == 7
     assert err.count(f"the sidecar (pid {first}) ended with code -9") == 1
 
@@ -198,10 +205,8 @@ def test_output_that_nobody_reads_keeps_neither_the_run_nor_the_verdict(
     command = [*hangcheck, "--on-hang", "abort", "--", sys.executable, "-c", code]
     environment = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", **os.environ, **IMPATIENT}
     process = subprocess.Popen(command, stdout=unread, stderr=unread, env=environment)
-    try:
+    with ending(process):
         assert process.wait(timeout=PATIENCE_S) == ends_with
-    finally:
-        end(process)
     assert verdict_of(tmp_path).verdict == kind
 
 
@@ -221,15 +226,13 @@ for word in ("removed", "leave"):
     journal = tmp_path / "run" / "ranks" / "rank-0.jsonl"
     rank = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
     running = start_run(tmp_path, [sys.executable, "-c", script], **rank)
-    try:
+    with ending(running):
         until(lambda: journal.exists() and "before" in journal.read_text(), "the journal")
         (tmp_path / "run").rename(tmp_path / "taken")
         (tmp_path / "removed").touch()
         until(journal.exists, "the journal to be begun anew")
         (tmp_path / "leave").touch()
         assert running.wait(PATIENCE_S) == 0
-    finally:
-        end(running)
     (gap,) = verdict_of(tmp_path / "run").gaps
     assert gap.what == "journal rank-0.jsonl"
     lost = len((tmp_path / "taken" / "ranks" / "rank-0.jsonl").read_text().splitlines())
@@ -304,9 +307,9 @@ current().learn_identity({rank}, 2, {rank})
 def test_a_sidecar_that_comes_too_late_tells_what_the_pages_still_say(tmp_path: Path) -> None:
     session = job_session(tmp_path, root_pid=0)
     session.sidecar_file.touch()  # ranks leave their pages to a sidecar that is there
-    for rank, ending in ((0, ""), (1, "raise ValueError('bad sample')")):
+    for rank, last in ((0, ""), (1, "raise ValueError('bad sample')")):
         ours = {"HANGCHECK_SESSION": str(session.path), "PATH": "/usr/bin:/bin"}
-        run_python("-c", RANK.format(rank=rank, end=ending), environment=ours)
+        run_python("-c", RANK.format(rank=rank, end=last), environment=ours)
     sidecar = ("-m", "lightning_hangcheck.watch.sidecar", session.path)
     assert run_python(*sidecar, limit_s=PATIENCE_S).returncode == 0
     until((tmp_path / "run" / "verdict.json").exists, "the verdict")

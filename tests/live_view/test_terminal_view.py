@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from msgspec.structs import replace
-from processes import PATIENCE_S, end, until
+from processes import PATIENCE_S, end, ending, until
 from recorded_run import AT, note_as_its_sidecar, note_of, recorded_run, told
 from report.constructed import verdict
 
@@ -332,13 +332,11 @@ def test_without_a_terminal_a_block_is_printed_for_each_change(
         stderr=subprocess.STDOUT,
         text=True,
     )
-    try:
+    with ending(watch):
         first = watch.stdout.readline()
         watch.send_signal(signal.SIGINT)
         rest = watch.stdout.read()
         assert watch.wait(PATIENCE_S) == 0
-    finally:
-        end(watch)
     assert first.startswith("HANG  rank 1 is stuck in [red]")
     assert rest.count("HANG") == 0
     assert rest.count("RANK  STATE") == 1

@@ -14,7 +14,7 @@ import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
 from long_tests import WHEN_ASKED_FOR
 from msgspec.structs import replace
-from processes import PATIENCE_S, PROGRAMS, end, run_python, until
+from processes import PATIENCE_S, PROGRAMS, ending, run_python, until
 
 from lightning_hangcheck.hooks.being_watched import REHEARSAL
 from lightning_hangcheck.hooks.rehearsal import Note, Part
@@ -248,12 +248,10 @@ def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> N
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
+    with ending(process):
         until((tmp_path / "run-as-it-is" / "run.json").is_file, "the first scene to begin")
         process.send_signal(signal.SIGINT)
         assert process.wait(PATIENCE_S) == 130
-    finally:
-        end(process)
 
 
 BEGIN = "from lightning_hangcheck.hooks.rehearsal import begin; begin(); "

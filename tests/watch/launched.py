@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 import msgspec
-from processes import end
+from processes import ending
 
 from lightning_hangcheck.model.run import RunRecord
 from lightning_hangcheck.model.verdict import Verdict
@@ -60,10 +60,8 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run `hangcheck run` to its end."""
     process = start_run(folder, command, *options, **environment)
-    try:
+    with ending(process):
         out, err = process.communicate(timeout=LONGEST_RUN_S)
-    finally:
-        end(process)
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from launch.terminals.terminal import CTRL_C, Terminal
-from processes import PATIENCE_S, end, until
+from processes import PATIENCE_S, ending, until
 from watch.launched import LONGEST_RUN_S, PATIENT_LOOKS, record_of, run_words, start_run, verdict_of
 
 from lightning_hangcheck.model.verdict import Verdict
@@ -69,7 +69,7 @@ def test_ctrl_c(tmp_path: Path) -> None:
 def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_path: Path) -> None:
     """Lightning's handler of SIGTERM waits for all ranks, and one of them is stuck."""
     process = start_run(tmp_path, LIGHTNING, **IMPATIENT)
-    try:
+    with ending(process):
         until(lambda: hung(tmp_path), "the hang", LONGEST_RUN_S)
         before = verdict_of(tmp_path / "run")
         process.send_signal(signal.SIGTERM)
@@ -84,8 +84,6 @@ def test_a_hung_job_that_does_not_end_when_asked_is_told_with_what_ends_it(tmp_p
             + " ".join(str(rank.pid) for rank in sorted(before.ranks, key=lambda one: one.rank)),
             culprit=1,
         )
-    finally:
-        end(process)
 
 
 STEPS_AND_SAVES = """
@@ -106,12 +104,10 @@ while True:
 
 def test_a_healthy_job_that_is_ended_is_told_what_it_loses(tmp_path: Path) -> None:
     process = start_run(tmp_path, [sys.executable, "-c", STEPS_AND_SAVES], **IMPATIENT)
-    try:
+    with ending(process):
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-    finally:
-        end(process)
     assert process.returncode == 128 + signal.SIGTERM
     assert verdict_of(tmp_path / "run").verdict == "finished", "a user who ends it is no crash"
     assert "SIGTERM" in record_of(tmp_path / "run").ended_by

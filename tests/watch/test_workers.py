@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
-from processes import PATIENCE_S, end, until
-from watch.launched import start_run, verdict_of
+from processes import PATIENCE_S, ending, until
+from watch.launched import run, start_run, verdict_of
 
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.ledger import ledger_file
@@ -133,11 +133,7 @@ def test_a_run_is_kept_with_its_stalls_and_what_they_cost(tmp_path: Path) -> Non
 @pytest.mark.parametrize("inside", [(), ("hangcheck",)], ids=["in front", "behind"])
 def test_hangcheck_in_front_of_srun_says_the_way_out(tmp_path: Path, inside: tuple[str]) -> None:
     (tmp_path / "srun").symlink_to("/bin/true")
-    process = start_run(tmp_path, [str(tmp_path / "srun"), *inside])
-    try:
-        _, said = process.communicate(timeout=60)
-    finally:
-        end(process)
+    said = run(tmp_path, [str(tmp_path / "srun"), *inside]).stderr
     assert said.count("srun hangcheck run -- python train.py") == (not inside)
 
 
@@ -152,12 +148,10 @@ def test_a_python_that_runs_no_start_up_file_is_a_gap(tmp_path: Path) -> None:
         HANGCHECK_SUSPECT_OUTSIDE_AFTER="4",
     )
     errors = ""
-    try:
+    with ending(process):
         while "SUSPECT" not in errors:
             errors += process.stderr.readline()
         until((tmp_path / "run/verdict.json").exists, "its verdict on the disk")
-    finally:
-        end(process)
     (gap,) = verdict_of(tmp_path / "run").gaps
     assert (gap.what, gap.why.partition(";")[0]) == (
         "steps and sections",

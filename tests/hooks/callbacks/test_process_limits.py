@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import LONG_TEST
-from processes import PROGRAMS, end
+from processes import PROGRAMS, ending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,10 +50,8 @@ def _run_limited(folder: Path, limit: int, command: Sequence[str]) -> tuple[int,
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
+    with ending(process):
         out, err = process.communicate(timeout=200)
-    finally:
-        end(process)
     return process.returncode, sorted(out.splitlines()), err
 
 

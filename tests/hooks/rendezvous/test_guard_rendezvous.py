@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hooks.launching import json_lines, start_job
+from hooks.launching import json_lines, run_job, start_job
 from long_tests import WHEN_ASKED_FOR
 from processes import end
 from recorded_run import job_session
@@ -112,11 +112,7 @@ def test_rank_zero_that_is_late_fails_on_every_rank(meet: Meet) -> None:
 
 def test_process_without_peers_just_runs_its_body_and_keeps_its_own_error(tmp_path: Path) -> None:
     steps = json.dumps([["first", "alone", 20.0, 0.0], ["first", "alone", 20.0, "fail"]])
-    job = start_job(tmp_path, "hooks_rendezvous.py", steps, environment={})
-    try:
-        first, second = json_lines(job.communicate(timeout=PATIENCE_S)[0])
-    finally:
-        end(job)
+    first, second = run_job(tmp_path, "hooks_rendezvous.py", steps, environment={}).said
 
     assert first["result"]["ended"]
     assert second["raised"].startswith("ValueError('no such tokenizer")

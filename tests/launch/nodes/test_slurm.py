@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from long_tests import WHEN_ASKED_FOR
-from processes import PROGRAMS, end, until
+from processes import PROGRAMS, end, ending, until
 from watch.launched import python, run_words, verdict_of
 
 if TYPE_CHECKING:
@@ -171,10 +171,8 @@ def test_the_stalled_rank_of_another_node_is_named_by_all_and_all_nodes_end(
     options = ("--stall-timeout", "8", "--on-hang", "abort", "--set", "abort_grace=2")
     words = run_words([*TRAINING, "1"], *options)
     step = cluster.srun([NAMED, *words], tmp_path / "said")
-    try:
+    with ending(step):
         assert step.wait(LONGEST_S) == 75, (tmp_path / "said").read_text()
-    finally:
-        end(step)
     first, second = (verdict_of(tmp_path / one) for one in ("run", "run/node-1"))
     assert (first.verdict, first.culprits, first.victims) == ("hang", (1,), (0,))
     assert (second.verdict, second.culprits) == ("hang", (1,))
