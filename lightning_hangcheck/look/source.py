@@ -549,6 +549,11 @@ CALLS_THAT_WAKE = frozenset(
     | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
 )
 """The same through descriptors and signal handlers."""
+COMMANDS = ("subprocess.", "os.system", "os.popen")
+COMMANDS_THAT_WAKE = re.compile(r"\b([ps]?(kill|cancel)(all)?|(re)?start|stop)\b")
+"""Words of commands that end or start processes; all others only ask."""
+RUN_ANYTHING = frozenset({"next", "exec", "eval"})
+"""Functions of Python's that run code which no name shows, as a generator's."""
 PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
 """Decorators of code that runs without a visible call."""
 WORDS_OF_THREADS = frozenset({"is_set", "wait", "is_alive", "len", "empty", "qsize"})
@@ -622,12 +627,20 @@ class CallsAhead:
         It may give back a lock, also by leaving a ``with``, or send any kind of notification.
         """
 
-        def wakes(path: str) -> bool:
+        def wakes(path: str, call: ast.Call) -> Answer:
             owner, _, name = path.rpartition(".")
             at_barrier = (self._has_barriers and "." in path) or BARRIER in owner.lower()
-            fed = name == "write" and owner.endswith("stdin")
+            given = {*map(last_name, (*call.args, *(word.value for word in call.keywords)))}
+            fed = "stdin" in given or (name in ("write", "flush") and owner.endswith("stdin"))
             known = name in WAKES or path in CALLS_THAT_WAKE
-            return known or fed or (name == "wait" and at_barrier)
+            texts = (getattr(part, "value", None) for part in ast.walk(call))
+            if path.startswith(COMMANDS):
+                known = any(isinstance(t, str) and COMMANDS_THAT_WAKE.search(t) for t in texts)
+            if known or fed or (name == "wait" and at_barrier):
+                return True
+            streams = {last_name(word.value) for word in call.keywords if word.arg == "file"}
+            elsewhere = path == "print" and not streams <= {"stdout", "stderr", *self._plain}
+            return None if elsewhere or path in RUN_ANYTHING else False
 
         function = self._function(line)
         if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
@@ -648,7 +661,10 @@ class CallsAhead:
         return [node for node in ast.walk(function) if span(node)[1] >= first]
 
     def _answer(
-        self, nodes: Iterable[ast.AST], is_it: Callable[[str], bool], harmless: frozenset[str]
+        self,
+        nodes: Iterable[ast.AST],
+        is_it: Callable[[str, ast.Call], Answer],
+        harmless: frozenset[str],
     ) -> Answer:
         """Ask ``is_it`` of each call, by its imported path; ``harmless`` methods do not count."""
         met: set[int] = set()
@@ -662,8 +678,9 @@ class CallsAhead:
                 names = _chain(call.func)
                 root, name = names[0], names[-1]
                 path = ".".join((self._imported.get(root, root), *names[1:]))
-                if is_it(path):
-                    yield True
+                found = is_it(path, call)
+                if found is not False:
+                    yield found
                 elif root in self._imported:
                     package = path.partition(".")[0]
                     known = {"torch"} | HARMLESS_PACKAGES | sys.stdlib_module_names
@@ -694,7 +711,7 @@ class CallsAhead:
         return True if True in found else None if None in found else False
 
 
-def _meets(path: str) -> bool:
+def _meets(path: str, _: ast.Call) -> bool:
     name = path.rpartition(".")[2]
     of_torch = path.startswith("torch.distributed.") and name in OF_TORCH
     return of_torch or MEETS.fullmatch(name) is not None

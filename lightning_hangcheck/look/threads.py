@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from lightning_hangcheck import machine
 from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.open_files import mounted_types, open_of, type_at
-from lightning_hangcheck.look.stacks import LONGEST_READ, DumpedFrame, Variables
+from lightning_hangcheck.look.stacks import BEGINNINGS, LONGEST_READ, DumpedFrame, Variables
 from lightning_hangcheck.look.syntax import FUNCTIONS, around, names_of, spans, walk
 from lightning_hangcheck.model.code_owner import is_ours, is_standard, is_users, only_serves
 from lightning_hangcheck.model.evidence import (
@@ -111,7 +111,8 @@ def at_locks(stack: ProcessStack, sources: Sources) -> ProcessStack:
 def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     """Mark threads that end no other thread's wait, by their source: a heartbeat, a log reader.
 
-    Only threads of the user's code: a library's thread does the library's work.
+    Only threads of the user's code: a library's thread does the library's work. Native code that
+    calls Python in a thread of its own, as autograd does, waits for the call's return.
     """
 
     def wakes(frame: Frame) -> bool | None:
@@ -122,7 +123,9 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
         own = [
             frame for frame in thread.frames if not (is_standard(frame.file) or is_ours(frame.file))
         ]
-        return replace(thread, bystander=thread.bystander or {*map(wakes, own)} == {False})
+        begun = all(frame.function in BEGINNINGS for frame in thread.frames[:1])
+        alone = begun and {*map(wakes, own)} == {False}
+        return replace(thread, bystander=thread.bystander or alone)
 
     first, *others = stack.threads
     return replace(stack, threads=(first, *map(marked, others)))

@@ -13,7 +13,7 @@ from cases import STDLIB
 from lightning_hangcheck.look.source import CallsAhead, Parsed, Sources, code_notes
 from lightning_hangcheck.look.stacks import Variables
 from lightning_hangcheck.look.syntax import RankTests
-from lightning_hangcheck.look.threads import locks_at, with_relations
+from lightning_hangcheck.look.threads import locks_at, with_bystanders, with_relations
 from lightning_hangcheck.model.evidence import (
     Frame,
     ProcessStack,
@@ -297,6 +297,20 @@ def test_a_program_is_not_followed_to_its_end() -> None:
     assert calls.collectives(line) is None
 
 
+@pytest.mark.parametrize("begins", ["_bootstrap", "backward"])
+def test_who_called_a_function_in_a_thread_of_its_own_waits_for_its_return(
+    begins: str, tmp_path: Path
+) -> None:
+    """As autograd does, which is no Python; of a thread of Python's nobody waits for that."""
+    (tmp_path / "train.py").write_text("import time\ndef backward():\n    time.sleep(1)\n")
+    outer = [Frame("_bootstrap", f"{STDLIB}/threading.py", 9)] if begins == "_bootstrap" else []
+    frames = (*outer, Frame("backward", f"{tmp_path}/train.py", 3))
+    threads = ThreadStack(tid=1), ThreadStack(tid=2, frames=frames)
+    stack = ProcessStack(pid=1, source="py-spy", threads=threads)
+    _, thread = with_bystanders(stack, Sources("", time.time() + 1)).threads
+    assert thread.bystander is (begins == "_bootstrap")
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
@@ -312,6 +326,15 @@ def test_a_program_is_not_followed_to_its_end() -> None:
         ("os.write(waker, b'.')", True),
         ("end()\ndef end():\n    done.set()", True),
         ("tool.kill()", True),
+        # also by what a child or a pipe is given, a command, or a generator that goes on
+        ("print('go', file=engine.stdin)", True),
+        ("json.dump(move, engine.stdin)\nimport json", True),
+        ("print('go', file=pipe)", None),
+        ("print('lost', file=sys.stderr)", False),
+        ("subprocess.run(['kill', str(tool.pid)])", True),
+        ("os.system('docker restart carla')", True),
+        ("subprocess.run(['nvidia-smi'])", False),
+        ("next(job)", None),
         ("def work():\n    fcntl.flock(file, 2)\n    sleep(9)  # HERE", True),
         ("call()", None),
         ("publish(results)", None),
