@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import chain, product
+from math import prod
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from msgspec import Struct
@@ -308,8 +309,10 @@ def _divergence_number(every: Collection[History]) -> int | None:
     """
     for seq in sorted(set().union(*(history.steps for history in every))):
         here = [history.steps[seq] for history in every if seq in history.steps]
-        contradict = len({step.operation for step in _comparable(here, here)}) > 1
-        if contradict and not all(history.has_ended(seq) for history in every):
+        found = (step.operation for step in _comparable(here, here))
+        # a scalar and a vector of one meet: what counts is how many elements there are
+        counted = {replace(each, sizes=(tuple(map(prod, each.sizes)),)) for each in found}
+        if len(counted) > 1 and not all(history.has_ended(seq) for history in every):
             first, *others = every
             earlier = (_first_without_counterpart(first.steps, history.steps) for history in others)
             return min((seq, *(number for number in earlier if number is not None)))

@@ -95,6 +95,16 @@ def test_what_differs_is_a_mismatch_until_all_ranks_have_been_through_it(
         assert judged.cause == "unknown"
 
 
+def test_a_scalar_and_a_vector_of_one_meet() -> None:
+    vector, scalar = (flying(rank(n, IN_ALL_REDUCE), "all_reduce 1") for n in range(2))
+    assert scalar.flight is not None
+    (group,) = scalar.flight.groups
+    entries = (replace(group.entries[0], sizes=((),)),)
+    flight = replace(scalar.flight, groups=(replace(group, entries=entries),))
+    judged = judge(job(vector, replace(scalar, flight=flight), rank(2, IN_LOAD)))
+    assert judged.culprits == (2,)
+
+
 def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
     ops = "broadcast 1", "barrier"
     noted = flying(rank(0, IN_BARRIER), *ops, called=[IN_LOG, AT_END], open_ops=2)
