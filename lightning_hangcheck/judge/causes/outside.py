@@ -342,11 +342,17 @@ def _unmet(
 ) -> Finding:
     """Blame ranks in the rendezvous; nobody else comes if all were started and wait here.
 
-    An unknown launcher may yet open the store that they look for.
+    An unknown launcher may yet open the store that they look for; and one that asks something else
+    than the store, such as a name server, has not come to the others yet.
     """
     job = situation.job
     everybody = len(job.waiting_in(RENDEZVOUS)) == len(job.ranks) == job.world_size
     everybody = everybody and job.complete and not job.case.run.one_by_one
+    everybody = everybody and not any(
+        target.kind == "socket" and target.name and not reading.keeps_store(target)
+        for reading in job.waiting_in(RENDEZVOUS)
+        for target in (reading.own.targets if reading.view.store_port is not None else ())
+    )
     waiting = (*who, *job.waiting_in(RENDEZVOUS))
     return blame(
         situation,

@@ -17,6 +17,7 @@ from cases import (
     rank,
     torch,
     user,
+    waiting_for,
 )
 from msgspec.structs import replace
 
@@ -73,6 +74,17 @@ def at_ports(*ports: int) -> Case:
     views = (rank(number, IN_INIT, silent=15.0) for number in range(3))
     sent = (replace(view, store_port=port) for view, port in zip(views, ports, strict=True))
     return job(*sent, world_size=3)
+
+
+@pytest.mark.parametrize(
+    ("asked", "verdict"),
+    [({}, "hang"), (waiting_for("socket", "poll", "10.0.0.53:53"), "suspect")],
+)
+def test_ranks_that_ask_a_name_server_have_not_come_to_the_others_yet(
+    asked: dict[str, Any], verdict: str
+) -> None:
+    views = (rank(number, IN_INIT, silent=16.0, **asked) for number in range(2))
+    assert judge(job(*(replace(view, store_port=29500) for view in views))).verdict == verdict
 
 
 ABSENT: dict[str, tuple[Case, dict[str, Any]]] = {
