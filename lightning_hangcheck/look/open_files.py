@@ -482,7 +482,8 @@ class Holders:
         alive = tuple(waiter for waiter in blocking if proc.vitals(waiter) is not None)
         # by descriptors, including inherited ones
         keeping = tuple(owner for owner in self._owners(path, b"\nlock:") if owner != pid)
-        return keeping if keeping and set(keeping).isdisjoint(alive) else alive or keeping
+        closed = set(alive).isdisjoint(keeping) and keeping
+        return closed or tuple(dict.fromkeys((*alive, *keeping)))
 
     def _outsider(self, holder: Holder) -> Holder:
         """Add to a process outside the job what its children do, and whether a socket may wake it.

@@ -427,6 +427,21 @@ def test_a_lock_that_a_child_inherited_is_the_childs(program: StartProgram, tmp_
         child.communicate()
 
 
+def test_a_lock_that_parent_and_child_keep_may_be_released_by_both(
+    program: StartProgram, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.lock"
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
+        try:
+            waiter = program(PROGRAM, "lock", "flock", path)
+            target = target_of(waiter.pid, child.pid, os.getpid(), kind="lock")
+            assert [holder.pid for holder in target.holders] == [os.getpid(), child.pid]
+        finally:
+            child.communicate()
+
+
 def test_a_poller_for_a_lock_file_names_file_and_holder(
     program: StartProgram, tmp_path: Path
 ) -> None:
