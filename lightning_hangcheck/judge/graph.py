@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec import Struct
 
 from lightning_hangcheck.judge.activity import read_process_activity
+from lightning_hangcheck.judge.frames import waits_for_ranks
 from lightning_hangcheck.judge.job import could_end, process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
@@ -433,6 +434,14 @@ def _of_processes(job: JobReading) -> Iterator[Wait]:
             for look in reading.workers
             if reading.activity_of(look) == "idle" and not read_process(look).wants_work
         ]
+        awaited = {pid for target in reading.own_targets for pid in pids_here(target)}
+        for look in reading.workers:
+            if look.pid in awaited and waits_for_ranks(read_process(look).frames):
+                alike = job.processes.alike((host, look.pid))
+                if peers := tuple(job.processes.node(*process) for process in alike):
+                    yield Wait(
+                        (reading.worker_node(look),), peers, ("in a collective",), firm=False
+                    )
         children = {look.pid: look for look in reading.view.processes if look.role == "child"}
         for node, targets in blocked:
             drawn = [*_named(job.processes, host, node, targets)]

@@ -109,6 +109,13 @@ class JobProcesses:
         """Return the node of a process in the wait-for graph: 3, ``pid:17@node1``."""
         return self._nodes.get((host, pid), f"pid:{pid}{self._at(host)}")
 
+    def alike(self, process: Process) -> tuple[Process, ...]:
+        """Return the processes that ranks started for the same as this one: to save, together."""
+        begun = functions_in(read_process(self.looks[process]).frames[:2])
+        others = self.looks.keys() - {process, *self.ranks}
+        same = (o for o in others if functions_in(read_process(self.looks[o]).frames[:2]) == begun)
+        return tuple(sorted(same))
+
     def rank_of(self, host: str, holder: Holder) -> int | None:
         """Return the rank whose own process could end a wait, or None."""
         return self.ranks.get(process_of(host, holder))

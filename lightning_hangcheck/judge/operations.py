@@ -331,11 +331,12 @@ def asked_end(
     """Return the operation, started earlier, whose end an idle rank asks for; or None.
 
     The rank stands in torch's own code but in no known wait, or at a line that asks for such an
-    end.
+    end. Or torch alone may call it back.
     """
     here = {(frame.file, frame.line) for frame in frames[-1:]}
     asks = any(owner_of(file).package == "torch" for file, _ in here)
-    if not asks and not any(note.awaits and (note.file, note.line) in here for note in code):
+    asks = asks or any(note.awaits and (note.file, note.line) in here for note in code)
+    if not asks and (view.own_process is None or not read_process(view.own_process).left_alone):
         return None
     found = open_operation(view)
     name = found[1].op if found is not None else _open_message(ranks, view)

@@ -16,7 +16,11 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from lightning_hangcheck.judge.activity import LIVELOCK_AFTER_S, gpu_works, read_process_activity
-from lightning_hangcheck.judge.frames import calls_collectives, may_call_later
+from lightning_hangcheck.judge.frames import (
+    calls_collectives,
+    may_call_later,
+    waits_for_ranks,
+)
 from lightning_hangcheck.judge.job import could_end
 from lightning_hangcheck.judge.processes import (
     READS,
@@ -179,7 +183,11 @@ class Patience:
             return Enders((computation(self._job.ranks[self._processes.owners[actor]]),))
         if activity != "idle":
             return Enders((BY_ACTIVITY.get(activity, "unknown_pace"),))
-        return self._of_wait(actor, read_process(look), read_process(look).targets)
+        read = read_process(look)
+        if waits_for_ranks(read.frames):  # no ranks of this job
+            peers = self._processes.alike(actor)
+            return Enders(("inside" if peers else "outside",), peers)
+        return self._of_wait(actor, read, read.targets)
 
     def _of_rank(self, reading: RankReading) -> Enders:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
@@ -265,9 +273,9 @@ class Patience:
             known = [
                 process
                 for process in known
+                for read in [read_process(looks[process])]
                 if looks[process].role != "child"
-                or read_process(looks[process]).asks_anew
-                or read_process(looks[process]).targets
+                or (read.asks_anew or read.targets or read.called_back)
             ]
         complete = len(known) == len(could - {waiter})
         # an unseen process may do anything, and anybody may use what has a path
@@ -279,11 +287,15 @@ class Patience:
         holders = [(process, looks[process]) for process in sorted(could) if process in looks]
         if target.kind in FED and any(read_process(look).called_back for _, look in holders):
             return Enders(("outside",))
-        helpers = tuple(
-            Helper(process, thread.tid)
+        free = [
+            (process, thread)
             for process, look in holders
             for thread in read_process(look).free_threads
-        )
+        ]
+        # source shows a write to a file, not that this is a FIFO
+        if target.kind == "fifo" and any(thread.stack.bystander for _, thread in free):
+            return Enders(("outside",))
+        helpers = tuple(Helper(process, thread.tid) for process, thread in free)
         # a sole holder has only its own threads left, and the free ones are asked
         alone = complete and target.kind != "shared"
         ends = Enders(() if alone else ("inside",), (*known, *helpers))

@@ -28,7 +28,7 @@ from lightning_hangcheck.judge.threads import (
 )
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
-from lightning_hangcheck.model.evidence import ThreadStack
+from lightning_hangcheck.model.evidence import OF_MAIN_THREADS, ThreadStack
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -277,6 +277,14 @@ class ProcessReading:
         """
         return not self.called_back and self._at_own_memory
 
+    @property
+    def left_alone(self) -> bool:
+        """Whether its main thread waits for news that no thread with Python code may bring."""
+        chain = next((newest.chain for newest in self.complete[-1:]), None)
+        if chain is None or chain.ends or in_lock(chain.threads[0].stack):
+            return False
+        return self.in_own_memory and not self.heard
+
     def in_pythons_lock(self, target: WaitTarget) -> bool:
         """Whether the standard library waits at that shared word, or a line takes a lock.
 
@@ -333,12 +341,13 @@ class ProcessReading:
     def _keeps_house(self, native: ThreadState) -> bool:
         """Whether a native thread is known to serve its library alone.
 
-        By that library, if a sample shows it, or by its name, unless that is the main thread's,
-        which new threads have, too.
+        By that library, if a sample shows it, or by its name, unless that is a main thread's, which
+        new threads have, too.
         """
         if native.tid in self._libraries:
             return self._libraries[native.tid].startswith(THEIR_LIBRARIES)
-        return native.name.startswith(HOUSEKEEPERS) and native.name != self._seen[-1].states[0].name
+        inherited = native.name in (self._seen[-1].states[0].name, *OF_MAIN_THREADS)
+        return native.name.startswith(HOUSEKEEPERS) and not inherited
 
     @property
     def called_by_ranks(self) -> bool:

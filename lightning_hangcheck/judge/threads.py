@@ -219,8 +219,11 @@ class Thread:
 
     @cached_property
     def scheduled(self) -> bool:
-        """Whether it is a library's thread that waits until a time, as a job scheduler does."""
-        return bool(self.packages) and self.limited and self.for_threads and not self.ticks
+        """Whether it is a library's thread that waits until a time, as a job scheduler does.
+
+        What its job did not find at one time it may find at the next.
+        """
+        return bool(self.packages) and self.limited and self.for_threads
 
     @property
     def sleeps(self) -> bool:

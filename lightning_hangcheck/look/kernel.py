@@ -24,6 +24,7 @@ from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.proc import Looked, Unseen, guarded
 from lightning_hangcheck.machine import GROUPS, StatLine, groups_of, read_link, read_proc, read_stat
 from lightning_hangcheck.model.evidence import (
+    OF_MAIN_THREADS,
     PAGE_FAULT,
     Gap,
     MemoryUse,
@@ -131,7 +132,7 @@ def with_libraries(state: ProcessState, stack: ProcessStack) -> ProcessState:
     nameless = [
         thread.tid
         for thread in state.threads[1:]
-        if thread.name == state.threads[0].name
+        if thread.name in (state.threads[0].name, *OF_MAIN_THREADS)
         and thread.tid not in of_python
         and thread.syscall is not None
         and {target.kind for target in thread.waits_for} != {"futex"}

@@ -13,6 +13,8 @@ TargetKind = Literal[
 ]  # fmt: skip
 
 PAGE_FAULT = "page fault"
+OF_MAIN_THREADS = ("pt_main_thread", "pt_data_worker")
+"""What torch calls main threads (some versions): all threads that these start are called so."""
 _WRITTEN_FRAME = re.compile(r"(?P<function>.+) \((?P<file>.+):(?P<line>\d{1,9})\)")
 
 

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 import pytest
 from cases import (
     C10D,
+    FUTEX,
     IN_ALL_REDUCE,
     IN_BACKWARD,
     IN_BARRIER,
     IN_LOAD,
     MAIN,
     NOW_NS,
+    STDLIB,
     gone,
     job,
     rank,
@@ -103,6 +105,17 @@ def test_a_scalar_and_a_vector_of_one_meet() -> None:
     flight = replace(scalar.flight, groups=(replace(group, entries=entries),))
     judged = judge(job(vector, replace(scalar, flight=flight), rank(2, IN_LOAD)))
     assert judged.culprits == (2,)
+
+
+def test_news_that_torch_alone_may_bring_is_of_the_operation_that_is_open() -> None:
+    """An event that the callback of a collective's future sets."""
+    in_event = (MAIN, user("Reduced.get", 9), Frame("wait", f"{STDLIB}/threading.py", 629))
+    waits = rank(0, in_event, waits_for=FUTEX, syscall=202)
+    skips = flying(rank(1, IN_BARRIER), *["all_reduce 4", "barrier"] * 2, "barrier")
+    assert judge(job(waits, skips)).culprits == (0,)
+    began = flying(waits, *["all_reduce 4", "barrier"] * 2, "all_reduce 4")
+    judged = judge(job(began, skips))
+    assert (judged.culprits, judged.cause) == ((1,), "rank_diverged")
 
 
 def test_a_root_that_only_one_rank_noted_is_no_mismatch() -> None:
