@@ -208,6 +208,7 @@ class Module:
         self.imports: dict[str, _Imported] = {}
         self.stars: list[_Imported] = []
         self._nodes: list[ast.AST] = []
+        self._texts: dict[bytes | re.Pattern[bytes], bool] = {}
         self.main = Function("<module>", self.tree, self)
         self.all_functions = [self.main]
         self.main.nodes.extend(self._index(self.tree.body, None, None))
@@ -229,6 +230,13 @@ class Module:
     def _roots(self) -> set[str]:
         return {".".join(imported.path) for imported in (*self.imports.values(), *self.stars)}
 
+    def has(self, text: bytes | re.Pattern[bytes]) -> bool:
+        """Whether the file contains a text, or a match; each is searched for once."""
+        if text not in self._texts:
+            found = text in self.text if isinstance(text, bytes) else text.search(self.text)
+            self._texts[text] = bool(found)
+        return self._texts[text]
+
     def imports_of(self, libraries: list[str]) -> bool:
         """Whether it imports a module whose name begins with one of some names."""
         return any(root.startswith(tuple(libraries)) for root in self._roots)
@@ -238,14 +246,18 @@ class Module:
         found = {self.path: self}
         pending = [self]
         while pending:
-            module = pending.pop()
-            for imported in (*module.imports.values(), *module.stars):
-                for path in (imported.path, imported.path[:-1]):
-                    other = self.project.module(path, imported.folder, module) if path else None
-                    if other is not None and other.path not in found:
-                        found[other.path] = other
-                        pending.append(other)
+            new = [other for other in pending.pop().imported if other.path not in found]
+            found.update({other.path: other for other in new})
+            pending += new
         return list(found.values())
+
+    @cached_property
+    def imported(self) -> list[Module]:
+        """The project's files that it imports itself."""
+        named = {(each.path, each.folder) for each in (*self.imports.values(), *self.stars)}
+        paths = {(part, folder) for path, folder in named for part in (path, path[:-1]) if part}
+        modules = (self.project.module(path, folder, self) for path, folder in sorted(paths))
+        return [module for module in modules if module is not None]
 
     def _index(
         self, block: list[ast.stmt], owner: Class | None, around: Function | None
@@ -373,7 +385,8 @@ class Project:
 
     def __init__(self) -> None:
         self._calls: dict[str, list[tuple[ast.Call, Function]]] = {}
-        self._callers: dict[Function, list[tuple[ast.Call, Function]]] = {}
+        self._callers: dict[str, dict[Function, list[tuple[dict[str, ast.expr], Function]]]] = {}
+        self._overriding: dict[str, dict[Class | str, list[Function]]] = {}
         self._modules: dict[str, Module | None] = {}
         self._found: dict[tuple[str, tuple[str, ...]], str] = {}
         self._up: dict[str, tuple[str, ...]] = {}
@@ -461,29 +474,28 @@ class Project:
         """Whether any file read so far contains a pattern."""
         if text not in self._texts:
             modules = filter(None, self._modules.values())
-            self._texts[text] = any(text.search(module.text) for module in modules)
+            self._texts[text] = any(module.has(text) for module in modules)
         return self._texts[text]
 
     def given(self, function: Function, parameter: str) -> list[tuple[ast.expr, Function]]:
         """Return values that calls in files read so far pass for a parameter, with the caller."""
-        calls = ((function.given_by(call), caller) for call, caller in self._calls_of(function))
+        owner, _, name = function.name.rpartition(".")
+        calls = self._calls_of(owner if name == "__init__" else name).get(function, ())
         return [(given[parameter], caller) for given, caller in calls if parameter in given]
 
-    def _calls_of(self, function: Function) -> list[tuple[ast.Call, Function]]:
+    def _calls_of(self, name: str) -> dict[Function, list[tuple[dict[str, ast.expr], Function]]]:
+        """Return what calls of a name pass to each function that they may reach, and the caller."""
         if not self._calls:
             for module in filter(None, list(self._modules.values())):
                 for caller in module.all_functions:
                     for call in caller.each(ast.Call):
                         self._calls.setdefault(called_name(call), []).append((call, caller))
-        if function not in self._callers:
-            owner, _, name = function.name.rpartition(".")
-            named = self._calls.get(owner if name == "__init__" else name, ())
-            self._callers[function] = [
-                (call, caller)
-                for call, caller in named
-                if function in callee(call.func, caller).functions
-            ]
-        return self._callers[function]
+        if name not in self._callers:
+            found = self._callers[name] = {}
+            for call, caller in self._calls.get(name, ()):
+                for function in callee(call.func, caller).functions:
+                    found.setdefault(function, []).append((function.given_by(call), caller))
+        return self._callers[name]
 
     @cached_property
     def methods(self) -> dict[str, list[Function]]:
@@ -494,6 +506,15 @@ class Project:
                 for name, method in klass.methods.items():
                     found.setdefault(name, []).append(method)
         return found
+
+    def overriding(self, name: str) -> dict[Class | str, list[Function]]:
+        """Return the methods of a name by each class that they are in, or in one below it."""
+        if name not in self._overriding:
+            found = self._overriding[name] = {}
+            for method in self.methods.get(name, ()):
+                for above in method.owner.line if method.owner else ():
+                    found.setdefault(above, []).append(method)
+        return self._overriding[name]
 
 
 def text_of(path: str) -> bytes:

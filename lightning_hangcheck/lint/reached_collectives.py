@@ -198,7 +198,7 @@ def _row(target: Callee, function: Function, call: ast.Call | None) -> dict[str,
             and _is_of(row, target)
             and row.get("keyword") in {None, *on}
             and ("imports" not in row or module.imports_of(row["imports"]))
-            and ("text" not in row or row["text"].search(module.text))
+            and ("text" not in row or module.has(row["text"]))
             and ("project" not in row or module.project.has(row["project"]))
             and not (row.get("wrapped") and _of_plain_model(target, function))
         ):
@@ -602,6 +602,8 @@ class Reach:
         self._functions: dict[Function, Events] = {}
         self._statements: dict[ast.stmt, Events] = {}
         self._set_by_one: dict[Module, set[str]] = {}
+        self._below: dict[tuple[Function, ...], list[Function]] = {}
+        """Methods with collectives, in subclasses, by those that they override."""
         self._under_way: set[Function] = set()
         self._one_rank: dict[Function, str] = {}
 
@@ -871,28 +873,52 @@ class Reach:
                 name = str(row.get("as") or one.name)
                 yield replace(event, name=name, conditional=True)
         found = [method for one in given for method in one.functions]
-        for perhaps in found if given else _perhaps(target, function):
+        for perhaps in found if given else self._perhaps(target, function):
             for event in self._through(perhaps, call, function):
                 yield replace(event, conditional=True)
+
+    def _perhaps(self, target: Callee, function: Function) -> list[Function]:
+        """Return methods that a call may reach as well, or of which its name tells alone.
+
+        A subclass may have its own. An object of unknown class has a method that few classes have.
+        """
+        project = function.module.project
+        if not target.functions:
+            named = project.methods.get(target.name, [])
+            if not target.receiver or target.path or target.kinds:
+                return []
+            if COMMON.fullmatch(target.name):  # is the object called like the class: its evaluator?
+                alike = target.receiver.replace("_", "").lower()
+                named = [each for each in named if each.name.lower().startswith(f"{alike}.")]
+            return named if len(named) <= MOST_OWNERS else []
+        if not target.receiver:
+            return []
+        if target.functions not in self._below:
+            owners = [found.owner for found in target.functions]
+            below = project.overriding(target.name)
+            named = [each for owner in owners if owner for each in below.get(owner, ())]
+            others = dict.fromkeys(each for each in named if each.owner not in owners)
+            self._below[target.functions] = list(filter(self.function, others))
+        return self._below[target.functions]
 
     def _event(self, node: ast.expr, row: dict[str, Any], function: Function) -> Event:
         written = node.func if isinstance(node, ast.Call) else node
         sure = row.get("sure", True)
-        if row.get("buffers") and not BUFFERS.search(function.module.text):
+        if row.get("buffers") and not function.module.has(BUFFERS):
             sure = False
         if (since := SINCE.fullmatch(row["library"])) is not None:
             pinned = function.module.project.pinned(since[1], function.module)
             version = int(since[2]), int(since[3])
             old = since[1] == "Lightning" and (
                 GONE_HOOKS.fullmatch(function.name.rpartition(".")[2])
-                or (pinned is None and GONE_CALLS.search(function.module.text))
+                or (pinned is None and function.module.has(GONE_CALLS))
             )
             sure = sure and not ((pinned and pinned < version) or (old and version > (2, 0)))
         if row.get("sharded"):
             module, weights = function.module, row.get("zero3", False)
-            itself = (SHARDS_WEIGHTS if weights else SHARDS_ITSELF).search(module.text)
-            for_sharded = SHARDED.search(module.text) is not None
-            sure = bool(itself) or (for_sharded and module.project.shards(module, weights=weights))
+            itself = module.has(SHARDS_WEIGHTS if weights else SHARDS_ITSELF)
+            for_sharded = module.has(SHARDED)
+            sure = itself or (for_sharded and module.project.shards(module, weights=weights))
         name = str(
             row.get("as")
             or (written.attr if isinstance(written, ast.Attribute) else names_of(written)[-1])
@@ -911,10 +937,11 @@ class Reach:
         )
 
     def _through(self, called: Function, node: ast.expr, function: Function) -> Iterator[Event]:
-        given = dict(called.defaults)  # arguments by parameter
-        if isinstance(node, ast.Call):
+        events = self.function(called)
+        given = dict(called.defaults) if events else {}  # arguments by parameter
+        if events and isinstance(node, ast.Call):
             given |= called.given_by(node)
-        for event in self.function(called):
+        for event in events:
             handed = given.get(event.shown.partition(".")[0]) if len(event.path) == 1 else None
             itself = event.shown == event.shown.partition(".")[0]
             if handed is not None and _unwraps(handed, function, whole=itself):
@@ -982,28 +1009,6 @@ COMMON = re.compile(
 )
 """Names of methods that many classes have, in libraries too."""
 MOST_OWNERS = 2
-
-
-def _perhaps(target: Callee, function: Function) -> list[Function]:
-    """Return methods that a call may reach as well, or of which its name tells alone.
-
-    A subclass may have its own. An object of unknown class has a method that few classes have.
-    """
-    project = function.module.project
-    named = project.methods.get(target.name, [])
-    if not target.functions:
-        if not target.receiver or target.path or target.kinds:
-            return []
-        if COMMON.fullmatch(target.name):  # is the object called like the class: its evaluator?
-            alike = target.receiver.replace("_", "").lower()
-            named = [each for each in named if each.name.lower().startswith(f"{alike}.")]
-        return named if len(named) <= MOST_OWNERS else []
-    owners = {found.owner for found in target.functions} if target.receiver else set()
-    return [
-        method
-        for method in (named if len(named) > 1 else ())
-        if method.owner not in owners and method.owner and owners.intersection(method.owner.line)
-    ]
 
 
 def _is_option(name: str, function: Function) -> bool:

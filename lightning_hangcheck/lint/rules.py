@@ -623,7 +623,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
             dist.send(statistics, dst=0)
     """
     module = code.function.module
-    if b"init_process_group" not in module.text:
+    if not module.has(b"init_process_group"):
         return  # a part of a program: another file may send
     for call in code.function.each(ast.Call):
         name, path = called_name(call), names_of(call.func)
@@ -635,7 +635,7 @@ def receive_without_send(code: Code) -> Iterator[Found]:
         used = (names_of(node) for each in module.with_imported() for node in walk(each.tree))
         if not any(re.fullmatch(rf"(.*\.)?({answer})", ".".join(path)) for path in used):
             when_run = {called_name(node) for node in module.main.nodes}
-            whole = b"__main__" in module.text or "init_process_group" in when_run
+            whole = module.has(b"__main__") or "init_process_group" in when_run
             message = f"nothing in this program answers {'.'.join(path)}"
             # another program can also connect to a store and set the key
             yield Found(call, message, "error" if whole and not of_store else "note")
@@ -661,7 +661,7 @@ def all_receive_first(code: Code) -> Iterator[Found]:
         send = dist.P2POp(dist.isend, mine, (rank + 1) % size)
         requests = dist.batch_isend_irecv([receive, send])
     """
-    if b"%" not in code.function.module.text:
+    if not code.function.module.has(b"%"):
         return
     for block in code.blocks:
         alone = (statement.value for statement in block if isinstance(statement, ast.Expr))
@@ -1008,7 +1008,7 @@ def leaves_on_signal(code: Code) -> Iterator[Found]:
 def _flags_of_handlers(code: Code) -> set[str]:
     module, known = code.function.module, code.reach.flags_of_handlers
     if module not in known:
-        functions = module.all_functions if b"signal.signal" in module.text else []
+        functions = module.all_functions if module.has(b"signal.signal") else []
         known[module] = {
             name
             for function in functions
@@ -1049,7 +1049,7 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
         self.trainer.should_stop = self.trainer.strategy.reduce_boolean_decision(stop, all=False)
     """
     hook = code.function.name.rpartition(".")[2] == "on_train_batch_start"
-    if not hook and b"should_" not in code.function.module.text:
+    if not hook and not code.function.module.has(b"should_"):
         return
     if any(
         AGREES.search(called_name(call)) and "should_stop" in last_names(call)
@@ -1083,6 +1083,8 @@ def stops_the_trainer_on_one_rank(code: Code) -> Iterator[Found]:
 
 # HC3: lengths and shapes that depend on a rank's data
 
+JOINED = re.compile(rb"\bwith (.*\bJoin|[\w.]+\.join)\(")
+
 
 @rule("HC301", "uneven_work", "give every rank as many batches", f"{LIGHTNING}/9851")
 def count_depends_on_rank(code: Code) -> Iterator[Found]:
@@ -1100,8 +1102,7 @@ def count_depends_on_rank(code: Code) -> Iterator[Found]:
         for _ in range(70):
             train_step()
     """
-    text = code.function.module.text
-    if b"Join(" in text and re.search(rb"\bwith .*\bJoin\(", text):
+    if code.function.module.has(JOINED):
         return  # ranks that have finished shadow the collectives of the others
     loops: list[ast.For | ast.AsyncFor | ast.While] = code.function.each(
         ast.For, ast.AsyncFor, ast.While
@@ -1303,7 +1304,7 @@ def _uneven_evaluation(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> 
         for node in managed
         for item in node.items
     )
-    return (plainly or evaluates is not None) and not EVEN.search(code.function.module.text)
+    return (plainly or evaluates is not None) and not code.function.module.has(EVEN)
 
 
 COUNT = re.compile(
@@ -1650,7 +1651,7 @@ def collective_in_handler(code: Code) -> Iterator[Found]:
 
 def _handlers(code: Code, registrar: str) -> Iterator[tuple[Function, str]]:
     """Yield functions registered with `signal.signal` or `atexit.register`."""
-    if registrar.encode() not in code.function.module.text:
+    if not code.function.module.has(registrar.encode()):
         return
     at, kind = (1, "a signal's handler") if registrar == "signal" else (0, "an atexit function")
     for call in code.function.each(ast.Call):
@@ -1678,7 +1679,7 @@ def group_made_by_some(code: Code) -> Iterator[Found]:
         group = dist.new_group([0, 1])  # on every rank
     """
     yield from _parted(code, by_rank=True, leaves=False, makers=True)
-    for call in code.function.each(ast.Call) if b"new_group" in code.function.module.text else ():
+    for call in code.function.each(ast.Call) if code.function.module.has(b"new_group") else ():
         given = [*call.args[:1], *(word.value for word in call.keywords if word.arg == "ranks")]
         listed = (each for part in given if isinstance(part, ast.List) for each in part.elts)
         members = (tail(each.value) for each in listed if isinstance(each, ast.Subscript))
