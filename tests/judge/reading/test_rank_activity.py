@@ -129,11 +129,17 @@ def test_at_a_connection_only_what_connections_carried_is_a_transfer(
 
 
 @pytest.mark.parametrize("newest", ["clock_nanosleep", "recvfrom"])
-@pytest.mark.parametrize(("turns", "activity"), [(1_000, "idle"), (10, "moving")])
+@pytest.mark.parametrize(
+    ("turns", "read", "activity"),
+    [(1_000, 0, "idle"), (1_000, 70_000, "idle"), (1_000, 200_000, "moving"), (10, 0, "moving")],
+)
 def test_small_questions_between_sleeps_are_no_transfer(
-    newest: str, turns: int, activity: str
+    newest: str, turns: int, read: int, activity: str
 ) -> None:
-    """70 bytes for each turn on the processor are a poll, 7,000 what somebody loads at his pace."""
+    """70 bytes for each turn on the processor are a poll, 7,000 what somebody loads at his pace.
+
+    A server in the process itself, such as torch's store, reads them, too.
+    """
     sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
     at_newest = sleeps if newest in sleeps[0].call else (WaitTarget(call=newest, kind="socket"),)
     seen = with_main(
@@ -141,7 +147,10 @@ def test_small_questions_between_sleeps_are_no_transfer(
         turns=lambda number: number * turns,
         waits_for=lambda number: (sleeps, at_newest)[number],
     )
-    assert activity_of(with_kernel(seen, network_bytes=lambda one, _: one * 70_000)) == activity
+    asked = with_kernel(
+        seen, network_bytes=lambda one, _: one * 70_000, read_bytes=lambda one, _: one * read
+    )
+    assert activity_of(asked) == activity
 
 
 def _with_helper(*stacks: tuple[Frame, ...], cpu: float, state: str = "S") -> ProcessLook:
