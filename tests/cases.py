@@ -104,16 +104,9 @@ def look(
 ) -> ProcessLook:
     """A process sampled every 1.1 seconds, the last time now.
 
-    Args:
-        stacks: Main-thread frames of each sample; one stands for all.
-        pid: Process id.
-        role: As in `ProcessLook`.
-        index: As in `ProcessLook`.
-        cpu: Cores used by the main thread.
-        bytes_s: Bytes read a second.
-        state: The kernel's letter.
-        samples: How many there are, where one stack stands for all.
-        main_thread: Further fields of the main thread's `ThreadState`.
+    The stacks are the main thread's at each sample; one stands for all, of which there are so many.
+    ``cpu`` are cores that this thread used, ``bytes_s`` bytes read a second, ``state`` is the
+    kernel's letter; what follows are further fields of its `ThreadState`.
     """
     frames = stacks if len(stacks) > 1 else stacks * samples
     return ProcessLook(

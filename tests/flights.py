@@ -49,15 +49,8 @@ def flying(
 ) -> RankView:
     """Give a rank a record of these operations; ``"all_reduce 4"`` has a size; the last is open.
 
-    Args:
-        view: The rank.
-        ops: Oldest first.
-        group: Of all of them.
-        open_ops: How many of the last have not ended.
-        ranks: Members of the group, where they are known.
-        thread: That entered them, by Python's identifier.
-        called: From where, one for each operation; none where nobody noted it.
-        at: When each was entered; one after the other where it does not matter.
+    They are of one group, oldest first; ``open_ops`` of them have not ended. ``called`` says from
+    where each was called, ``at`` when it was entered, where that matters.
     """
     entries = []
     sites = {site: number for number, site in enumerate(dict.fromkeys(called), start=1)}
@@ -95,13 +88,9 @@ def posting(
     received: dict[int, int] | None = None,
     order: Sequence[str] = (),
 ) -> RankView:
-    """Give a rank counts of messages.
+    """Give a rank counts of messages: how many it sent to whom, and received from whom.
 
-    Args:
-        view: The rank.
-        sent: How many to whom.
-        received: How many from whom.
-        order: What it posted, oldest first: ``"send 1"``, ``"recv 0"``; then it is counted here.
+    Or the order in which it posted them, oldest first: ``"send 1"``, ``"recv 0"``.
     """
     newest = tuple(
         (int(peer) + 1) * (1 if kind == "send" else -1)

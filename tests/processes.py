@@ -31,11 +31,7 @@ Ended = TypeVar("Ended", subprocess.Popen[str], subprocess.Popen[bytes])
 
 
 class RunningProgram:
-    """A program of tests/programs that has been started.
-
-    Attributes:
-        first_words: Its first announcement, for example a pid.
-    """
+    """A program of tests/programs that has been started; its first words may be a pid."""
 
     def __init__(self, process: subprocess.Popen[str], announcements: int) -> None:
         self.process = process

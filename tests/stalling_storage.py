@@ -21,9 +21,6 @@ class StallingStorage:
 
     A thread that writes to a frozen file system is in state D: no signal ends it, SIGKILL neither,
     before the file system thaws.
-
-    Attributes:
-        folder: Where it is mounted.
     """
 
     def __init__(self, folder: Path) -> None:

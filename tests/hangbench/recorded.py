@@ -27,12 +27,7 @@ LENGTH = 4
 
 
 class Recording(msgspec.Struct, frozen=True, array_like=True):
-    """One case of one run.
-
-    Attributes:
-        program: Of the corpus.
-        kind: What the run's own sidecar called it.
-    """
+    """One case of one run of a program of the corpus, and what the run's own sidecar called it."""
 
     program: str
     kind: VerdictKind
@@ -103,12 +98,7 @@ def _verdict(file: Path) -> Verdict:
 
 
 def right_in(recording: Recording, verdict: Verdict) -> dict[str, bool]:
-    """Say which answers of a verdict are right; those that the truth does not ask are left out.
-
-    Args:
-        recording: Of a program that hangs.
-        verdict: On its case.
-    """
+    """Say which answers of a verdict are right; those that the truth does not ask are left out."""
     truth = recording.truth
     asked = {"culprits": list(verdict.culprits) in truth.all_culprits}
     asked["cause"] = verdict.cause in any_of(truth.cause)

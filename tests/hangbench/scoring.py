@@ -133,9 +133,7 @@ def _score_of_healthy(name: str, truth: Truth, outcome: Outcome) -> Score:
 def functions_named(summary: str, source: str = "") -> set[str]:
     """The functions that a summary names for the culprits: not those where others wait for them.
 
-    Args:
-        summary: Of a verdict.
-        source: Of the script, to tell in which function a line lies.
+    The script's source tells in which function a line lies.
     """
     clauses = [part for part in summary.split("; ") if not OF_WAITERS.match(part)]
     places = [match for part in clauses for match in PLACE.finditer(part)]

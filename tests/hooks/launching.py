@@ -35,11 +35,7 @@ TORCHRUN = ("-m", "torch.distributed.run", "--nproc_per_node=2")
 
 
 class Ended(NamedTuple):
-    """A job that has ended.
-
-    Attributes:
-        said: What its ranks printed as JSON, in the order of printing.
-    """
+    """A job that has ended, and what its ranks printed as JSON, in the order of printing."""
 
     code: int
     said: list[dict[str, Any]]

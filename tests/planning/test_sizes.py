@@ -27,13 +27,9 @@ BATCH, CONTEXT = 2, 256
 
 
 class TensorPeak(TorchDispatchMode):
-    """The most bytes that tensors took at once: of storages from first tensor to last.
+    """The most bytes that tensors took at once, but for those that were there before.
 
-    Args:
-        known: Tensors that were there before; they don't count.
-
-    Attributes:
-        peak: Bytes.
+    Of storages from first tensor to last.
     """
 
     def __init__(self, known: Any) -> None:

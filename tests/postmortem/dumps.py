@@ -64,15 +64,11 @@ def dump(
     began_s: float = 0.0,
     first_record: int = 0,
 ) -> dict[str, Any]:
-    """What a rank dumps.
+    """What a rank dumps: its operations, each a second younger than the one before.
 
-    Args:
-        rank: Its number; a group of its own tells it, as jobs with expert parallelism have one.
-        entries: Oldest first; each is a second younger than the one before.
-        groups: The job's groups by their names, ``0`` the default one; only its own are written.
-        counted: Of its groups the number entered last and that ended last.
-        began_s: When the first was entered, seconds after `BEGAN`.
-        first_record: Its number of all that the rank recorded.
+    A group of its own tells its number, as jobs with expert parallelism have one. Of the job's
+    groups, ``0`` the default one, only its own are written; ``counted`` are the numbers entered
+    last and ended last of each. ``first_record`` is the number of its first record.
     """
     own = {name: ranks for name, ranks in groups.items() if rank in ranks}
     own[str(1000 + rank)] = [rank]

@@ -32,12 +32,7 @@ def installed_browser() -> str | None:
 
 
 class Browser:
-    """One Chromium with one page.
-
-    Attributes:
-        complaints: What the page wrote to the console as an error, or raised.
-        requests: Addresses that it asked for, its own included.
-    """
+    """One Chromium with one page; the page's complaints, and the addresses that it asked for."""
 
     def __init__(self, program: str, profile: Path) -> None:
         to_read, self._to = os.pipe()

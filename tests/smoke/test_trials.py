@@ -16,12 +16,7 @@ WHOLE = "train.py {devices} {workers}"
 
 
 def outcomes(results: str, command: str = WHOLE) -> list[Outcome]:
-    """One outcome for each planned run.
-
-    Args:
-        results: ``.`` passed, ``H`` hang, ``L`` late, ``F`` failed; one sign a run.
-        command: With placeholders.
-    """
+    """One outcome for each planned run: ``.`` passed, ``H`` hang, ``L`` late, ``F`` failed."""
     kinds: dict[str, Result] = {".": "passed", "H": "hang", "L": "late", "F": "failed"}
     trials = plan_trials(command.split())
     return [

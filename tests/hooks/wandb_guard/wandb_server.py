@@ -19,11 +19,9 @@ RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: a close sends RST
 
 
 class WandbServer:
-    """Serves until it is closed. A client may ask for another manner: ``GET /become/mute``.
+    """Serves in this manner, each answer after a delay in seconds, until it is closed.
 
-    Args:
-        manner: How it treats connections.
-        delay: Seconds before each answer.
+    A client may ask for another manner: ``GET /become/mute``.
     """
 
     def __init__(self, manner: Manner, delay: float = 0.0) -> None:

@@ -140,12 +140,9 @@ NAMES = {"a": ("0", "all_reduce"), "b": ("1", "barrier")}
 
 
 def entering(view: RankView, letters: str, still_open: str) -> RankView:
-    """Give a rank a record of two groups: ``a`` of the steps, ``b`` of saves.
+    """Give a rank a record of two groups, ``a`` of the steps and ``b`` of saves, in this order.
 
-    Args:
-        view: The rank.
-        letters: What it entered, oldest first.
-        still_open: The group whose newest has not ended.
+    The newest of ``still_open`` has not ended.
     """
     for letter, (group, op) in NAMES.items():
         at = [when for when, one in enumerate(letters, start=1) if one == letter]

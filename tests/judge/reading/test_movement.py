@@ -62,13 +62,8 @@ MANY = 1_000_000
 def activity(*, main: int = 0, helper: int = 0, ends: bool = False, **state: Any) -> str:
     """What a rank does whose main thread and helper move so many bytes a look.
 
-    The process moves a million a second: its count has what its children read.
-
-    Args:
-        main: Of the main thread.
-        helper: Of the other one; negative where nobody counts.
-        ends: Whether the helper is there at the first look alone.
-        state: Of the main thread.
+    The process moves a million a second: its count has what its children read. A negative number
+    of the helper's is one that nobody counts; one that ends is there at the first look alone.
     """
     view = rank(0, IN_LOAD, bytes_s=MANY, **state)
     view = beside(view, (user("monitor", 61),), tid=HELPER)
