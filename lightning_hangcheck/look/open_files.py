@@ -434,11 +434,12 @@ class Holders:
 
         A process that has both ends waits for the others that have them, or for itself if nobody
         does. These are looked for on the whole machine: a daemon that was started with an end keeps
-        it, but no longer descends from a rank. A process with one end needs no search: data ends
-        when the last holder of the other end is gone. A search that was cut short returns nobody.
+        it, but no longer descends from a rank. A process with one end needs no such search: data
+        ends when the last holder of the other end is gone. If that is no process of the job, its
+        launchers are asked. A search that was cut short returns nobody.
         """
 
-        def among(opened: dict[str, list[Opened]]) -> list[int]:
+        def among(opened: Mapping[str, Iterable[Opened]]) -> list[int]:
             every = opened.get(name, ())
             return [
                 descriptor.pid
@@ -447,6 +448,10 @@ class Holders:
             ]
 
         found = among(self._by_name)
+        if not found:
+            above = (each for each in machine.ancestors(pid) if each not in self._of_pid)
+            opened = (opened for each in above for opened in open_of(each) if opened.name == name)
+            return list(dict.fromkeys(among({name: [*opened]})))
         if pid in found:
             if self._elsewhere is None:
                 self._elsewhere = {}

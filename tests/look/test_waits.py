@@ -175,6 +175,19 @@ def test_a_launcher_that_waits_for_its_processes_reads_none_of_their_pipes(
     assert until(holders, "the launcher to wait") == [(running.pid, (child,) if joins else ())]
 
 
+def test_a_launcher_reads_the_pipes_of_its_processes_one_after_the_other(
+    program: StartProgram,
+) -> None:
+    running = program(PROGRAM, "read_one_pipe_of_two")
+    full, idle = map(int, running.first_words.split())
+
+    def readers() -> list[int]:
+        holders = target_of(full, idle, kind="pipe").holders
+        return [holder.pid for holder in holders if holder.awaits == (idle,)]
+
+    assert until(readers, "the launcher to read the other") == [running.pid]
+
+
 @pytest.mark.parametrize("waiter", ["parent", "child"])
 def test_a_waiter_for_a_semaphore_names_the_processes_that_share_it(
     program: StartProgram, waiter: str

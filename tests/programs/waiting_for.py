@@ -149,6 +149,15 @@ def fill_pipe(launcher):
     child.join()
 
 
+def read_one_pipe_of_two():
+    full, idle = (
+        subprocess.Popen(command, stdout=subprocess.PIPE)
+        for command in ([sys.executable, "-c", "print('x' * 1000000)"], ["sleep", "1000"])
+    )
+    announce(f"{full.pid} {idle.pid}")
+    idle.stdout.read(1)
+
+
 def take_named_semaphore(name):
     library = ctypes.CDLL(None)
     library.sem_open.restype = ctypes.c_void_p
