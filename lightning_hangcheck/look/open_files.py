@@ -449,9 +449,9 @@ class Holders:
 
         found = among(self._by_name)
         if not found:
-            above = (each for each in machine.ancestors(pid) if each not in self._of_pid)
-            opened = (opened for each in above for opened in open_of(each) if opened.name == name)
-            return list(dict.fromkeys(among({name: [*opened]})))
+            launchers = (each for each in machine.ancestors(pid) if each not in self._of_pid)
+            theirs = [file for each in launchers for file in open_of(each) if file.name == name]
+            return list(dict.fromkeys(among({name: theirs})))
         if pid in found:
             if self._elsewhere is None:
                 self._elsewhere = {}
