@@ -77,8 +77,7 @@ def at_ports(*ports: int) -> Case:
 
 
 @pytest.mark.parametrize(
-    ("asked", "verdict"),
-    [({}, "hang"), (waiting_for("socket", "poll", "10.0.0.53:53"), "suspect")],
+    ("asked", "verdict"), [({}, "hang"), (waiting_for("socket", "poll", "10.0.0.53:53"), "suspect")]
 )
 def test_ranks_that_ask_a_name_server_have_not_come_to_the_others_yet(
     asked: dict[str, Any], verdict: str
