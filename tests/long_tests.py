@@ -8,6 +8,7 @@ release.
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -16,3 +17,8 @@ WHEN_ASKED_FOR = pytest.mark.skipif(
 )
 LONG_TEST = (pytest.mark.real, pytest.mark.timeout(1800), WHEN_ASKED_FOR)
 """Of a test that may take half an hour on a crowded machine."""
+
+
+def real_when_asked_for(test: Any) -> Any:
+    """Mark one that starts real processes."""
+    return pytest.mark.real(WHEN_ASKED_FOR(test))

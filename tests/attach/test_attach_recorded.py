@@ -69,13 +69,10 @@ def test_a_session_that_is_gone_is_a_gap_and_costs_nothing_else(
     assert find_session([program("sleeping.py").pid]) == (None, ())
 
 
-PATIENCE = {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}
-
-
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The same patience for the watcher and for us, and no test that waits for half a minute."""
-    for name, value in PATIENCE.items():
+    for name, value in {"HANGCHECK_IDLE_AFTER": "7", "HANGCHECK_PROVEN_AFTER": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
 

@@ -184,14 +184,11 @@ def test_what_a_watcher_knows_counts_where_its_looks_woke_the_ranks(
         assert (verdict.culprits, verdict.stalled_for_s) == ((1,), silent_s[1])
 
 
-WAITS = "import sys; sys.stdin.read()"
-
-
 @contextmanager
 def running(log: Path | int, *options: str, **variables: str) -> Iterator[int]:
     """A Python whose standard output goes to this file or descriptor."""
     environment = {name: text for name, text in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    command = [sys.executable, *options, "-c", WAITS]
+    command = [sys.executable, *options, "-c", "import sys; sys.stdin.read()"]
     output = log if isinstance(log, int) else log.open("ab")
     process = subprocess.Popen(
         command, env={**environment, **variables}, stdin=subprocess.PIPE, stdout=output

@@ -246,8 +246,6 @@ def test_the_place_of_a_node_is_read_from_its_launcher(
 
 # Ranks really started by torchrun, and what is said of a trial by what they said.
 
-TORCHRUN = ("torchrun", "--standalone", "--nproc_per_node=2")
-
 
 def _try(words: tuple[str, ...]) -> Trial:
     command = trial_command(read_launch(words, {}))
@@ -256,7 +254,7 @@ def _try(words: tuple[str, ...]) -> Trial:
 
 @pytest.mark.real
 def test_two_ranks_meet_add_and_exchange_data() -> None:
-    trial = _try((*TORCHRUN, "train.py", "--epochs", "3"))
+    trial = _try(("torchrun", "--standalone", "--nproc_per_node=2", "train.py", "--epochs", "3"))
     assert [(check.check, check.status) for check in judge_trial(trial)] == [
         ("ranks start", "ok"),
         ("rendezvous (gloo)", "ok"),

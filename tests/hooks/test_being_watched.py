@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import WHEN_ASKED_FOR, real_when_asked_for
 from processes import RunningProgram, is_sidecar, marked_processes, runs, until
 from recorded_run import job_session
 from watch.launched import verdict_of
@@ -44,8 +44,7 @@ def sidecars_of(session: Path) -> list[psutil.Process]:
     ]
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_lost_sidecar_is_replaced_three_times_and_training_goes_on(
     program: Start, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -85,8 +84,7 @@ def test_the_sidecar_is_no_child_of_the_rank_and_outlives_its_launchers_sweep(
     assert (verdict.verdict, verdict.culprits) == ("crashed", (0,))
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_none_is_started_by_a_second_rank_of_a_node_nor_beside_hangcheck_run(
     rank: str, program: Start, tmp_path: Path
@@ -98,8 +96,7 @@ def test_none_is_started_by_a_second_rank_of_a_node_nor_beside_hangcheck_run(
     assert not sidecars_of(Path(job.first_words))
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_children_that_set_their_rank_themselves_are_watched_together(
     program: Start, tmp_path: Path
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from processes import until
 
 import lightning_hangcheck as hc
@@ -47,8 +47,7 @@ def test_missing_rank_is_named_with_its_stack_and_the_group_stays_usable(tmp_pat
     assert "prepare_data (" in missing[0]["failed"]
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_spawned_ranks_without_a_launcher_meet_in_the_store_of_their_group(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_barrier.py", str(tmp_path), environment=OFFLINE)
 

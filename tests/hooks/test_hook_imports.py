@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pkgutil import resolve_name
 
-import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from processes import run_python
 
 from lightning_hangcheck.hooks.zero_code.loops import WATCHED
@@ -67,8 +66,7 @@ for named, function, *_ in SECTIONS:
 """
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_each_call_that_the_table_makes_a_section_is_there() -> None:
     """In the versions that are installed; as above."""
     said = run_python("-c", TABLE, limit_s=500)  # it imports all frameworks

@@ -55,14 +55,9 @@ def test_a_hang_and_a_crash_say_it_beside_their_evidence_and_a_suspicion_does_no
         assert [item.text for item in verdict.evidence if item.kind == "lost"] == expected
 
 
-MINUTE = 60.0
-
-
 def trained(view: RankView, minutes: float, epoch_s: float | None, saves: int = 0) -> RankView:
     """The rank after so long a training, of two steps a second."""
-    spent = Spent(
-        saves=saves, steps=int(minutes * 120), training_s=minutes * MINUTE, epoch_s=epoch_s
-    )
+    spent = Spent(saves=saves, steps=int(minutes * 120), training_s=minutes * 60.0, epoch_s=epoch_s)
     return msgspec.structs.replace(view, beat=Beat(pid=1), spent=spent)
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from processes import (
     PATIENCE_S,
     StartProgram,
@@ -70,8 +70,7 @@ def test_a_command_that_a_signal_killed_ends_as_in_a_shell(tmp_path: Path) -> No
     assert "SIGKILL" in verdict.summary
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_quiet_prints_nothing_but_what_went_wrong(tmp_path: Path) -> None:
     well = run(tmp_path, python(WAIT_UNTIL_SEEN), "--quiet")
     assert (well.returncode, well.stderr) == (0, "")
@@ -91,8 +90,7 @@ def test_disabled_it_only_runs_the_command(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_a_job_that_the_command_puts_into_the_background_is_not_called_finished(
     tmp_path: Path,
 ) -> None:
@@ -142,8 +140,7 @@ def sidecar_below(pid: int) -> int | None:
     return next((child.pid for child in filter(is_sidecar, psutil.Process(pid).children())), None)
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_a_program_that_closes_all_descriptors_is_not_ended_by_ours(tmp_path: Path) -> None:
     """As daemons do; torch's worker server aborts the process that closes its socket."""
     closes = """

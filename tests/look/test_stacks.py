@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from processes import PATIENCE_S, PROGRAMS, until
 
 from lightning_hangcheck.look.proc import Unseen, has_ended, slept_s, thread_ids
@@ -136,8 +136,7 @@ def test_values_are_shown_only_on_request_short_and_without_secrets(program: Sta
     assert values["cut"] == '"password=[redacted] ..."'
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_only_a_closer_look_has_native_calls(program: StartProgram) -> None:
     running = program("sleeping.py")
     ((_, plain),) = look_at([Target(pid=running.pid)], PATIENCE_S).samples
@@ -161,8 +160,7 @@ def test_calls_end_at_the_innermost_python_frame_and_are_bounded() -> None:
     assert len(innermost_calls(msgspec.json.encode(many), 7)) == MOST_CALLS
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_a_look_that_is_killed_leaves_nothing_stopped(program: StartProgram) -> None:
     running = program("many_threads.py", "200")
     for limit_s in (0.02, 0.05, 0.1, 0.2):
@@ -204,8 +202,7 @@ def innermost(pid: int) -> str:
     return stack.threads[0].frames[-1].function
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     offering: StartProgram,
 ) -> None:
@@ -214,8 +211,7 @@ def test_it_answers_while_a_call_keeps_the_interpreter_lock_and_again(
     assert innermost(running.pid) == "keeps_the_interpreter_lock"
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
     offering: StartProgram,
 ) -> None:
@@ -224,8 +220,7 @@ def test_beyond_a_hundred_threads_the_main_one_is_missing_and_the_gap_says_so(
     assert "main thread is not among them" in why_not(running.pid)
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_a_signal_that_somebody_handles_is_not_taken(offering: StartProgram) -> None:
     taken, free = offering("waits_for_ever", "taken"), offering("waits_for_ever")
     offers = [find_offer(running.pid) for running in (taken, free)]
@@ -241,8 +236,7 @@ def test_a_process_that_became_another_program_is_sent_nothing(offering: StartPr
     assert running.process.poll() is None
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
     running = offering("waits_for_ever")
     os.kill(running.pid, signal.SIGSTOP)
@@ -250,8 +244,7 @@ def test_a_stopped_process_is_left_alone(offering: StartProgram) -> None:
     assert why_not(running.pid) == "it is stopped, so it answers no signal"
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_at_its_end_a_process_takes_its_offer_back(offering: StartProgram) -> None:
     running = offering("leaves")
     assert find_offer(running.pid) is not None
@@ -386,8 +379,7 @@ def switches(pid: int) -> list[str]:
     return [line for line in lines if "ctxt_switches" in line]
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_threads_that_python_does_not_number_have_the_kernels_ids_all_the_same(
     program: StartProgram, tmp_path: Path, as_py_spy: Callable[[str], None]
 ) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from processes import PATIENCE_S, until
 
 from lightning_hangcheck.judge.threads import FUTEXES
@@ -545,8 +545,7 @@ def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
     assert made_by(tmp_path / "cache.lock", text.format(os.getpid())) == ([], False)
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 @pytest.mark.parametrize("library", [("filelock", "soft"), ("baton",)])
 def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_open(
     program: StartProgram, tmp_path: Path, library: tuple[str, ...]
@@ -575,8 +574,7 @@ sys.stdin.read()
 """
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 def test_neither_a_container_nor_its_host_knows_who_of_the_other_made_a_file(
     tmp_path: Path,
@@ -595,8 +593,7 @@ def test_neither_a_container_nor_its_host_knows_who_of_the_other_made_a_file(
         inside.communicate(timeout=120)
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_a_lock_with_a_time_limit_is_left_to_that(program: StartProgram, tmp_path: Path) -> None:
     path = tmp_path / "lock"
     path.touch()

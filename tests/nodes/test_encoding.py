@@ -227,9 +227,6 @@ def test_whatever_goes_wrong_with_a_word_is_its_senders_fault(
     assert type(error).__name__ in refusal(PACKED)
 
 
-VERDICT = judge(CASE)
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -242,11 +239,8 @@ VERDICT = judge(CASE)
     ],
 )
 def test_a_judgement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
-    verdict = replace(VERDICT, **changes)
+    verdict = replace(judge(CASE), **changes)
     assert refusal(with_state(judgement=Judgement(verdict)))
-
-
-MB = 1_000_000
 
 
 def traced(read: Callable[[], object]) -> tuple[object, int]:
@@ -278,7 +272,7 @@ def test_groups_of_a_million_members_are_not_made(shapes: int, ranks: int) -> No
     families = [GroupFamily((0, 1, million - n), (GroupRun(0, 1, 1, "0"),)) for n in range(shapes)]
     refused, most = traced(lambda: read_message(pack(with_families(families, ranks))))
     assert "members" in str(refused)
-    assert most < 12 * MB
+    assert most < 12 * 1_000_000
 
 
 def test_a_node_that_sees_too_much_says_so_instead_of_being_refused(

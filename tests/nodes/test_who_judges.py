@@ -17,7 +17,7 @@ import pytest
 from cases import IN_BARRIER, job, rank
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from msgspec.structs import replace
 from processes import until
 
@@ -386,8 +386,7 @@ def test_who_talks_with_a_store_and_is_stopped_holds_nobody_up(
     assert not Path(f"/proc/{pid}").exists()
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_a_master_address_that_does_not_resolve_is_named_whenever_it_is_asked() -> None:
     """Also in the seconds before it is tried again: what is wrong is told a minute later."""
     place = CourierPlace("no-such-host.invalid", 29500)

@@ -240,14 +240,11 @@ def test_where_nothing_can_be_read_the_reason_is_said(tmp_path: Path, what: str)
         read(tmp_path / "nowhere")
 
 
-FUZZED = 60
-
-
 def test_dumps_with_foreign_bytes_end_in_a_sentence_or_are_read(tmp_path: Path) -> None:
     draw = random.Random(11)
     folder = write(tmp_path / "left", {"dump_0": stuck()[0]})
     whole = [pickle.dumps(stuck()[1], protocol=2), json.dumps(stuck()[1]).encode()]
-    for number in range(FUZZED):
+    for number in range(60):
         data = bytearray(whole[number % 2])
         for _ in range(draw.randrange(1, 9)):
             at = draw.randrange(len(data))

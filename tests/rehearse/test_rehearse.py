@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from cases import IN_BARRIER, IN_LOAD, job, rank
-from long_tests import WHEN_ASKED_FOR
+from long_tests import WHEN_ASKED_FOR, real_when_asked_for
 from msgspec.structs import replace
 from processes import PATIENCE_S, PROGRAMS, ending, run_python, until
 
@@ -226,8 +226,7 @@ def test_a_program_that_skips_a_batch_on_one_rank_is_found(tmp_path: Path) -> No
     assert "ddp.py" in verdict["summary"]
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 @pytest.mark.timeout(900)
 def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:
     ran = rehearse(tmp_path, "alone", PYTHON)
@@ -235,8 +234,7 @@ def test_a_program_of_one_process_cannot_be_rehearsed(tmp_path: Path) -> None:
     assert "cannot be rehearsed: 2 ranks were wanted, and none met" in ran.stderr
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_nothing_is_left_of_a_rehearsal_that_is_interrupted(tmp_path: Path) -> None:
     """The session's own fixture fails where a process is left behind."""
     script = str(PROGRAMS / "rehearse" / "ddp.py")
@@ -258,8 +256,7 @@ BEGIN = "from lightning_hangcheck.hooks.rehearsal import begin; begin(); "
 RUN = "import runpy, sys; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0])"
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_what_shall_be_on_a_gpu_stays_on_the_cpu(tmp_path: Path) -> None:
     part = Part(scene="as-it-is", folder=str(tmp_path), ranks=1, batches=4, names_cuda=True)
     told = {REHEARSAL: msgspec.json.encode(part).decode(), "CUDA_VISIBLE_DEVICES": ""}

@@ -61,9 +61,6 @@ def golden_cases() -> dict[str, tuple[Case | None, Verdict]]:
     }
 
 
-texts = some.text(max_size=600)
-
-
 @pytest.mark.parametrize("name", [*RECORDED, "recovered", "suspect", "finished", "healthy", "slow"])
 def test_report_equals_its_golden_text(name: str) -> None:
     """After a change that is meant, run tests/report/write_golden.py and read the difference."""
@@ -92,7 +89,7 @@ def test_the_fullest_report_fits_too() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(texts)
+@given(some.text(max_size=600))
 def test_nothing_from_the_job_can_steer_the_terminal(foreign: str) -> None:
     """Escape sequences and control characters of last words and file names are only shown."""
     judged = verdict(

@@ -43,10 +43,7 @@ def test_a_duration_is_never_an_exponent() -> None:
     assert seconds_in_words(float("inf")) == seconds_in_words(1e15)
 
 
-rank_lists = some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK))
-
-
-@given(rank_lists)
+@given(some.lists(some.integers(0, 60) | some.integers(0, LARGEST_RANK)))
 def test_ranges_read_back_as_the_ranks_in_order(ranks: list[int]) -> None:
     assert parse_ranks(format_ranks(ranks)) == tuple(sorted(set(ranks)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 from cases import IN_ALL_REDUCE, IN_LOAD, SECOND, gone, job, rank
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 from msgspec.structs import replace
 from processes import PROGRAMS
 from watch.launched import record_of, run, verdict_of
@@ -71,8 +71,7 @@ def test_a_failure_that_a_restart_mended_is_told_when_it_happens_and_at_the_end(
         assert judge(msgspec.json.decode(case, type=Case)) == verdict
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_path: Path) -> None:
     wait = (
         "import os, pathlib, sys, time\n"
@@ -88,8 +87,7 @@ def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_pa
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["finished"]
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
     """The second hang finds no restart left, and ends the job."""
     words = (torchrun("hang", "hang"), "--on-hang", "restart", *QUICKLY[2:])

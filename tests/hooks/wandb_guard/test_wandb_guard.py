@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hooks.launching import OFFLINE, TORCHRUN, Ended, run_job
 from hooks.wandb_guard.wandb_server import Manner, WandbServer
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.hooks.wandb_guard import guarded_wandb_logger
@@ -117,8 +117,7 @@ def test_ranks_that_lightning_starts_in_fit_read_what_the_first_process_left(
     assert {line["package"] for line in job.of("ended").values()} == {"pytorch_lightning"}
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, serve: Serve) -> None:
     """The server resets every connection: the job goes on offline."""
     environment = serve("resets")
@@ -130,8 +129,7 @@ def test_spawned_ranks_attach_to_the_run_of_the_main_process(tmp_path: Path, ser
     assert main["pid"] not in {said["pid"] for said in trained.values()}
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 def test_rank_zero_that_fails_or_is_late_is_the_same_story_on_both_ranks(tmp_path: Path) -> None:
     job = run_job(tmp_path, "hooks_guard.py", str(tmp_path), launcher=TORCHRUN)
 
@@ -176,8 +174,7 @@ LEFT_WITHIN_S = 60.0
 """Our limit is 4 s; wandb alone waits for as long as the server is mute."""
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 @pytest.mark.parametrize("how", ["by itself", "at exit"])
 def test_a_mute_server_is_left_and_nothing_logged_is_lost(how: str, tmp_path: Path) -> None:
     """The server first answers slowly, which must not be cut short."""

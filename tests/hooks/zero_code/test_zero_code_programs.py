@@ -16,7 +16,7 @@ from hooks.launching import (
     run_program,
     run_script,
 )
-from long_tests import WHEN_ASKED_FOR
+from long_tests import real_when_asked_for
 
 from lightning_hangcheck.report.journals import read_journal
 
@@ -89,12 +89,10 @@ def test_output_and_exit_code_are_the_programs_own(name: str, tmp_path: Path) ->
 
 # What a process under `hangcheck run` imports at its start, which is what its start costs.
 
-SHOW_MODULES = "import sys\nprint(*sorted(sys.modules), sep='\\n')\n"
-
 
 def modules_of(tmp_path: Path, environment: dict[str, str], python_path: str) -> set[str]:
     script = tmp_path / "show.py"
-    script.write_text(SHOW_MODULES)
+    script.write_text("import sys\nprint(*sorted(sys.modules), sep='\\n')\n")
     code, out, errors = run_script(script, environment, python_path)
     assert (code, errors) == (0, "")
     return set(out.split())
@@ -180,8 +178,7 @@ def test_a_lightning_trainers_callbacks_stay_as_the_user_made_them(tmp_path: Pat
 LOOP_STEPS = 4
 
 
-@WHEN_ASKED_FOR
-@pytest.mark.real
+@real_when_asked_for
 @pytest.mark.parametrize("loop", ["plain", "adversaries"])
 def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     watched, python_path = as_script(tmp_path)
@@ -193,8 +190,7 @@ def test_a_loop_has_steps_and_beats(loop: str, tmp_path: Path) -> None:
     assert loop == "adversaries" or beat.beats == LOOP_STEPS
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 @pytest.mark.parametrize("how", ["weights", "apart"])
 def test_weights_alone_are_said_once_and_parts_in_other_files_not_missed(
     how: str, tmp_path: Path
@@ -219,8 +215,7 @@ def printed(folder: Path, environment: dict[str, str], python_path: str) -> tupl
     return output.splitlines()[-1], errors
 
 
-@pytest.mark.real
-@WHEN_ASKED_FOR
+@real_when_asked_for
 def test_tokens_are_those_of_the_script_alone_and_it_is_said_what_happens(tmp_path: Path) -> None:
     watched, said = printed(tmp_path / "watched", *as_script(tmp_path))
     assert watched == printed(tmp_path / "plain", {}, PACKAGE)[0]

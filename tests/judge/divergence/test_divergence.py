@@ -136,15 +136,12 @@ def test_without_a_record_frames_tell_with_less_confidence(way: Frames) -> None:
     assert early.verdict == "suspect"
 
 
-NAMES = {"a": ("0", "all_reduce"), "b": ("1", "barrier")}
-
-
 def entering(view: RankView, letters: str, still_open: str) -> RankView:
     """Give a rank a record of two groups, ``a`` of the steps and ``b`` of saves, in this order.
 
     The newest of ``still_open`` has not ended.
     """
-    for letter, (group, op) in NAMES.items():
+    for letter, (group, op) in {"a": ("0", "all_reduce"), "b": ("1", "barrier")}.items():
         at = [when for when, one in enumerate(letters, start=1) if one == letter]
         still = int(letter == still_open)
         view = flying(view, *[op] * len(at), group=group, open_ops=still, ranks=(0, 1, 2, 3), at=at)

@@ -139,9 +139,6 @@ def test_the_gpu_of_the_culprit_is_among_the_facts() -> None:
     )
 
 
-ELSEWHERE = (MAIN, user("log_loss", 31))
-
-
 def beside_others(view: RankView, *others: ThreadStack, owns_gil: bool = False) -> RankView:
     """The rank, its main thread with the lock or without, beside other threads."""
 
@@ -161,7 +158,7 @@ CHECKPOINT_THREAD = ThreadStack(tid=9, name="checkpoint", frames=IN_ALL_REDUCE)
         on_device(spinning(0), "all_reduce", on_device=False),
         beside_others(on_device(spinning(0), "all_reduce"), owns_gil=True),
         beside_others(on_device(spinning(0), "all_reduce"), CHECKPOINT_THREAD),
-        on_device(spinning(0, AT_ITEM, ELSEWHERE, AT_ITEM), "all_reduce"),
+        on_device(spinning(0, AT_ITEM, (MAIN, user("log_loss", 31)), AT_ITEM), "all_reduce"),
     ],
     ids=["no record", "gloo", "runs Python", "another thread's", "at several lines"],
 )
