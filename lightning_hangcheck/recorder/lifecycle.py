@@ -84,7 +84,8 @@ class Recorder:
     Children of multiprocessing, forked children, and helpers that a rank started do not record,
     unless `learn_identity` says that they are ranks. Nothing here raises or waits; any thread may
     call it. The pulse thread calls ``on_pulse`` twice a second, and ``on_sidecar_lost`` when the
-    sidecar was killed. ``meets_ranks``: a process group is being made, or was made.
+    sidecar was killed. ``meets_ranks``: a process group is being made, or was made. ``beats``
+    counts those of the script, or of a tracked loop of ours.
     """
 
     page: PageWriter
@@ -98,8 +99,8 @@ class Recorder:
         self.in_training_thread = self._training.is_here
         self.identity = Identity()
         self.session: Session | None = None
-        self._beat_writer = BeatWriter(self.start)
-        self.beat: Callable[[], None] = self._beat_writer.beat
+        self.beats = BeatWriter(self.start)
+        self.beat: Callable[[], None] = self.beats.beat
         self.on_sidecar_lost: Callable[[], None] | None = None
         self.meets_ranks = self._place_is_sent = False
         self._be_silent("new")
@@ -111,18 +112,13 @@ class Recorder:
 
         return from_environment(self._environment, _say_once)
 
-    @property
-    def beats_by_hand(self) -> bool:
-        """Whether the script, or a tracked loop of ours, beats."""
-        return self._beat_writer.count > 0
-
     def start(self) -> Recorder:
         """Begin to record if this process should; a second call does nothing."""
         if self._state in ("new", "starting"):
             with self._life_lock:
                 if self._state == "new":
                     self._state = "starting"
-                    self._beat_writer.attach(self.page.buffer)
+                    self.beats.attach(self.page.buffer)
                     self._begin()
                     if self._state == "starting":
                         self._state = "quiet"
@@ -268,7 +264,7 @@ class Recorder:
         # re-entrant: a signal handler may interrupt the thread that holds it
         self._lock = threading.RLock()
         if self._state != "new":  # until then a beat starts the recording
-            self._beat_writer.attach(page.buffer)
+            self.beats.attach(page.buffer)
 
     def _be_silent(self, state: State) -> None:
         self._state = state

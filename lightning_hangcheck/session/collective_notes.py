@@ -7,13 +7,13 @@ newest calls were made: a ring of calls, and a line for each call site.
 from __future__ import annotations
 
 import os
-import time
 from collections import Counter
 from contextlib import suppress
 from itertools import count, islice
 from pathlib import Path
 from struct import Struct as Layout
 from threading import get_ident
+from time import time_ns
 from traceback import walk_stack
 from typing import TYPE_CHECKING, TypeVar
 
@@ -96,9 +96,11 @@ class CallNoter:
 
     def __init__(self, server: Path) -> None:
         self._page = files.reserve_file(notes_file(server, "calls"), NOTES_BYTES)
+        # stores into "L", the native 64-bit type, take a third of the time that packing takes
+        self._slots = memoryview(self._page)[CALLS_AT:].cast("L")
         self._sites_file = notes_file(server, "sites")
         self._calls, self._numbers = count(), count(1)
-        self._known: dict[tuple[int | str, ...], tuple[int, count[int], list[CodeType]]] = {}
+        self._known: dict[int, tuple[int, count[int], list[CodeType]]] = {}
 
     def note(
         self,
@@ -109,24 +111,24 @@ class CallNoter:
         message: int = 0,
     ) -> None:
         """Note a call: 0.1 microseconds a frame; a new site is written. Messages need no caller."""
-        way: list[int | str] = [root, reduction, group, message]
-        frame = caller
-        while frame is not None and len(way) < 2 * DEEPEST:
-            way += (id(frame.f_code), frame.f_lasti)
-            frame = frame.f_back
-        key = tuple(way)
-        number, calls, _ = self._known.get(key) or self._learn(
-            key, caller, NotedSite(0, CallSite((), root, reduction), group, message)
+        way, frame, room = hash((root, reduction, group, message)), caller, DEEPEST
+        while frame is not None and room:
+            way = hash((way, id(frame.f_code), frame.f_lasti))
+            frame, room = frame.f_back, room - 1
+        number, calls, _ = self._known.get(way) or self._learn(
+            way, caller, NotedSite(0, CallSite((), root, reduction), group, message)
         )
         if message:  # messages are counted for good; a collective only while it is in the ring
             COUNT.pack_into(self._page, number * COUNT.size, next(calls))
-        offset = CALLS_AT + next(self._calls) % CALLS_KEPT * SLOT.size
-        SLOT.pack_into(self._page, offset, time.time_ns(), get_ident(), number)
+        slots, at = self._slots, next(self._calls) % CALLS_KEPT * 3
+        slots[at + 2] = 0  # until it is whole, no reader takes it
+        slots[at], slots[at + 1] = time_ns(), get_ident()
+        slots[at + 2] = number
 
     def _learn(
-        self, key: tuple[int | str, ...], caller: FrameType | None, noted: NotedSite
+        self, way: int, caller: FrameType | None, noted: NotedSite
     ) -> tuple[int, count[int], list[CodeType]]:
-        """Number a new site, 0 if there is no room; keeping its code keeps its key unique."""
+        """Number a new site, 0 if there is no room; keeping its code keeps its way unique."""
         no_room: tuple[int, count[int], list[CodeType]] = 0, count(1), []
         if len(self._known) >= MOST_SITES:
             return no_room
@@ -147,7 +149,7 @@ class CallNoter:
             _append(self._sites_file, msgspec.structs.replace(noted, site=known[0], called=site))
         except OSError:  # shared memory is full
             known = no_room
-        return self._known.setdefault(key, known)
+        return self._known.setdefault(way, known)
 
 
 def noted(server: Path) -> Notes:

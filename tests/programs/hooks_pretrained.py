@@ -52,7 +52,7 @@ def load(saved):
         phase=Spying.phase_in_constructor,
         same=all(same),
         random_untouched=torch.equal(random_state, torch.get_rng_state()),
-        beats_by_hand=current().beats_by_hand,
+        beats_by_hand=current().beats.count > 0,
         pad=[tokenizer.pad_token, model.config.pad_token_id, model.generation_config.pad_token_id],
     )
     return model, tokenizer

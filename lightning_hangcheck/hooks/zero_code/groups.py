@@ -13,7 +13,7 @@ import inspect
 import os
 import sys
 from contextlib import contextmanager
-from functools import lru_cache
+from functools import cache
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -226,6 +226,8 @@ def _noting(module: ModuleType, function: str, sign: int = 0) -> Before:
     places = {name: place for place, name in enumerate(parameters)}
     usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
     end = next((name for name in ("src", "dst") if name in places), None)
+    usual_op = usual.get("op")
+    usual_reduction = getattr(usual_op, "name", "")  # asking torch for it takes 2 us
 
     def find(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
         if places.get(name, len(arguments)) < len(arguments):
@@ -233,19 +235,20 @@ def _noting(module: ModuleType, function: str, sign: int = 0) -> Before:
         return named.get(name, usual.get(name))
 
     def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-        noter = _noter(os.getpid())
+        noter = _noter()
         if noter is None:
             return
-        rank = None if end is None else find(end, *given)
-        group = find("group", *given)
-        # after torch 2.5 callers may give a number in the group instead, as torch itself does
-        member = find(f"group_{end}", *given) if end is not None and rank is None else None
-        if member is not None:
-            world = group is None or group is module.group.WORLD
-            rank = int(member if world else module.get_global_rank(group, member))
+        rank, group = None, find("group", *given)
+        if end is not None:
+            rank = find(end, *given)
+            # after torch 2.5 callers may give a number in the group instead, as torch itself does
+            member = find(f"group_{end}", *given) if rank is None else None
+            if member is not None:
+                world = group is None or group is module.group.WORLD
+                rank = int(member if world else module.get_global_rank(group, member))
         if not sign:
-            root = "" if rank is None else f"root {rank}"
-            reduction = getattr(find("op", *given), "name", "")
+            root, op = "" if rank is None else f"root {rank}", find("op", *given)
+            reduction = usual_reduction if op is usual_op else getattr(op, "name", "")
             noter.note(caller, root, reduction, getattr(group, "group_name", ""))
             return
         in_job = module.get_world_size() == current().identity.world_size
@@ -277,8 +280,8 @@ def _server() -> Path | None:
     return None if session is None else session.torch_servers / str(os.getpid())
 
 
-@lru_cache(maxsize=1)
-def _noter(_pid: int) -> CallNoter | None:
+@cache
+def _noter() -> CallNoter | None:
     """Open notes in shared memory; None if this process has no session, or there is no room."""
     server = _server()
     try:
@@ -287,3 +290,6 @@ def _noter(_pid: int) -> CallNoter | None:
         lacks = "calls of collectives are not noted"
         log.once(lacks, f"{lacks} ({error})")
         return None
+
+
+os.register_at_fork(after_in_child=_noter.cache_clear)

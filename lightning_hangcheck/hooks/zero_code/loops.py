@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
     from types import FrameType, ModuleType
 
-    from lightning_hangcheck.recorder.page import PageWriter
-
 _C10D = "torch.distributed.distributed_c10d"
 _FSDP = "torch.distributed.fsdp"
 _SAVER = "torch.distributed.checkpoint.state_dict_saver"
@@ -62,6 +60,7 @@ class StepTeller:
     def __init__(self, compiling: Callable[[], bool]) -> None:
         self._compiling = compiling
         self._recorder = current()
+        self._beats = self._recorder.beats
         self._others_report = False
         self._steps = 0
         self._in_step: set[int] = set()
@@ -77,25 +76,20 @@ class StepTeller:
                 self._recorder.mark_going_on()
             if self._others_report:
                 page.go_on()
-            else:
-                self._count(page, id(optimizer))
+                return
+            reported, in_step, key = self._steps or None, self._in_step, id(optimizer)
+            if key in in_step or not in_step:
+                in_step.clear()
+                self._steps += 1
+            in_step.add(key)
+            if page.step == reported or page.step is None:
+                page.enter_phase("training_step", None, self._steps, beats=not self._beats.count)
+            else:  # a callback reports the steps
+                self._others_report = True
+            if self._steps == 1:
+                tell_start()
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: training must go on
             switched_off("showing an optimizer's step failed", error, "; training goes on")
-
-    def _count(self, page: PageWriter, optimizer: int) -> None:
-        reported, in_step = self._steps or None, self._in_step
-        if optimizer in in_step or not in_step:
-            in_step.clear()
-            self._steps += 1
-        in_step.add(optimizer)
-        if self._steps == 1:
-            tell_start()
-        self._others_report = page.step not in (None, reported)  # a callback reports the steps
-        if self._others_report:
-            page.go_on()
-        else:
-            beats = not self._recorder.beats_by_hand
-            page.enter_phase("training_step", None, self._steps, beats=beats)
 
     def on_schedule(self, *_: object) -> None:
         """A scheduler set the learning rate; the first time is when it is created."""

@@ -120,8 +120,8 @@ def wrap(
     """Watch a function, if there is one; the caller never sees an exception of a watcher.
 
     A call runs in the context manager of ``around``, which cannot suppress exceptions. At a tenth
-    of that cost, ``before`` gets each call's frame and all its arguments, or ``after`` a call that
-    has returned.
+    of that cost, ``before`` alone gets each call's frame and all its arguments, or ``after`` a call
+    that has returned.
     """
     works = True
 
@@ -135,9 +135,17 @@ def wrap(
                 switched_off(f"{name} is no longer watched", error, "; the program goes on")
 
     def make(function: Function, called: Callable[..., Call]) -> Function:
+        if before is not None:  # the quickest of the three
+            note = before
+
+            def watched_before(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
+                if works:
+                    ask(note, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+                return function(*arguments, **named)
+
+            return watched_before
+
         def watched(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
-            if before is not None and works:
-                ask(before, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
             call = visit = None
             if around is not None and works:
                 call = called(arguments, named)
