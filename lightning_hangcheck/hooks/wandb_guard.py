@@ -212,15 +212,15 @@ def _bound_finish(run: Run, limit: float) -> None:
     def shown() -> Section:
         return Section(current(), "wandb run finish", spoken=False, goes_on_after_s=limit)
 
-    def finish(exit_code: int | None = None) -> None:
+    def finish(*arguments: Any, **named: Any) -> None:  # noqa: ANN401 - wandb's own
         nonlocal is_over
         if os.getpid() != pid or is_over:
-            plain(exit_code)
+            plain(*arguments, **named)
             return
         is_over = True
         try:
             with shown(), later(notice_after(limit), WAITING, log.once, waiting, waiting):
-                bounded(limit, partial(plain, exit_code))
+                bounded(limit, partial(plain, *arguments, **named))
         except NoAnswer:
             log.once(
                 f"wandb {folder}",
