@@ -24,6 +24,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from zlib import crc32
 
 import msgspec
 
@@ -42,7 +43,7 @@ GLOO = "gloo/transport"
 """In the text of all errors with which gloo ends a collective that not all ranks enter."""
 EPOCHS = 2
 FULL_PASSES, MOST_PASSES = 2, 25
-"""Over one DataLoader: later passes have one batch; after the most, all ranks exit."""
+"""Over one DataLoader: later passes have one batch; after the most, all ranks exit together."""
 STREAM_SAMPLES, STREAM_READ_S = 5000, 2.0
 SLOW_SAVE_S = 4.0
 AT_CALL = 3  # the call of a kind at which a scene begins: by then the ranks have met in a step
@@ -67,6 +68,9 @@ n=0
 while [ $n -lt 1000 ] && kill -0 $1 2>/dev/null && [ $(ls "$2" | grep -c '^left-') -lt $3 ]
 do n=$((n+1)); sleep 0.3; done
 """
+
+
+LEFT = "left"  # mark of a rank that ends; the keeper counts them
 
 
 SceneName = Literal[
@@ -169,11 +173,18 @@ class Rehearsal:
         with suppress(OSError), os.fdopen(open_for_append(path), "ab", buffering=0) as file:
             file.write(msgspec.json.encode(note) + b"\n")
 
-    def mark_end(self) -> Path:
-        """Show the other ranks that this rank is ending; return the folder of all marks."""
-        folder = Path(self.part.folder)
-        folder.joinpath(f"left-{self.rank}").touch()
-        return folder
+    def meets_others(self, mark: str, limit_s: float) -> bool:
+        """Show the other ranks that this rank is at a mark; return whether all come, in time."""
+        folder, until = Path(self.part.folder), time.monotonic() + limit_s
+        own = folder / f"{mark}-{self.rank}"
+        own.touch()
+        while len(list(folder.glob(f"{mark}-*"))) < self.part.ranks:
+            if time.monotonic() >= until:
+                if mark != LEFT:
+                    own.unlink()
+                return False
+            time.sleep(0.05)
+        return True
 
 
 def has_joined() -> bool:
@@ -186,11 +197,6 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
     """Note the exception that ends this rank."""
     before = sys.excepthook
 
-    def wait_for_others(limit_s: float) -> None:
-        folder, until = rehearsal.mark_end(), time.monotonic() + limit_s
-        while time.monotonic() < until and len(list(folder.glob("left-*"))) < rehearsal.part.ranks:
-            time.sleep(0.05)
-
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         before(kind, error, trace)
         if kind in (KeyboardInterrupt, SystemExit):
@@ -199,7 +205,7 @@ def tell_exceptions(rehearsal: Rehearsal) -> None:
         place = str(user_frame(trace) or "")
         rehearsal.note("raised", f"{kind.__name__}: {error}", key=place)
         limit_s = PARTED_WAIT_S if GLOO in str(error) else RAISED_WAIT_S
-        attempt("waiting for other ranks", wait_for_others, limit_s)
+        attempt("waiting for other ranks", rehearsal.meets_others, LEFT, limit_s)
 
     sys.excepthook = hook
 
@@ -214,13 +220,14 @@ def stay_connected(rehearsal: Rehearsal) -> None:
     for key, act in rehearsal.at_end.items():
         attempt(key, act)
     rehearsal.note("left")
-    folder = rehearsal.mark_end()
+    rehearsal.meets_others(LEFT, 0.0)
     sockets = []
     for descriptor in map(int, os.listdir("/proc/self/fd")):  # noqa: PTH208 - numbers, no paths
         with suppress(OSError):  # the descriptor that listed them
             sockets += [descriptor] if stat.S_ISSOCK(os.fstat(descriptor).st_mode) else []
+    given = str(os.getppid()), rehearsal.part.folder, str(rehearsal.part.ranks)
     rehearsal.keeper = subprocess.Popen(
-        ["sh", "-c", KEEPER, "sh", str(os.getppid()), str(folder), str(rehearsal.part.ranks)],
+        ["sh", "-c", KEEPER, "sh", *given],
         env={"PATH": os.environ.get("PATH", os.defpath)},
         pass_fds=sockets,
         stdin=subprocess.DEVNULL,
@@ -414,8 +421,10 @@ def instrument_data(rehearsal: Rehearsal, module: ModuleType) -> None:
     def begin_pass(call: Call) -> Foreign:
         key = _key(call.instance.dataset, call.instance.sampler)
         rehearsal.passes[key] += 1
-        if rehearsal.passes[key] > MOST_PASSES:
-            raise SystemExit(0)
+        if rehearsal.passes[key] == MOST_PASSES + 1:  # unless only this rank reads it
+            mark = f"over-{crc32(key.encode()):x}"
+            if attempt("leaving together", rehearsal.meets_others, mark, PARTED_WAIT_S):
+                raise SystemExit(0)
         if rehearsal.plays("as-it-is") and not _is_stream(call.instance):
             attempt("a look at the data", note_loader, call.instance, key)
         return call.go()
