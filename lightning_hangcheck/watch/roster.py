@@ -209,9 +209,15 @@ class Roster:
         strangers = {process.pid for process in scouted.processes}
         strangers -= {found.pid for found in scouted.found}
         starters = {beats[found.pid].parent_pid for found in every if found.pid in beats}
+        numbered = (each for each in scouted.processes if each.identity.rank is not None)
+        wrappers = {each.pid for each in numbered if not each.python}
         for rank in list(self.round.ranks.values()):
-            started_others = rank.found.guessed and rank.found.pid in starters
-            if started_others or (rank.process_exit is None and rank.found.pid in strangers):
+            beat, end = rank.beat, rank.process_exit
+            is_none = rank.found.guessed and rank.found.pid in starters
+            is_none = is_none or (end is None and rank.found.pid in strangers)
+            # what a wrapper ran before the one that trains, which is yet to come
+            before = beat is not None and beat.membership == "none" and beat.parent_pid in wrappers
+            if is_none or (before and end is not None and end.exit_code == 0):
                 del self.round.ranks[rank.found.rank]
         # named ranks of a round first: a launcher is guessed to be a rank only without them
         for found in sorted(every, key=lambda found: (found.start.number or 0, found.guessed)):

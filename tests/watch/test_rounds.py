@@ -87,6 +87,29 @@ def test_the_next_command_of_a_shell_script_is_no_round_of_the_one_before(tmp_pa
     assert [one.verdict for one in record_of(tmp_path / "run").rounds] == ["finished"]
 
 
+MEETS = """
+import os, sys, time
+source = "def barrier():\\n    while not os.path.exists('there'): time.sleep(0.1)\\n"
+exec(compile(source, "/venv/site-packages/torch/distributed/distributed_c10d.py", "exec"))
+if os.environ["RANK"] == "0":
+    open("there", "w").close()
+barrier()
+"""
+
+
+@real_when_asked_for
+def test_what_a_wrapper_runs_before_it_trains_is_no_rank_that_has_left(tmp_path: Path) -> None:
+    """A download in Python, then an archive is unpacked; the other rank waits meanwhile."""
+    (tmp_path / "train.py").write_text(MEETS)
+    python = f"'{sys.executable}'"
+    wrapper = f"{python} -c 'import time; time.sleep(2)'; sleep 9; {python} train.py"
+    (tmp_path / "wrapper.sh").write_text(wrapper)
+    script = f"RANK=1 {python} train.py & RANK=0 sh wrapper.sh; wait"
+    ended = run(tmp_path, ["/bin/sh", "-c", script], WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    assert ended.returncode == 0
+    assert "DEAD" not in ended.stderr
+
+
 @real_when_asked_for
 def test_on_hang_restart_has_torchrun_start_the_ranks_again_while_it_does(tmp_path: Path) -> None:
     """The second hang finds no restart left, and ends the job."""
