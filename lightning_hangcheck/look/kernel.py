@@ -366,12 +366,6 @@ def wakes_at(pid: int, number: int, arguments: tuple[int, ...]) -> int | None:
     return wakes_ns if 0 <= wakes_ns <= LATEST_NS else None
 
 
-def sleeps_for(pid: int, name: str, arguments: tuple[int, ...]) -> float:
-    """Return the seconds for which a thread in ``nanosleep`` or its like asked; 0 if unreadable."""
-    asked_ns = _timespec_ns(pid, arguments[0 if name == "nanosleep" else 2])
-    return max(0, asked_ns) / NANOSECONDS
-
-
 def _timespec_ns(pid: int, address: int) -> int:
     """Read a time from memory, in ns; -1 if it cannot be read."""
     data = proc.read_memory(pid, address, TIMESPEC.size)

@@ -49,7 +49,6 @@ MASTERS = ("/dev/ptmx", "/dev/pts/ptmx")
 """Names of a pseudo-terminal's master end, which a program holds (pts(4))."""
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where glibc keeps semaphores and shared memory
 DELETED = " (deleted)"
-LONGEST_NAP_S = 1.0  # SQLite sleeps 0.1 s between two tries
 
 
 class Opened(NamedTuple):
@@ -512,18 +511,14 @@ class Holders:
         """Return the file that a sleeping thread may poll because another process keeps it locked.
 
         SQLite tries a lock, sleeps a moment and tries again, with the file open. The sleep alone
-        proves nothing: a process of the job must have the same file open, and locked exclusively.
+        proves nothing: it must be that library's, which some builds of Python contain, and a
+        process of the job must have the same file open, and locked exclusively.
         """
         call = kernel.CALLS.get(thread.syscall) if thread.syscall is not None else None
         name = call.name if call is not None and "nanosleep" in thread.wchan else ""
         # native code sleeps for a duration, Python 3.11 and later until a time
         until = name == "clock_nanosleep" and thread.arguments[1] == kernel.ABSOLUTE
         if until or name not in ("nanosleep", "clock_nanosleep", kernel.RESTART):
-            return ()
-        if (
-            name != kernel.RESTART
-            and kernel.sleeps_for(pid, name, thread.arguments) > LONGEST_NAP_S
-        ):
             return ()
         owned = {
             lock.inode: lock.pid for lock in self._locks if lock.exclusive and not lock.waiting
@@ -535,7 +530,8 @@ class Holders:
             holder = owned.get(int(inode[1])) if inode is not None else None
             if holder not in (None, pid) and holder in self._owners(file):
                 found = WaitTarget(call="sleep", kind="lock", name=file, holders=_holders([holder]))
-                return (found,)
+                library = proc.waiting_libraries(pid, [thread.tid]).get(thread.tid, "")
+                return (found,) if "sqlite" in library or "python" in library else ()
         return ()
 
     def _with_who_shares(self, target: WaitTarget, pid: int) -> WaitTarget | None:

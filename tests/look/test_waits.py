@@ -494,7 +494,7 @@ def test_a_poller_for_a_database_names_file_and_holder(
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="time.sleep is no sleep before")
-@pytest.mark.parametrize("how", ["in Python", "natively, and for long"])
+@pytest.mark.parametrize("how", ["in Python", "natively", "in naps"])
 def test_one_that_sleeps_beside_a_locked_file_waits_for_nobody(
     program: StartProgram, tmp_path: Path, how: str
 ) -> None:

@@ -53,6 +53,8 @@ def sleep_beside(path, how):
     sleep = time.sleep if how == "in Python" else ctypes.CDLL(None).sleep
     with Path(path).open():
         announce("opened")
+        while how == "in naps":
+            ctypes.CDLL(None).usleep(100_000)
         sleep(1000)
 
 
