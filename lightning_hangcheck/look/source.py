@@ -250,7 +250,8 @@ PARTS_OF_A_MODEL = frozenset({"parameters", "named_parameters", "buffers", "name
 }
 """All ranks have equally many of these, so none leaves a loop over them before the others."""
 LEAVES = (ast.Return, ast.Continue, ast.Break, ast.Raise)
-ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, ast.With, ast.AsyncWith)
+MANAGED = (ast.With, ast.AsyncWith)
+ALWAYS_RUN = (ast.Expr, ast.Assign, ast.AnnAssign, *MANAGED)
 LOOPS_OVER_SOME = (ast.For, ast.AsyncFor)  # In a loop over epochs, the one over batches has items
 BLOCKS = ("body", "orelse", "finalbody")
 
@@ -339,7 +340,7 @@ class Parsed:
             elif isinstance(inner, ast.ExceptHandler):
                 caught = f" {_shown(inner.type)}" if inner.type is not None else ""
                 branches.append((span(inner), f"except{caught}"))
-            elif isinstance(inner, (ast.With, ast.AsyncWith)) and inner.lineno == line:
+            elif isinstance(inner, MANAGED) and inner.lineno == line:
                 until = span(inner)[1]
             elif isinstance(inner, ast.Call):
                 awaits, in_call = awaits or called_name(inner).lstrip("_") in AWAITS, True
@@ -542,8 +543,13 @@ the file shows that it is `PLAIN`."""
 PLAIN = frozenset(
     {"list", "dict", "set", "bytearray", "deque", "defaultdict", "Counter", "OrderedDict", "open"}
 )
-PLAIN_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+PLAIN_DISPLAYS: dict[type, str] = {
+    **dict.fromkeys((ast.List, ast.ListComp), "list"),
+    **dict.fromkeys((ast.Dict, ast.DictComp), "dict"),
+    **dict.fromkeys((ast.Set, ast.SetComp), "set"),
+}
 """Whose calls and displays make everyday objects that wake nobody."""
+LOCKS = frozenset({"Lock", "RLock"})
 CALLS_THAT_WAKE = frozenset(
     {"os.write", "os.writev", "os.eventfd_write", "os.kill", "os.killpg"}
     | {"signal.raise_signal", "signal.pthread_kill", "signal.pidfd_send_signal"}
@@ -572,7 +578,7 @@ class CallsAhead:
         self._imported: dict[str, str] = {}
         self._properties: set[str] = set()
         self._has_barriers = False
-        self._plain = _plain_names(tree)
+        self._plain, self._locks = _names_of_only(PLAIN, tree), _names_of_only(LOCKS, tree)
         for node in ast.walk(tree):
             if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
                 self._has_barriers = True
@@ -621,10 +627,11 @@ class CallsAhead:
         ends = isinstance(loop, LOOPS_OVER_SOME) or bool(asked)
         return ends, self._answer(then, _meets, HARMLESS_METHODS - OF_TORCH)
 
-    def waking(self, line: int) -> Answer:
+    def waking(self, line: int, *, lock_wanted: bool = True) -> Answer:
         """Return whether code from a line on may end what another thread waits for in memory.
 
-        It may give back a lock, also by leaving a ``with``, or send any kind of notification.
+        It may give back a lock, also by leaving a ``with``, or send any kind of notification. If no
+        lock is wanted, leaving the ``with`` of one ends no wait.
         """
 
         def wakes(path: str, call: ast.Call) -> Answer:
@@ -643,7 +650,9 @@ class CallsAhead:
             return None if elsewhere or path in RUN_ANYTHING else False
 
         function = self._function(line)
-        if any(isinstance(node, (ast.With, ast.AsyncWith)) for node in around(function, line)):
+        left = (node for node in around(function, line) if isinstance(node, MANAGED))
+        managers = [last_name(item.context_expr) for node in left for item in node.items]
+        if managers and (lock_wanted or not self._locks.issuperset(managers)):
             return True
         if not KEEPS.isdisjoint(_called(function)):
             return True
@@ -717,20 +726,17 @@ def _meets(path: str, _: ast.Call) -> bool:
     return of_torch or MEETS.fullmatch(name) is not None
 
 
-def _plain_names(tree: ast.Module) -> frozenset[str]:
-    """Return the names of variables and attributes that are only ever bound to `PLAIN` objects."""
-    plain, others = set[str](), set[str]()
+def _names_of_only(makers: frozenset[str], tree: ast.Module) -> frozenset[str]:
+    """Return the names of variables and attributes that are only ever bound to what some make."""
+    found, others = set[str](), set[str]()
 
     def bind(target: ast.AST | None, value: ast.AST | None) -> None:
-        is_plain = isinstance(value, PLAIN_DISPLAYS) or (
-            isinstance(value, ast.Call) and called_name(value) in PLAIN
-        )
+        made = value is not None and (PLAIN_DISPLAYS.get(type(value), called_name(value)) in makers)
         for node in ast.walk(target) if target is not None else ():
             if isinstance(getattr(node, "ctx", None), ast.Store) and isinstance(
                 node, (ast.Name, ast.Attribute)
             ):
-                whole = is_plain and node is target
-                (plain if whole else others).add(last_name(node))
+                (found if made and node is target else others).add(last_name(node))
 
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -744,7 +750,7 @@ def _plain_names(tree: ast.Module) -> frozenset[str]:
             bind(node.target, None)
         elif isinstance(node, ast.arg):
             others.add(node.arg)
-    return frozenset(plain - others)
+    return frozenset(found - others)
 
 
 def _chain(node: ast.expr) -> list[str]:

@@ -115,9 +115,19 @@ def with_bystanders(stack: ProcessStack, sources: Sources) -> ProcessStack:
     calls Python in a thread of its own, as autograd does, waits for the call's return.
     """
 
+    def wants_lock(thread: ThreadStack) -> bool:
+        inner = thread.frames[-1] if thread.frames else Frame("", "", 0)
+        if is_users(inner.file) and sources.parsed(inner.file) is None:
+            return True
+        # what a condition's waiter takes, only a notification gives back
+        notified = inner.file.endswith(THREADING) and inner.function.endswith("wait")
+        return thread.takes_lock and not notified
+
+    lock_wanted = any(map(wants_lock, stack.threads))
+
     def wakes(frame: Frame) -> bool | None:
         found = sources.parsed(frame.file) if is_users(frame.file) else None
-        return None if found is None else found.calls.waking(frame.line)
+        return None if found is None else found.calls.waking(frame.line, lock_wanted=lock_wanted)
 
     def marked(thread: ThreadStack) -> ThreadStack:
         own = [

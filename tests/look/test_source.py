@@ -347,6 +347,13 @@ def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
     assert calls.waking(line) is told
 
 
+@pytest.mark.parametrize(("made", "told"), [("Lock", False), ("Condition", True)])
+def test_leaving_a_lock_ends_no_wait_where_all_wait_to_be_notified(made: str, told: bool) -> None:
+    calls, line = read(f"kept = threading.{made}()\nwith kept:\n    sleep(9)  # HERE")
+    assert calls.waking(line)
+    assert calls.waking(line, lock_wanted=False) is told
+
+
 @pytest.mark.parametrize(
     ("source", "told"),
     [
