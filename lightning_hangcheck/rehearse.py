@@ -146,11 +146,12 @@ class Facts:
             by_rank[note.rank].append(note)
         last, uneven = by_rank.pop(ranks - 1, []), []
         for at, note in enumerate(last):
-            others = [notes[at] for notes in by_rank.values() if len(notes) > at]
-            differs = any(other.mark != note.mark or other.key != note.key for other in others)
-            if not note.shared and differs:
-                uneven.append(note.key)
-        self.uneven = tuple(uneven)
+            for notes in by_rank.values():  # by its name, as rank 0 may have loaders of its own
+                alike = [other for other in notes if other.key == note.key] or notes[at : at + 1]
+                same = any(other.key == note.key and other.mark == note.mark for other in alike)
+                if alike and not same and not note.shared:
+                    uneven.append(note.key)
+        self.uneven = tuple(dict.fromkeys(uneven))
 
     def has(self, *kinds: NoteKind) -> bool:
         """Whether any note of these kinds exists."""

@@ -86,6 +86,7 @@ def _missing(name: str, facts: Facts) -> str:
     [
         ([_loader(0, "a"), _loader(1, "b")], ("Data",)),
         ([_loader(0, "a"), _loader(1, "a")], ()),
+        ([_loader(0, "of rank 0 alone", key="Own"), _loader(0, "a"), _loader(1, "a")], ()),
         ([_loader(0, "a", shared=True), _loader(1, "b", shared=True)], ()),
         ([_loader(0, "a", key="Data of 3"), _loader(1, "a", key="Data of 4")], ("Data of 4",)),
         ([_loader(1, "b")], ()),
