@@ -276,6 +276,7 @@ class Patience:
                 for read in [read_process(looks[process])]
                 if looks[process].role != "child"
                 or (read.asks_anew or read.targets or read.called_back)
+                or read.wakes_within(self._job.case.limits.stall_timeout)
             ]
         complete = len(known) == len(could - {waiter})
         # an unseen process may do anything, and anybody may use what has a path

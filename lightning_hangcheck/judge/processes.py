@@ -29,6 +29,7 @@ from lightning_hangcheck.judge.threads import (
 from lightning_hangcheck.judge.wording import process_name
 from lightning_hangcheck.model.code_owner import is_standard, is_users
 from lightning_hangcheck.model.evidence import OF_MAIN_THREADS, ThreadStack
+from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -222,6 +223,15 @@ class ProcessReading:
         """Whether it slept until different times in the newest samples: it retries."""
         until = {moment.states[0].wakes_ns for moment in self._telling[-2:] if moment.states}
         return len(until) > 1 and None not in until
+
+    def wakes_within(self, seconds: float) -> bool:
+        """Whether its main thread sleeps until a known time, and that is so near."""
+        return any(
+            state.wakes_ns is not None
+            and state.wakes_ns - moment.sample.taken_ns <= seconds * NANOSECONDS
+            for moment in self._telling[-1:]
+            for state in moment.states[:1]
+        )
 
     @property
     def only_sleeps(self) -> bool:

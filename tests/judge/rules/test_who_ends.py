@@ -13,6 +13,8 @@ from cases import (
     IN_LOAD,
     IN_LOADER,
     MAIN,
+    NOW_NS,
+    SECOND,
     SITE,
     STDLIB,
     changed,
@@ -156,6 +158,21 @@ def test_an_idle_process_that_keeps_a_lock_has_the_patience_of_the_jobs_own(
     # a tool whose main thread waits for the one that fetches
     fetching = changed(holder, lambda _, states, stacks: ((*states, ANSWERS_LATER), stacks))
     assert ended_by(rank(1, IN_LOAD, children=[fetching], **waits)) == "outside"
+
+
+@pytest.mark.parametrize(("sleeps_s", "who"), [(250, "outside"), (1_000, "inside")])
+def test_a_child_that_keeps_a_lock_and_will_soon_wake_ends_the_wait(
+    sleeps_s: int, who: str
+) -> None:
+    holder = changed(
+        look(IN_LOAD, pid=700, role="child", **SLEEPS),
+        lambda _, states, stacks: (
+            (replace(states[0], wakes_ns=NOW_NS + sleeps_s * SECOND),),
+            stacks,
+        ),
+    )
+    waits = waiting_for("lock", "flock", "/l", 700)
+    assert ended_by(rank(1, IN_LOAD, children=[holder], **waits)) == who
 
 
 @pytest.mark.parametrize(
