@@ -8,6 +8,7 @@ error of all subcommands for a command that cannot be started.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import queue
 import shutil
@@ -142,8 +143,13 @@ def run_command(
                 "train.py",
             )
         signals = Signals(HELD)
-        run = _Run(Job(command, environment, mask), session, settings, alerts)
-        return run.until_ended(signals)
+        try:
+            started = Job(command, environment, mask)
+        except BadUsage:
+            with suppress(NoAnswerFromStorage, OSError):  # it holds no run
+                apart(END_LIMIT_S, folder.run_file.unlink)
+            raise
+        return _Run(started, session, settings, alerts).until_ended(signals)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if session is not None:
@@ -390,12 +396,18 @@ class Job:
     ) -> None:
         # orphans below us become our children, not those of init
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        start = partial(
+            subprocess.Popen[bytes],
+            env=dict(environment),
+            preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
+        )
         try:
-            self._process = subprocess.Popen(
-                list(command),
-                env=dict(environment),
-                preexec_fn=lambda: signal.pthread_sigmask(signal.SIG_SETMASK, mask),
-            )
+            try:
+                self._process = start(list(command))
+            except OSError as error:
+                if error.errno != errno.ENOEXEC:
+                    raise
+                self._process = start(by_shell(command))
         except OSError as error:
             raise unstartable(command[0], error.strerror) from error
         self.pid = self._process.pid
@@ -483,7 +495,14 @@ def become(command: Sequence[str]) -> NoReturn:
     try:
         os.execvp(command[0], list(command))  # noqa: S606 - the command is the user's own
     except OSError as error:
+        if error.errno == errno.ENOEXEC:
+            os.execv("/bin/sh", by_shell(command))  # noqa: S606 - as above
         raise unstartable(command[0], error.strerror) from error
+
+
+def by_shell(command: Sequence[str]) -> list[str]:
+    """Return how shells and execvp(3) run a script that does not name its interpreter."""
+    return ["/bin/sh", shutil.which(command[0]) or command[0], *command[1:]]
 
 
 def unstartable(program: str, why: str | None, subcommand: str = "run") -> BadUsage:

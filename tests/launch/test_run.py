@@ -122,6 +122,16 @@ def test_a_command_that_does_not_exist_is_one_sentence(tmp_path: Path) -> None:
 
 
 @pytest.mark.real
+def test_a_script_that_names_no_interpreter_runs_as_in_a_shell(tmp_path: Path) -> None:
+    script = tmp_path / "job.sh"
+    script.write_text("#!/no/such/shell\n")
+    script.chmod(0o700)
+    assert run(tmp_path, ["./job.sh"]).returncode == 2
+    script.write_text("exit 7\n")
+    assert run(tmp_path, ["./job.sh"]).returncode == 7, "the run that never began holds no folder"
+
+
+@pytest.mark.real
 def test_a_sidecar_that_is_killed_is_replaced_and_the_command_goes_on(tmp_path: Path) -> None:
     process = start_run(tmp_path, python(ANNOUNCE_AND_WAIT))
     with ending(process):
