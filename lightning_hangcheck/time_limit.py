@@ -42,7 +42,7 @@ def within(time_limit_s: float, work: Callable[[], Fact], of: int | None = None)
         if taken >= (MOST_LEFT_BEHIND if of is None else MOST_OF_ONE):
             whose = "" if of is None else f" of pid {of}"
             raise NoAnswer(f"{taken} earlier reads{whose} are still blocked")
-        if not taken and len(_taken) > MOST_TARGETS:
+        if of is not None and not taken and len(_taken) > MOST_TARGETS:
             raise NoAnswer(f"reads of {MOST_TARGETS} processes are still blocked")
         _taken[of] = taken + 1
     found: list[Fact] = []

@@ -28,7 +28,13 @@ from lightning_hangcheck.look.open_files import OF_NETWORK, mounted_types, type_
 from lightning_hangcheck.look.proc import guarded
 from lightning_hangcheck.machine import NoRoom, require_room
 from lightning_hangcheck.model.evidence import Gap
-from lightning_hangcheck.time_limit import MOST_LEFT_BEHIND, MOST_OF_ONE, NoAnswer, within
+from lightning_hangcheck.time_limit import (
+    MOST_LEFT_BEHIND,
+    MOST_OF_ONE,
+    MOST_TARGETS,
+    NoAnswer,
+    within,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -193,6 +199,9 @@ def test_a_process_whose_reads_block_costs_its_own_places_and_no_other_reads() -
     with pytest.raises(NoAnswer, match="3 earlier reads of pid 7 are still blocked"):
         within(10.0, lambda: "never begun", of=7)
     assert within(10.0, lambda: "seen", of=8) == "seen"
+    for pid in range(8, 8 + MOST_TARGETS):
+        with pytest.raises(NoAnswer):
+            within(0.001, release.wait, of=pid)
     assert within(10.0, lambda: "read") == "read"
     release.set()
     while any(thread.name == "hangcheck-bounded" for thread in threading.enumerate()):
