@@ -13,6 +13,7 @@ from lightning_hangcheck.attach.recorded_session import beats_of, find_session
 from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify, is_launcher
 from lightning_hangcheck.look import proc
+from lightning_hangcheck.look.programs import python_options
 from lightning_hangcheck.machine import process_ids
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe import discovery
@@ -28,9 +29,8 @@ RENDEZVOUS_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "WO
 STEP_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID")
 GROUP_THREADS = ("pt_gloo", "pt_nccl")
 """Names of the threads of a process group's backend (torch 2.2 and later)."""
-OUR_NAMES = ("hangcheck", "lightning_hangcheck")
-WORDS_OF_A_PROGRAM = 4
-"""Leading words that may name the program: ``python -u -m lightning_hangcheck``."""
+OURS = "lightning_hangcheck"
+OUR_SCRIPTS = ("/hangcheck", f"/{OURS}/__main__.py", f"/{OURS}/isolation/entry.py")
 
 
 class Candidate(discovery.SeenProcess, frozen=True, kw_only=True):
@@ -183,8 +183,7 @@ def look_around() -> Machine:
     ours: dict[int, int] = {}  # `hangcheck run` and sidecars may carry a launcher's variables
     for ref in runs:
         line = lines.get(ref.pid, [])
-        words = [] if isinstance(line, Gap) else line[:WORDS_OF_A_PROGRAM]
-        if any(word.rpartition("/")[2].partition(".")[0] in OUR_NAMES for word in words):
+        if not isinstance(line, Gap) and _is_ours(line):
             ours[ref.pid] = ref.parent_pid
     for ref, (python, namespace) in runs.items():
         if ref.pid in ours:
@@ -214,6 +213,16 @@ def look_around() -> Machine:
             unseen=unseen,
         )
     return Machine(processes, frozenset(closed))
+
+
+def _is_ours(line: Sequence[str]) -> bool:
+    """Whether a Python runs a program of this package; the program's arguments may name it, too."""
+    for letter, word in python_options(line[1:]):
+        if letter == "m":
+            return word.partition(".")[0] == OURS
+        if not letter:
+            return f"/{word}".endswith(OUR_SCRIPTS)
+    return False
 
 
 def find_jobs(machine: Machine, pids: Sequence[int] = ()) -> tuple[FoundJob, ...]:

@@ -142,7 +142,7 @@ def test_ranks_that_were_numbered_late_are_one_job(program: StartProgram, tmp_pa
     library = tmp_path / "libtorch.so"
     library.write_bytes(b"\0" * 4096)
     ranks = [program("numbered_late.py", "loads", str(library), str(rank)) for rank in (0, 1)]
-    other = program("numbered_late.py")
+    other = program("numbered_late.py", "hangcheck")  # an argument, not its program
     machine = look_around()
     (job,) = find_jobs(machine, [ranks[1].pid])
     assert [(one.rank, one.pid, one.world_size) for one in job.ranks] == [
