@@ -7,15 +7,14 @@ answer is touched in a process for which nobody waits.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without slow enumerations
 import errno
 import json
 import mmap
 import os
 import select
-import signal
 import stat
 import time
-import warnings
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -309,6 +308,7 @@ def apart(time_limit_s: float, work: Callable[[], Result]) -> Result:
     # A late process stays for ten minutes. Import what the work needs beforehand: if another thread
     # is importing the same module, the fork gets a copy of its lock. Pickle must carry the result.
     import pickle  # before the fork; here, as ranks never need it and save 3 ms
+    import warnings
 
     reader, writer = os.pipe()
     with warnings.catch_warnings():

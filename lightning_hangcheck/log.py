@@ -7,9 +7,9 @@ their own, which may wait.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without slow enumerations
 import os
 import select
-import signal
 import threading
 from contextlib import suppress
 

@@ -9,10 +9,10 @@ flight record.
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without slow enumerations
 import atexit
 import faulthandler
 import os
-import signal
 import sys
 import threading
 import time

@@ -6,14 +6,13 @@ handlers, coroutine, exception), and watches the sidecar. Without room for a thr
 
 from __future__ import annotations
 
+import _signal as signal  # type: ignore[import-not-found]  # without slow enumerations
 import atexit
 import functools
 import os
-import signal
 import sys
 import threading
 import time
-from _signal import getsignal  # type: ignore[import-not-found]  # without slow enumerations
 from contextlib import suppress
 from itertools import islice
 from types import BuiltinFunctionType, FunctionType, MethodType
@@ -332,11 +331,11 @@ def handled_signals() -> tuple[int, ...]:
     # A handler in C, such as faulthandler's, sets no event. A training framework's handler, such as
     # Lightning's for SLURM or a DataLoader's for its workers, serves only the framework, unless it
     # calls somebody else's handler. A SIGHUP handler that is also SIGTERM's ends the program.
-    found = {number: getsignal(number) for number in SENT_BY_PROGRAMS}
-    if found[signal.SIGHUP] == getsignal(signal.SIGTERM):
+    found = {number: signal.getsignal(number) for number in SENT_BY_PROGRAMS}
+    if found[signal.SIGHUP] == signal.getsignal(signal.SIGTERM):
         del found[signal.SIGHUP]
     ends = _ends_of_main_wait()
-    ending = (number for number in ENDING if ends and _calls_any(getsignal(number), ends))
+    ending = (number for number in ENDING if ends and _calls_any(signal.getsignal(number), ends))
     others = (number for number, handler in found.items() if _is_of_others(handler))
     return tuple(dict.fromkeys(map(int, (*others, *ending))))
 

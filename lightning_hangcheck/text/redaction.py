@@ -19,14 +19,18 @@ if TYPE_CHECKING:
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-_STRONG = re.compile(
-    r"(?:.*(?:secret|password|passphrase|passwd)s?|passcode|credentials?|creds"
-    r"|.*authorization|.*(?:api|access|private|auth|wandb)keys?)"
+# ends of words, and whole words: as patterns they would take a rank 1 ms at its start
+_STRONG_ENDS = (
+    *("secret", "password", "passphrase", "passwd", "authorization"),
+    *("apikey", "accesskey", "privatekey", "authkey", "wandbkey"),
 )
+_STRONG = frozenset({"passcode", "credential", "cred"})
 _STRONG_BEFORE_KEY = frozenset({"api", "access", "secret", "private"})
-_WEAK = re.compile(
-    r".*token|.*auth|pass|(?:user|db|my|ssh|root|admin|http|ftp)pass|pw|pwd|pat|cookies?|jwt"
-    r"|bearer|keys?|sig|signature|notify"
+_WEAK_ENDS = ("token", "auth")
+_WEAK = frozenset(
+    {"pass", "userpass", "dbpass", "mypass", "sshpass", "rootpass", "adminpass", "httppass"}
+    | {"ftppass", "pw", "pwd", "pat", "cookie", "cookies", "jwt", "bearer", "key", "keys", "sig"}
+    | {"signature", "notify"}
 )
 # alone, these have other meanings too: a key of a dictionary, the working folder, a pattern
 _AMBIGUOUS_ALONE = frozenset({"key", "keys", "pwd", "pat", "sig", "signature"})
@@ -56,6 +60,7 @@ LOOKED_AT = 80  # Characters of a value that are examined
 # compiled by `re` on first use, as few starts need them
 _PIECE = r"[^\W_]+"
 _UUID = r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"
+_UUID_LENGTH = 36
 _CHANGE = r"(?<=[a-z])(?=[A-Z0-9])|(?<=[A-Z])(?=[0-9])|(?<=[0-9])(?=[A-Za-z])"
 
 
@@ -72,10 +77,10 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
         first in _STRONG_BEFORE_KEY and second in ("key", "keys")
         for first, second in pairwise(words)
     )
-    if strong or any(map(_STRONG.fullmatch, words)):
+    if strong or any(map(_is_strong, (word.removesuffix("s") for word in words))):
         return "surely"
     before, last = ["", *words][-2:]
-    weak = before in _SECRET_IN_NUMBERS if last == "tokens" else bool(_WEAK.fullmatch(last))
+    weak = before in _SECRET_IN_NUMBERS if last == "tokens" else _is_weak(last)
     if weak and before:
         singular = "key" if last == "keys" else last
         ordinary = _ORDINARY_BEFORE.get(singular)
@@ -85,8 +90,16 @@ def telling(name: str, *, in_prose: bool = False) -> Secrecy:
         ambiguous = last in _AMBIGUOUS_ALONE and not name.startswith("-")
         return "perhaps" if in_prose or ambiguous else "surely"
     single_letter_flag = len(name) == 2 and name.startswith("-")
-    inside = any(map(_WEAK.fullmatch, words[:-1]))
+    inside = any(map(_is_weak, words[:-1]))
     return "perhaps" if inside or single_letter_flag else "no"
+
+
+def _is_strong(word: str) -> bool:
+    return word.endswith(_STRONG_ENDS) or word in _STRONG
+
+
+def _is_weak(word: str) -> bool:
+    return word.endswith(_WEAK_ENDS) or word in _WEAK
 
 
 def is_secret(secrecy: Secrecy, value: str) -> bool:
@@ -104,7 +117,7 @@ def looks_random(value: str) -> bool:
     # the one before, not counting ``Ab``; one in four is required. Paths are first split into
     # names, so that ``gpt2-medium/checkpoint-12000`` stays.
     head = value[:LOOKED_AT]
-    return re.fullmatch(_UUID, head) is not None or any(
+    return (len(head) == _UUID_LENGTH and re.fullmatch(_UUID, head) is not None) or any(
         len(piece) >= _RANDOM_AT_LEAST and 4 * len(re.findall(_CHANGE, piece)) >= len(piece)
         for piece in re.findall(_PIECE, head)
     )
