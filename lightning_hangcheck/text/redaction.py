@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
-# ends of words, and whole words: as patterns they would take a rank 1 ms at its start
+# ends of words, and whole words: as patterns they would take a rank 0.3 ms at its start
 _STRONG_ENDS = (
     *("secret", "password", "passphrase", "passwd", "authorization"),
     *("apikey", "accesskey", "privatekey", "authkey", "wandbkey"),
