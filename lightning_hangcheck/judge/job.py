@@ -572,7 +572,7 @@ def _situation_number(view: RankView, now_ns: int) -> int:
             steps = beat.epoch, beat.step, number, marked, sections
         page = (
             (beat.beats > 0, beat.pulse_ns > 0, beat.world_size, beat.round, beat.phase),
-            (beat.ending, beat.last_words, beat.membership, steps),
+            (beat.ending, beat.last_words, beat.thread_error, beat.membership, steps),
         )
     known = view.pid is None, view.store_port, view.goes_round, view.slept_for_s is None
     paced = pace is not None and pace.known

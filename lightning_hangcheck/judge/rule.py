@@ -238,10 +238,14 @@ def blame(
     if isinstance(sure, tuple):
         awaited = sure[-1] if by == "nobody" and len(sure) > 2 else sure[0]
         sure = awaited if waited else sure[1]
-    handled = (
-        EvidenceItem("exception", reading.rank, f"its main thread handles {reading.handling}")
+    raised = (
+        EvidenceItem("exception", reading.rank, f"{what} {error}")
         for reading in culprits[:MOST_SHOWN]
-        if reading.handling
+        for what, error in (
+            ("its main thread handles", reading.handling),
+            ("an exception had ended its thread", reading.beat.thread_error),
+        )
+        if error
     )
     read: dict[str, Any] = {
         "culprits": tuple(reading.rank for reading in culprits),
@@ -256,6 +260,6 @@ def blame(
         "span_s": min(reading.process_activity.span_s for reading in culprits),
         "slept_s": min(reading.view.slept_for_s or 0.0 for reading in culprits),
     }
-    evidence = (*fields_given.pop("evidence", ()), *handled)
+    evidence = (*fields_given.pop("evidence", ()), *raised)
     fields = {**read, **fields_given, "ended_by": by, "evidence": evidence}
     return Finding(cause=cause, confidence=sure, sentence=sentence, **fields)

@@ -138,6 +138,8 @@ class Beat(Struct, frozen=True, kw_only=True):
             thread's event loop runs; empty if it runs no such loop, or did not wait then.
         handling: Type, message and place of the exception that its main thread handles, as in
             ``except`` and ``finally``, redacted, in one line; empty if it handles none.
+        thread_error: Name of the thread that an exception has ended last, and that exception as in
+            ``last_words``.
     """
 
     pid: int
@@ -167,6 +169,7 @@ class Beat(Struct, frozen=True, kw_only=True):
     handled_signals: tuple[int, ...] | None = None
     awaiting: tuple[Frame, ...] = ()
     handling: str = ""
+    thread_error: str = ""
 
     @property
     def main_sections(self) -> tuple[OpenSection, ...]:

@@ -239,7 +239,7 @@ class Recorder:
             pulse.look()  # just once
 
     def _report_ends(self) -> None:
-        process.report_ends(self.mark_raised, self.finish, self.fall_silent)
+        process.report_ends(self.mark_raised, self.finish, self.fall_silent, self.show_thread_end)
         if spawned_as() is not None:
             process.report_end_of_child(self.mark_raised, self.finish)
 
@@ -419,6 +419,12 @@ class Recorder:
         self._console.in_trouble = True
         self.page.end("raised", words)
         self._note("raised", last_words=words)
+
+    @harmless
+    def show_thread_end(self, name: str, error: BaseException) -> None:
+        """Show the exception that has ended another thread: somebody may wait for its results."""
+        if not isinstance(error, SystemExit):
+            self.page.end_thread(f"{name}: {last_words(error)}")
 
     @harmless
     def mark_going_on(self) -> None:

@@ -346,6 +346,10 @@ class PageWriter:
         self.ending = ending
         self.show(ending=ending, ended_ns=monotonic_ns(), last_words=words)
 
+    def end_thread(self, error: str) -> None:
+        """Show which thread an exception has ended."""
+        self.show(thread_error=fit_text(error, 600))
+
     def show(self, **changed: object) -> None:
         """Show other values of these fields of `Beat`."""
         self._show({name: encode(value) for name, value in changed.items()})

@@ -57,8 +57,12 @@ def report_ends(
     on_uncaught: Callable[[BaseException], object],
     on_exit: Callable[[], object],
     on_fork: Callable[[], object],
+    on_thread: Callable[[str, BaseException], object],
 ) -> None:
-    """Call back on the program's last exception, at exit (maybe twice), and in a forked child."""
+    """Call back on the program's last exception, at exit (maybe twice), and in a forked child.
+
+    ``on_thread`` is told the name of a thread that an exception has ended, and the exception.
+    """
     atexit.register(on_exit)
     os.register_at_fork(after_in_child=on_fork)
     before = sys.excepthook
@@ -70,6 +74,16 @@ def report_ends(
             before(kind, error, trace)
 
     sys.excepthook = hook
+    of_thread_before = threading.excepthook
+
+    def of_thread(ended: threading.ExceptHookArgs) -> None:
+        try:
+            if ended.exc_value is not None and ended.thread is not None:
+                on_thread(ended.thread.name, ended.exc_value)
+        finally:
+            of_thread_before(ended)
+
+    threading.excepthook = of_thread
 
 
 def report_end_of_child(

@@ -169,6 +169,28 @@ load_vocab()
     assert program.journal()[-1]["last_words"] == page.last_words
 
 
+def test_the_exception_that_ended_a_thread_is_on_the_page_and_is_still_printed(
+    run: Callable[..., Program],
+) -> None:
+    program = run("""
+import threading
+import lightning_hangcheck as hc
+hc.checkpoint("Script started")
+def fill():
+    raise ValueError("no such shard")
+def leave():
+    raise SystemExit(1)
+for name, work in (("prefetch", fill), ("leaver", leave)):
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    thread.join()
+""")
+    assert "Exception in thread prefetch:" in program.err
+    page = program.page()
+    assert page.thread_error == "prefetch: ValueError: no such shard in fill (train.py:6)"
+    assert page.ending == "finished"
+
+
 @pytest.mark.parametrize(
     ("end", "code", "ending"),
     [

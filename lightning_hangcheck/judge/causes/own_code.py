@@ -244,6 +244,9 @@ def rank_stalled(situation: Situation, idle: Sequence[RankReading]) -> Finding:
     )
     stands = "[sleeps|sleep]" if sleeps else "[is|are] stuck"
     text = f"{{who}} {stands} {{at}} : idle for {{since}}{{waits}} {{circle}}"
+    if not awaits and first.own.in_own_memory and first.beat.thread_error:
+        aspect = aspect or "thread_error"
+        awaits = f", and an exception had ended its thread {first.beat.thread_error}"
     return blame(
         situation,
         idle,

@@ -248,6 +248,18 @@ def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     assert told(job(asks, polling(again)))[0] == "hang"
 
 
+@pytest.mark.parametrize(("waits", "told"), [(FUTEX_WAIT, True), (STORE, False)])
+def test_an_exception_that_ended_a_thread_explains_a_wait_in_the_ranks_own_memory(
+    waits: dict[str, Any], told: bool
+) -> None:
+    error = "prefetch: ValueError: no such shard in fill (data.py:6)"
+    verdict = judge(job(WAITS, rank(1, IN_LOAD, beat=Beat(pid=101, thread_error=error), **waits)))
+    words = f"an exception had ended its thread {error}"
+    assert (words in verdict.summary) is told
+    assert (1, words) in [(item.rank, item.text) for item in verdict.evidence]
+    assert ("hand its exception on" in verdict.remedies[0].text) is told
+
+
 def test_a_rank_that_failed_is_dead_later_where_the_others_may_ask_for_anything() -> None:
     for silent, kind in ((5.0, "suspect"), (29.0, "suspect"), (30.0, "dead")):
         asks = rank(1, IN_POLL, silent=silent, **SLEEPS)
