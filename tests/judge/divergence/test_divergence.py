@@ -107,6 +107,15 @@ def test_a_scalar_and_a_vector_of_one_meet() -> None:
     assert judged.culprits == (2,)
 
 
+def test_who_ended_well_is_in_no_group_that_goes_on() -> None:
+    """No record has a monitored barrier, so nobody knows in which of its groups a rank is."""
+    monitored = (MAIN, user("step", 9), Frame("monitored_barrier", C10D, 1))
+    waits = flying(rank(0, monitored), "all_reduce 4", open_ops=0)
+    assert judge(job(waits, rank(1, IN_LOAD), gone(2, 0))).culprits == (1,)
+    assert 2 in judge(job(waits, rank(1, IN_LOAD), gone(2, 1))).culprits
+    assert judge(job(waits, gone(1, 0))).culprits == (1,)
+
+
 def test_news_that_torch_alone_may_bring_is_of_the_operation_that_is_open() -> None:
     """An event that the callback of a collective's future sets."""
     in_event = (MAIN, user("Reduced.get", 9), Frame("wait", f"{STDLIB}/threading.py", 629))
