@@ -248,9 +248,9 @@ class Thread:
         in_loop = self.pythons_loop and bool(self.named)
         if self.place is not None or self.timer or self.has_task or in_loop:
             return True
-        in_library = bool(self.packages) or (self.of_python and bool(self.frames))
+        in_library = bool(self.packages) or (self.of_python and not self.ticks)
         works = self.scheduled or not self.rests
-        return in_library and works and not (self.pythons_loop or self.ticks)
+        return in_library and bool(self.frames) and works and not self.pythons_loop
 
     @cached_property
     def rests(self) -> bool:
