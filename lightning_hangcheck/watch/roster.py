@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from lightning_hangcheck.judge import judge
 from lightning_hangcheck.judge.summary import end_of_round, own_end
 from lightning_hangcheck.look.flight_record import Numbers, collective_numbers
-from lightning_hangcheck.look.proc import ExitWatcher, vitals
+from lightning_hangcheck.look.proc import ExitWatcher, has_ended, vitals
 from lightning_hangcheck.model.run import RankPlace, Round, RoundStart
 from lightning_hangcheck.observe.discovery import FoundRank, Pages
 from lightning_hangcheck.observe.watched_rank import STOPPED, Faults, WatchedRank, WatchedRound
@@ -119,6 +119,7 @@ class Roster:
         self._changed_ns = now_ns
         self._scanned_ns = 0
         self._waiting_agent = 0
+        self._wrappers: set[int] = set()
         self._vitals_ns = 0
 
     @property
@@ -166,8 +167,16 @@ class Roster:
                 if code is not None:
                     self.round.note_exit(rank.found.pid, code)
             alone = rank.found.guessed and self.round.is_guess_a_launcher
-            if end is not None and (alone or rank.found.pid == self._waiting_agent):
+            alone = alone or rank.found.pid == self._waiting_agent or self._came_before(rank.beat)
+            if end is not None and alone:
                 del self.round.ranks[rank.found.rank]  # it was no rank: its exit blames nobody
+
+    def _came_before(self, beat: Beat | None) -> bool:
+        """Whether a wrapper ran a process before the one that trains, which is yet to come."""
+        if beat is None or (beat.ending, beat.membership) != ("finished", "none"):
+            return False
+        failed = bool(self._exit_codes.get(beat.pid))
+        return not failed and beat.parent_pid in self._wrappers and not has_ended(beat.parent_pid)
 
     def wait(self, seconds: float) -> None:
         """Wait ``seconds``, or until a rank ends: its exit code can only be read at once."""
@@ -210,18 +219,15 @@ class Roster:
         strangers -= {found.pid for found in scouted.found}
         starters = {beats[found.pid].parent_pid for found in every if found.pid in beats}
         numbered = (each for each in scouted.processes if each.identity.rank is not None)
-        wrappers = {each.pid for each in numbered if not each.python}
+        self._wrappers = {each.pid for each in numbered if not each.python}
         for rank in list(self.round.ranks.values()):
-            beat, end = rank.beat, rank.process_exit
-            is_none = rank.found.guessed and rank.found.pid in starters
-            is_none = is_none or (end is None and rank.found.pid in strangers)
-            # what a wrapper ran before the one that trains, which is yet to come
-            before = beat is not None and beat.membership == "none" and beat.parent_pid in wrappers
-            if is_none or (before and end is not None and end.exit_code == 0):
+            started_others = rank.found.guessed and rank.found.pid in starters
+            if started_others or (rank.process_exit is None and rank.found.pid in strangers):
                 del self.round.ranks[rank.found.rank]
         # named ranks of a round first: a launcher is guessed to be a rank only without them
         for found in sorted(every, key=lambda found: (found.start.number or 0, found.guessed)):
-            self._take(found, scouted, now_ns)
+            if found.started_ticks or not self._came_before(beats.get(found.pid)):
+                self._take(found, scouted, now_ns)
         new = [rank for rank in self.round.alive if rank not in known]
         self.round.read_vitals(new, now_ns, self._exit_codes)
 

@@ -105,9 +105,11 @@ def test_what_a_wrapper_runs_before_it_trains_is_no_rank_that_has_left(tmp_path:
     wrapper = f"{python} -c 'import time; time.sleep(2)'; sleep 9; {python} train.py"
     (tmp_path / "wrapper.sh").write_text(wrapper)
     script = f"RANK=1 {python} train.py & RANK=0 sh wrapper.sh; wait"
-    ended = run(tmp_path, ["/bin/sh", "-c", script], WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+    early = "--set", "suspect_absent_after=3"
+    ended = run(tmp_path, ["/bin/sh", "-c", script], *early, WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
     assert ended.returncode == 0
     assert "DEAD" not in ended.stderr
+    assert "SUSPECT  rank 0 never came" in ended.stderr
 
 
 @real_when_asked_for
