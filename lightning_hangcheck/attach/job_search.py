@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from lightning_hangcheck.errors import BadUsage, NoJobFound
 from lightning_hangcheck.identity import identify, is_launcher
 from lightning_hangcheck.look import proc
 from lightning_hangcheck.look.programs import python_options
-from lightning_hangcheck.machine import process_ids
+from lightning_hangcheck.machine import process_ids, read_status
 from lightning_hangcheck.model.evidence import Gap
 from lightning_hangcheck.observe import discovery
 from lightning_hangcheck.text.shown import show_command
@@ -321,6 +322,11 @@ def _refusal(pid: int, machine: Machine) -> NoJobFound:
             "or name its id on this side",
         )
     if pid not in machine.closed:
+        with suppress(OSError):
+            process = read_status(pid).get("Tgid", str(pid))
+            if process != str(pid):
+                way_out = f"name that: hangcheck attach --pid {process}"
+                return NoJobFound(f"{pid} is a thread of process {process}", way_out)
         return NoJobFound(f"process {pid} is hangcheck's own", "name a process of the job")
     refusal = proc.why_unreadable(pid)
     return NoJobFound(f"process {pid} may not be read: {refusal.why}", refusal.remedy)
