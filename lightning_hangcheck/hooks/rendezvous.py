@@ -165,7 +165,8 @@ def find_peer_group(recorder: Recorder, *, local: bool = False) -> PeerGroup | N
     elif session is not None:
         place = FolderPlace(session.meetings / quote(start_key(os.environ, identity), safe=""))
     else:
-        log.once("peers-session", "guards are off: there is no session in shared memory")
+        why = "there is no session in shared memory; hangcheck run before the command opens one"
+        log.once("peers-session", f"guards are off: {why}")
         return None
     return PeerGroup(
         place=place,
