@@ -291,7 +291,7 @@ def _place_of(reading: RankReading) -> str:
     place, went_on_s = within(reading.place), outlived_stack_s(reading.view)
     if not place or not went_on_s:
         return place
-    return f"last seen {place}, {duration(went_on_s)} before its last progress"
+    return f"(last seen {place}, {duration(went_on_s)} before its last progress)"
 
 
 def _and_others(
