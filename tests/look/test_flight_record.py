@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
     from processes import StartProgram
 
+    Server = tuple[Path, dict[str, bytes]]
+
 
 RECORDED = (Path(__file__).parent / "recorded" / "fr_trace_gloo.json").read_bytes()
 COUNTERS = b'{"pytorch.wait_counter.TCPStore__get": {"active_count": 2, "total_calls": 9}}'
@@ -59,7 +61,7 @@ class _Answers(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[Path, dict[str, bytes]]]:
+def server(tmp_path: Path) -> Iterator[Server]:
     """A server on a unix socket, and what it answers."""
     path = tmp_path / "socket"
     with socketserver.UnixStreamServer(str(path), _Answers) as running:
@@ -78,7 +80,7 @@ def read(path: Path, rank: int = 0) -> FlightRecord:
     return record
 
 
-def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_a_recorded_gloo_trace_is_read(server: Server) -> None:
     record = read(server[0])
     (group,) = record.groups
     assert (group.group, group.description, group.ranks) == ("0", "default_pg", ())
@@ -90,7 +92,7 @@ def test_a_recorded_gloo_trace_is_read(server: tuple[Path, dict[str, bytes]]) ->
     assert record.waits == {"TCPStore__get": 2}
 
 
-def test_a_group_that_was_made_again_counts_anew(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_a_group_that_was_made_again_counts_anew(server: Server) -> None:
     """torch keeps what the group of that name did before it was destroyed."""
     path, bodies = server
     trace = json.loads(RECORDED)
@@ -105,7 +107,7 @@ def test_a_group_that_was_made_again_counts_anew(server: tuple[Path, dict[str, b
     assert (group.newest, [(one.seq, one.op) for one in group.entries]) == (1, [(1, "broadcast")])
 
 
-def test_the_recorder_of_nccl_is_asked_too(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_the_recorder_of_nccl_is_asked_too(server: Server) -> None:
     """Constructed from gloo's: both are written by one class of torch."""
     path, bodies = server
     trace = json.loads(RECORDED)
@@ -146,9 +148,7 @@ def posted(name: str, number: int, **fields: object) -> dict[str, object]:
     }
 
 
-def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
-    server: tuple[Path, dict[str, bytes]],
-) -> None:
+def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(server: Server) -> None:
     """NCCL's record drops what has ended: that a rank lags shows in the numbers alone.
 
     The rank's second group is named 2, its third 4: torch keys their numbers with 1 and 2.
@@ -162,7 +162,7 @@ def test_groups_on_gpus_with_nothing_open_keep_their_own_numbers(
     assert (third.group, third.last_enqueued) == ("4", 700)
 
 
-def test_numbers_whose_group_is_not_told_are_of_none(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_numbers_whose_group_is_not_told_are_of_none(server: Server) -> None:
     """An entry tells of its own group alone; here group 2 has an open message."""
     path, bodies = server
     bodies["fr_trace_json"] = b'{"entries": []}'
@@ -174,7 +174,7 @@ def test_numbers_whose_group_is_not_told_are_of_none(server: tuple[Path, dict[st
     assert found.keys() <= {"0"}
 
 
-def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_messages_are_kept_apart_from_collectives(server: Server) -> None:
     """Of a batch torch tells the end of the whole; of an ended one it leaves out that alone."""
     path, bodies = server
     batch = [posted("send 0->2", 5), posted("recv 0<-2", 5)]
@@ -196,7 +196,7 @@ def test_messages_are_kept_apart_from_collectives(server: tuple[Path, dict[str, 
     ]
 
 
-def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, bytes]]) -> None:
+def test_what_the_rank_noted_completes_the_record(server: Server) -> None:
     """Members of a group, one that it has not used, and that it has posted no message."""
     path, _ = server
     before = read(path)
@@ -219,7 +219,7 @@ def test_what_the_rank_noted_completes_the_record(server: tuple[Path, dict[str, 
     ],
 )
 def test_an_answer_of_another_form_is_a_gap(
-    server: tuple[Path, dict[str, bytes]], handler: str, body: bytes | None, reason: str
+    server: Server, handler: str, body: bytes | None, reason: str
 ) -> None:
     path, bodies = server
     bodies[handler] = body
