@@ -650,7 +650,9 @@ class Holders:
             name = f"socket:{sorted((inode, peer))}"
             return replace(target, kind="pipe", name=name, holders=_holders(both_ways))
         if not own.remote:
-            end = own if target.call.startswith("accept") else self._table.get(peer or 0)
+            # connections that nobody has accepted yet have the inode 0
+            other_end = self._table.get(peer) if peer is not None else None
+            end = own if target.call.startswith("accept") else other_end
             own_end = own.local if own.datagrams else ""
             return replace(target, name=end.local if end is not None else "", own_end=own_end)
         other = self._connected.get((own.remote, own.local))
