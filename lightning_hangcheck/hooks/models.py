@@ -168,4 +168,4 @@ def give_pad_token(guest: Any, recorder: Recorder) -> None:  # noqa: ANN401 - a 
 def sign_of_life(recorder: Recorder) -> None:
     """Show that the rank is alive; not a beat, which would count as the script's own pace."""
     if recorder.in_training_thread():
-        recorder.page.go_on()
+        recorder.page.show_phase(recorder.page.phase)
