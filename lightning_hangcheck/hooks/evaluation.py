@@ -70,7 +70,9 @@ class Evaluation:
         rows without its header, by default at least one. If the path has ``{step}``, the files of
         all earlier steps must still exist too.
         """
-        wanted = tuple(columns)
+        wanted = (columns,) if isinstance(columns, str) else tuple(columns)
+        if rows is not None and (not hasattr(rows, "__index__") or rows < 0):
+            raise BadUsage(f"rows={rows!r} is no number of rows", "write for example rows=20")
         if (rows is not None or wanted) and Path(path).suffix not in TABLES:
             raise BadUsage(
                 f"rows and columns of {path} cannot be counted",

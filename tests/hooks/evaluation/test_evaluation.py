@@ -127,6 +127,7 @@ def said(path: Path, text: str | None = SCORES, **expected: Any) -> str:
 def test_a_file_with_its_rows_and_columns_is_right(tmp_path: Path, name: str, text: str) -> None:
     assert said(tmp_path / name, text, rows=2, columns=("score", "name")) == ""
     assert said(tmp_path / "none.csv", "name,score\n", rows=0) == ""
+    assert said(tmp_path / name, text, columns="score") == "", "one column is no list of letters"
 
 
 @pytest.mark.parametrize(
