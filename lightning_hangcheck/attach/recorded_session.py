@@ -88,10 +88,11 @@ def find_session(pids: Iterable[int]) -> Looked[Session]:
         wanted = {f"{pid}.page" for pid in variables}
         for user_id in users:  # else that session of this user with the newest page of any
             for page in sessions_folder(user_id).glob("*/pages/*.page"):
-                with suppress(OSError):
-                    changed_s = page.stat().st_mtime if page.name in wanted else -1.0
-                    if changed_s >= newest_s:
-                        folder, newest_s = page.parent.parent, changed_s
+                with suppress(OSError):  # containers that share this memory use the same numbers
+                    if page.name in wanted and of_this_namespace(page.parent.parent):
+                        changed_s = page.stat().st_mtime
+                        if changed_s >= newest_s:
+                            folder, newest_s = page.parent.parent, changed_s
         if folder is None:
             return None
         try:

@@ -34,6 +34,7 @@ from lightning_hangcheck.look.stacks import find_py_spy
 from lightning_hangcheck.model.case import Case, Limits, RankView, RunFacts
 from lightning_hangcheck.observe.discovery import FoundRank
 from lightning_hangcheck.observe.run_record import RankNote, WatchNotes
+from lightning_hangcheck.session.session import sessions_folder
 from lightning_hangcheck.text.shown import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -46,9 +47,17 @@ if TYPE_CHECKING:
 def test_a_session_that_no_environment_names_is_found_by_the_page_in_it(
     program: StartProgram, tmp_path: Path
 ) -> None:
-    """A page that fell silent before the process started is of an earlier one with that id."""
+    """A page that fell silent before the process started is of an earlier one with that id.
+
+    Containers that share this memory use the same ids.
+    """
     running = program("recording_alone.py", HANGCHECK_RUN_DIR=str(tmp_path / "run"))
+    elsewhere = sessions_folder() / f"of-a-container-{running.pid}"
+    (elsewhere / "pages").mkdir(parents=True)
+    (elsewhere / "pages" / f"{running.pid}.page").touch()
+    (elsewhere / "namespace").write_text("pid:[1]")
     session, _ = find_session([running.pid])
+    shutil.rmtree(elsewhere)
     try:
         assert str(session.path) == running.first_words
         assert watch_over(session) is None
