@@ -102,8 +102,7 @@ def test_a_generation_is_counted_beats_and_is_warned_of_while_it_runs(job: Ended
     assert isinstance(report.pop("rate"), float)
     assert report == {"prompts": 2, "prompt_tokens": 5, "device": "cpu"}
     assert (watched["new_tokens"], watched["phases"]) == (20, ["generate"])
-    assert isinstance(watched["beats"], list)
-    assert min(watched["beats"]) >= 1, "each token is a sign of life"
+    assert any(watched["beats"]), "a token after a pulse is a sign of life"
     lines = job.errors.splitlines()
     warned = next(place for place, line in enumerate(lines) if "generation has run for" in line)
     began = [place for place, line in enumerate(lines) if "generate: 1 prompt, 2 char" in line]
