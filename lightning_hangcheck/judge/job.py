@@ -27,7 +27,7 @@ from lightning_hangcheck.judge.alike import (
     with_members,
 )
 from lightning_hangcheck.judge.exits import page_of, raised_at
-from lightning_hangcheck.judge.frames import Wait, functions_in, users_place
+from lightning_hangcheck.judge.frames import Wait, functions_in, of_own_process, users_place
 from lightning_hangcheck.judge.operations import (
     MESSAGES,
     asked_end,
@@ -97,6 +97,7 @@ class JobProcesses:
         self.owners: dict[Process, int] = {}
         self.looks: dict[Process, ProcessLook] = {}
         self._nodes: dict[Process, Node] = {**self.ranks}
+        self._alike: dict[tuple[tuple[str, str], ...], list[Process]] = {}
         for view in views:
             for look in view.processes:
                 process = view.host, look.pid
@@ -111,10 +112,14 @@ class JobProcesses:
 
     def alike(self, process: Process) -> tuple[Process, ...]:
         """Return the processes that ranks started for the same as this one: to save, together."""
-        begun = functions_in(read_process(self.looks[process]).frames[:2])
-        others = self.looks.keys() - {process, *self.ranks}
-        same = (o for o in others if functions_in(read_process(self.looks[o]).frames[:2]) == begun)
-        return tuple(sorted(same))
+
+        def begun(of: Process) -> tuple[tuple[str, str], ...]:
+            return tuple(functions_in(of_own_process(latest_frames(self.looks[of]))[:2]))
+
+        if not self._alike:
+            for other in sorted(self.looks.keys() - self.ranks.keys()):
+                self._alike.setdefault(begun(other), []).append(other)
+        return tuple(other for other in self._alike[begun(process)] if other != process)
 
     def rank_of(self, host: str, holder: Holder) -> int | None:
         """Return the rank whose own process could end a wait, or None."""
