@@ -174,7 +174,11 @@ def settings_from(options: Mapping[str, Any]) -> Settings:
     named = read_assignments(options.get("assignments") or ())
     given = {name: value for name, value in options.items() if value is not None}
     given.pop("assignments", None)
-    return msgspec.structs.replace(from_environment(os.environ), **(named | given))
+    settings = from_environment(os.environ)
+    if {f"{PREFIX}SESSION", f"{PREFIX}VERDICT"} & os.environ.keys():
+        # in a run, or in what it starts on a hang: that run's folder is not for this command
+        settings = msgspec.structs.replace(settings, run_dir=None)
+    return msgspec.structs.replace(settings, **(named | given))
 
 
 def positive(_: click.Context, option: click.Parameter, text: str | None) -> float | None:

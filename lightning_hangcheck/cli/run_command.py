@@ -10,14 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from msgspec.structs import replace
 
 from lightning_hangcheck.cli import options as cli
 from lightning_hangcheck.cli.showing import INTERRUPTED, say
 from lightning_hangcheck.errors import BadUsage
 from lightning_hangcheck.rundir import RUNS_FOLDER
-from lightning_hangcheck.session.session import SESSION_VARIABLE
-from lightning_hangcheck.settings import LEAST_SECRET, PREFIX, SHARED_BY_NODES, Settings
+from lightning_hangcheck.settings import LEAST_SECRET, SHARED_BY_NODES, Settings
 from lightning_hangcheck.time_limit import NoAnswer, within
 
 if TYPE_CHECKING:
@@ -54,8 +52,6 @@ def run(
     example = "hangcheck run -- torchrun --nproc_per_node=2 train.py"
     cli.refuse_empty("run", command, "a command to run", f"it behind two dashes: {example}")
     settings = cli.settings_from(options)
-    if SESSION_VARIABLE in os.environ and settings.run_dir == os.environ.get(f"{PREFIX}RUN_DIR"):
-        settings = replace(settings, run_dir=None)  # it is the folder of the run around this one
     if settings.nodes_port is not None and len(os.environ.get(SHARED_BY_NODES, "")) < LEAST_SECRET:
         # without the secret, strangers could send messages there
         raise BadUsage(

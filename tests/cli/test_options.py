@@ -160,3 +160,13 @@ def test_patience_multiplies_every_figure_of_its_table() -> None:
     assert usual == Limits()
     figures = msgspec.structs.asdict(usual)
     assert msgspec.structs.asdict(doubled) == {name: 2 * one for name, one in figures.items()}
+
+
+def test_the_folder_of_a_run_is_not_for_what_starts_in_it_or_on_its_hang(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HANGCHECK_RUN_DIR", "of-the-run")
+    assert settings_from({}).run_dir == "of-the-run"
+    monkeypatch.setenv("HANGCHECK_VERDICT", "of-the-run/verdicts/1.json")
+    assert settings_from({}).run_dir is None
+    assert settings_from({"run_dir": "own"}).run_dir == "own"
