@@ -438,7 +438,11 @@ def _asks_again(old: ThreadState, new: ThreadState, moved: int) -> bool:
         and all(target.kind == "time" and target.call != "futex" for target in state.waits_for)
         for state in (old, new)
     ]
-    asking = [any(target.kind == "socket" for target in state.waits_for) for state in (old, new)]
+    # it may also be caught at a question, or on the processor
+    asking = [
+        state.state == "R" or any(target.kind == "socket" for target in state.waits_for)
+        for state in (old, new)
+    ]
     if not any(asleep) or not all(
         sleeps or other for sleeps, other in zip(asleep, asking, strict=True)
     ):

@@ -128,7 +128,7 @@ def test_at_a_connection_only_what_connections_carried_is_a_transfer(
     assert activity_of(told) == activity
 
 
-@pytest.mark.parametrize("newest", ["clock_nanosleep", "recvfrom"])
+@pytest.mark.parametrize("newest", ["clock_nanosleep", "recvfrom", "on the processor"])
 @pytest.mark.parametrize(
     ("turns", "read", "activity"),
     [(1_000, 0, "idle"), (1_000, 70_000, "idle"), (1_000, 200_000, "moving"), (10, 0, "moving")],
@@ -142,10 +142,12 @@ def test_small_questions_between_sleeps_are_no_transfer(
     """
     sleeps = (WaitTarget(call="clock_nanosleep", kind="time"),)
     at_newest = sleeps if newest in sleeps[0].call else (WaitTarget(call=newest, kind="socket"),)
+    runs = newest == "on the processor"
     seen = with_main(
         rank(0, IN_LOAD, samples=2),
         turns=lambda number: number * turns,
-        waits_for=lambda number: (sleeps, at_newest)[number],
+        waits_for=lambda number: (sleeps, () if runs else at_newest)[number],
+        state=lambda number: "R" if runs and number else "S",
     )
     asked = with_kernel(
         seen, network_bytes=lambda one, _: one * 70_000, read_bytes=lambda one, _: one * read
