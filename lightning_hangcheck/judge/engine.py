@@ -305,7 +305,8 @@ def _stuck_by_themselves(job: JobReading, graph: WaitGraph) -> tuple[RankReading
     lone = _departed(ends) if not circling else None
     if lone is not None:
         return (lone,)
-    asking = {reading.rank for reading in ends if asks_again(reading)}
+    retrying = (each for each in ends if asks_again(each) and not each.own.sleeps_on)
+    asking = {reading.rank for reading in retrying}
     places = {reading.frames for reading in ends if reading.rank not in asking and reading.frames}
     firm = [reading for reading in ends if reading.rank not in asking or reading.frames in places]
     return tuple(firm or ends)

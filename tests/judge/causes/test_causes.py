@@ -248,6 +248,12 @@ def test_a_rank_that_sleeps_once_may_answer_the_other_when_it_wakes() -> None:
     assert told(job(asks, polling(again)))[0] == "hang"
 
 
+def test_who_sleeps_for_days_holds_up_who_asks_again_and_again() -> None:
+    sleeps = polling(rank(0, IN_LOAD, silent=300.0, **SLEEPS), each=0)
+    asks = polling(rank(1, IN_POLL, silent=300.0, **SLEEPS))
+    assert told(job(sleeps, asks)) == ("hang", (0,), "rank_stalled")
+
+
 @pytest.mark.parametrize(("waits", "told"), [(FUTEX_WAIT, True), (STORE, False)])
 def test_an_exception_that_ended_a_thread_explains_a_wait_in_the_ranks_own_memory(
     waits: dict[str, Any], told: bool
