@@ -178,7 +178,7 @@ def run_trial(
             saved = read_saved_run(folder)
     finally:
         end_with_children(process, END_LIMIT_S)
-    if exit_code == REFUSED and saved.record is not None and saved.record.exit_code is None:
+    if exit_code == REFUSED and (saved.record is None or saved.record.exit_code is None):
         raise unstartable(trial.command[0], f"the reason is in {output}", "smoke")
     verdict, where = saved.verdict, ""
     hangs = verdict is not None and verdict.verdict in FOUND
