@@ -864,9 +864,8 @@ def leaves_under_local_test(code: Code) -> Iterator[Found]:
             dist.all_reduce(count)  # also with nothing to add
     """
     yield from _parted(code, by_rank=False, leaves=True)
-    if not code.function.name.endswith(".training_step") or b"automatic_optimization" in (
-        code.function.module.text
-    ):
+    by_hand = code.function.module.has(b"automatic_optimization")
+    if by_hand or not code.function.name.endswith(".training_step"):
         return
     for node in code.function.each(ast.If):
         left = leaving(node.body)
@@ -1276,10 +1275,10 @@ def _uneven_batches(loop: ast.For | ast.AsyncFor | ast.While, code: Code) -> boo
     ends = (node for node in parts(ast.If, *loop.body) if isinstance(leaving(node.body), ast.Break))
     if any(_shared_names(code.function) & last_names(node.test) for node in ends):
         return False  # all ranks stop with the first that has no more
-    texts = [module.text for module in code.function.module.with_imported()]
-    if any(map(EVENED.search, texts)) or EVENED_THERE.search(texts[0]):
+    modules = code.function.module.with_imported()
+    if any(module.has(EVENED) for module in modules) or modules[0].has(EVENED_THERE):
         return False
-    return any(map(STREAMS.search, texts))
+    return any(module.has(STREAMS) for module in modules)
 
 
 LOADER = re.compile(r"(\w+_)?(data_?)?(loader|iter(ator)?|batches|pbar)(_\w+)?", re.IGNORECASE)
@@ -1876,6 +1875,9 @@ def one_rank_waits_for_the_network(code: Code) -> Iterator[Found]:
                 yield from _first(behind, message, node.lineno, at=slow[0], closed=False)
 
 
+STARTS_THREADS = re.compile(rb"Thread\(|ThreadPoolExecutor\(")
+
+
 @rule(
     "HC603",
     "dataloader_worker",
@@ -1903,5 +1905,5 @@ def fork_after_threads(code: Code) -> Iterator[Found]:
             called_name(call) in ("set_start_method", "get_context")
             and any(getattr(given, "value", None) == "fork" for given in call.args)
         )
-        if forks and re.search(rb"Thread\(|ThreadPoolExecutor\(", code.function.module.text):
+        if forks and code.function.module.has(STARTS_THREADS):
             yield Found(call, "threads of this file may hold a lock that the child copies")

@@ -426,31 +426,22 @@ def test_a_waiter_for_a_file_lock_names_file_and_holder(
     assert [(one.pid, one.program[:6]) for one in target.holders] == [(holder.pid, "python")]
 
 
-def test_a_lock_that_a_child_inherited_is_the_childs(program: StartProgram, tmp_path: Path) -> None:
-    """The kernel's table goes on to name the parent, which has closed the file."""
-    path = tmp_path / "a.lock"
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
-    try:
-        waiter = program(PROGRAM, "lock", "flock", path)
-        target = target_of(waiter.pid, child.pid, os.getpid(), kind="lock")
-        assert [holder.pid for holder in target.holders] == [child.pid]
-    finally:
-        child.communicate()
-
-
-def test_a_lock_that_parent_and_child_keep_may_be_released_by_both(
-    program: StartProgram, tmp_path: Path
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_lock_that_a_child_inherited_is_released_by_who_has_it_open(
+    program: StartProgram, tmp_path: Path, closed: bool
 ) -> None:
+    """The kernel's table goes on to name a parent that has closed the file."""
     path = tmp_path / "a.lock"
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         child = subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
         try:
+            if closed:
+                file.close()
             waiter = program(PROGRAM, "lock", "flock", path)
             target = target_of(waiter.pid, child.pid, os.getpid(), kind="lock")
-            assert [holder.pid for holder in target.holders] == [os.getpid(), child.pid]
+            holders = [child.pid] if closed else [os.getpid(), child.pid]
+            assert [holder.pid for holder in target.holders] == holders
         finally:
             child.communicate()
 

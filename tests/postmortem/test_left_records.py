@@ -221,9 +221,15 @@ REDUCE = ("all_reduce", "/venv/lib/python3.11/site-packages/torch/distributed/di
 TRAIN = ("fit", "/home/ada/train.py")
 
 
+def in_lines(form: str, *inner_first: tuple[str, str], outer_first: bool = False) -> str:
+    """The calls of a dump, each written in its form."""
+    frames = enumerate((*inner_first, TRAIN, ("<module>", TRAIN[1])))
+    lines = [form.format(file=file, line=30 + at, name=name) for at, (name, file) in frames]
+    return "\n".join(lines[::-1] if outer_first else lines)
+
+
 def py_spy(pid: int, *inner_first: tuple[str, str], state: str = "idle") -> str:
-    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
-    shown = "\n".join(f"    {name} ({file}:{30 + at})" for at, (name, file) in enumerate(frames))
+    shown = in_lines("    {name} ({file}:{line})", *inner_first)
     return (
         f"Process {pid}: python train.py --lr 1\nPython v3.11.9 (/usr/bin/python3.11)\n\n"
         f'Thread 0x7FA6E7C01740 ({state}): "MainThread"\n{shown}\n'
@@ -243,10 +249,7 @@ def py_spy_json(pid: int, *inner_first: tuple[str, str]) -> str:
 
 
 def faulted(*inner_first: tuple[str, str]) -> str:
-    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
-    shown = "\n".join(
-        f'  File "{file}", line {30 + at} in {name}' for at, (name, file) in enumerate(frames)
-    )
+    shown = in_lines('  File "{file}", line {line} in {name}', *inner_first)
     return (
         "Timeout (0:05:00)!\n"
         "Thread 0x00007f4a2e7fc6c0 (most recent call first):\n"
@@ -257,11 +260,7 @@ def faulted(*inner_first: tuple[str, str]) -> str:
 
 
 def gdb(*inner_first: tuple[str, str]) -> str:
-    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
-    shown = "\n".join(
-        f'  File "{file}", line {30 + at}, in {name}\n    code()'
-        for at, (name, file) in enumerate(frames)
-    )
+    shown = in_lines('  File "{file}", line {line}, in {name}\n    code()', *inner_first)
     return (
         'Thread 2 (Thread 0x7f4a2e7fc6c0 (LWP 913) "python"):\n'
         "#4 Frame 0x7f12, for file /usr/lib/python3.11/threading.py, line 324, in wait (self=<c>)\n"
@@ -272,11 +271,8 @@ def gdb(*inner_first: tuple[str, str]) -> str:
 
 
 def pystack(*inner_first: tuple[str, str]) -> str:
-    frames = (*inner_first, TRAIN, ("<module>", TRAIN[1]))
-    shown = "\n".join(
-        f'    (Python) File "{file}", line {30 + at}, in {name}'
-        for at, (name, file) in reversed(list(enumerate(frames)))
-    )
+    form = '    (Python) File "{file}", line {line}, in {name}'
+    shown = in_lines(form, *inner_first, outer_first=True)
     return f"Traceback for thread 900 (python) [] (most recent call last):\n{shown}\n"
 
 
