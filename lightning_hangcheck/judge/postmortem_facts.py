@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lightning_hangcheck.model.left_behind import LogReading
     from lightning_hangcheck.model.slugs import Cause, Certainty, VerdictKind
 
+    Ranks = tuple[int, ...]
+
 MOST_QUOTED = 12
 SAME_SIZES = {"ALLREDUCE", "BROADCAST", "REDUCE", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"}
 """Operations in which all ranks must have the same number of elements."""
@@ -127,7 +129,8 @@ class LogBook:
         trails: How far each rank came; of several files, the one written last.
         clocks_agree: Whether times may be compared.
         groups: For each group name, the states of its members by their numbers in the group.
-        told: World size; 0 if unknown.
+        told: World size, or the size of the largest communicator; 0 if unknown.
+        declared: World size, as the program or its launcher says it; 0 if unknown.
         world: World size, or a lower bound.
     """
 
@@ -154,7 +157,11 @@ class LogBook:
         self.clocks_agree = not slept and not any(reading.clock_went_back for reading in readings)
         self.groups = self._groups()
         sizes = [reading.world_size for reading in readings]
-        sizes += [fact.count or 0 for fact in self.of("communicator", "ras_equal", "rendezvous")]
+        sizes += [fact.count or 0 for fact in self.of("process", "rendezvous")]
+        self.declared = max(sizes, default=0)
+        for kind in ("exit", "process"):
+            self.by_kind[kind] = [self._of_the_job(fact) for fact in self.of(kind)]
+        sizes += [fact.count or 0 for fact in self.of("communicator", "ras_equal")]
         for state in self.groups.get("default", {}).values():
             if state.op == "_ALLGATHER_BASE" and len(state.sizes) == 2 and state.sizes[0]:
                 sizes.append(state.sizes[1] // state.sizes[0])
@@ -163,6 +170,34 @@ class LogBook:
             rank for fact in self.of("barrier", "desync", "fingerprint") for rank in fact.ranks
         }
         self.world = max([self.told, *(rank + 1 for rank in self.heard | named)])
+
+    def _of_the_job(self, fact: LogFact) -> LogFact:
+        """On the job's only node a local rank is a rank: a second node would have as many."""
+        local = fact.group_rank
+        alone = local is not None and local < self.declared < 2 * (local + 1)
+        return replace(fact, rank=local) if alone and fact.rank is None else fact
+
+    def of_processes(self, pids: Iterable[int | None]) -> tuple[Ranks, Ranks]:
+        """Return the ranks of processes; and of those whose rank is unknown the local ranks."""
+        wanted = set(pids) - {None}
+        facts = [*self.of("exit", "process"), *self._members()]
+        mine = [fact for fact in facts if fact.pid in wanted]
+        unknown = {fact.pid for fact in mine} - {fact.pid for fact in mine if fact.rank is not None}
+        return (
+            known(fact.rank for fact in mine),
+            known(fact.group_rank for fact in mine if fact.pid in unknown),
+        )
+
+    def on_nodes(self, hosts: Iterable[str]) -> Ranks:
+        """Return the ranks that ran on nodes, as far as lines tell."""
+        names = {host.partition(".")[0] for host in hosts if host}
+        facts = [*self.of("exit"), *self._members()]
+        return known(fact.rank for fact in facts if fact.host.partition(".")[0] in names)
+
+    def _members(self) -> list[LogFact]:
+        """Return the members of the communicator of all ranks, by rank."""
+        facts = self.of("communicator")
+        return [replace(fact, rank=fact.seq) for fact in facts if fact.count == self.world]
 
     def of(self, *kinds: str) -> list[LogFact]:
         """Return the facts of these kinds, each kind in the order of files and lines."""

@@ -39,6 +39,7 @@ from lightning_hangcheck.judge.postmortem_facts import (
     stopped_earlier,
 )
 from lightning_hangcheck.judge.wording import duration, name_ranks, signal_name
+from lightning_hangcheck.model.code_owner import TRAINING
 from lightning_hangcheck.model.left_behind import LogFact, elapsed, order_of
 from lightning_hangcheck.text.redaction import redact_text
 from lightning_hangcheck.text.shown import format_ranks, several
@@ -57,6 +58,8 @@ CONSEQUENCES = (
     "RendezvousConnectionError", "RendezvousTimeoutError", "RendezvousClosedError",
 )  # fmt: skip
 """Exceptions of a rank that lost another rank, or was ended with it."""
+LAUNCHERS = TRAINING | {"concurrent", "multiprocessing", "ray", "subprocess"}
+"""Packages whose exceptions may tell of other ranks; as Python's own, which name no package."""
 ECHOES = (
     "NCCL", "Broken pipe", "Connection closed by peer", "Connection reset", "Socket Timeout",
     "Socket closed", "wait timeout after", "Timed out waiting", "monitoredBarrier", "gloo",
@@ -84,6 +87,17 @@ OF_ERRORS: tuple[tuple[tuple[str, ...], Cause, str], ...] = (
     (("CUDA error", "Cuda failure"), "process_dead", "gpu_kernel"),
 )
 """Words in errors, the cause that they indicate, and the aspect that selects remedies."""
+NO_ANSWER = re.compile(
+    r"timed?[ -]?out|Connect(?:ion|Timeout)|couldn't connect|Max retries|resol(?:ve|ution)"
+    r"|unreachable|HTTP\w*Error|\b50[0-4] |Service Unavailable",
+    re.IGNORECASE,
+)
+"""What a rank says of a server that did not answer."""
+NO_STORAGE = re.compile(
+    r"No space left|[Qq]uota exceeded|Stale (?:NFS )?file handle|Input/output error|Read-only file"
+    r"|PytorchStreamWriter|enforce fail at inline_container"
+)
+"""What it says of storage that failed."""
 HARDWARE = {48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140}
 """Xid numbers for faults of the GPU, its memory, links or firmware, not of a program."""
 WAITED = re.compile(r"wait|time[ds]? ?-?out|did not|never (?:came|arrived)", re.IGNORECASE)
@@ -111,13 +125,16 @@ def killed(book: LogBook) -> LeftFinding | None:
     """A process that the kernel, SLURM or a signal ended before any time-out."""
     exits = [fact for fact in book.of("exit") if fact.code is not None]
     exits = [fact for fact in exits if fact.rank is not None] or exits  # the others repeat it
+    lost = book.of("node_lost", "cancelled")
     for fact in book.of("task"):
         reason, before = fact.error.lower(), book.before_timeouts(fact)
         memory = "out of memory" in reason
         if not any(word in reason for word in DEADLY) or before is False:
             continue
-        if not memory and (before is None or ("killed" in reason and book.of("exception"))):
-            continue  # srun kills all tasks if one fails
+        after = any(end.file == fact.file and end.line < fact.line for end in lost)
+        ended = "killed" in reason and book.of("exception")
+        if not memory and (before is None or after or ended):
+            continue  # srun kills all tasks if one fails, a node is lost or the job is ended
         is_rank = not exits  # else each task is a torchrun, one per node
         cause: Cause = "memory_pressure" if memory else "process_dead"
         task = name_ranks(fact.ranks) if is_rank else f"SLURM task {format_ranks(fact.ranks)}"
@@ -126,13 +143,14 @@ def killed(book: LogBook) -> LeftFinding | None:
         who = fact.ranks if is_rank else ()
         return book.finding(_failed(book), cause, text, [fact], who, aspect=aspect)
     if kernel := book.of("kill"):
-        pids = {fact.pid for fact in kernel if fact.pid}
-        who = known(fact.rank for fact in exits if fact.pid in pids)
-        who = who or known(fact.rank for fact in exits if fact.code == -9)
-        who = who if len(who) == 1 or len(who) * 2 <= len(exits) else ()
-        text = f"the kernel killed {name_ranks(who) if who else 'a process'} for want of memory."
+        named, local = book.of_processes(fact.pid for fact in kernel)
+        who = named or known(fact.rank for fact in exits if fact.code == -9 and not local)
+        who = who if named or len(who) == 1 or len(who) * 2 <= len(exits) else ()
+        process = f"the process of local {name_ranks(local)}" if local else "a process"
+        text = f"the kernel killed {name_ranks(who) if who else process} for want of memory."
         facts = [*kernel[:3], *exits[:3]]
-        return book.finding(_failed(book), "memory_pressure", text, facts, who)
+        guessed = () if who else local
+        return book.finding(_failed(book), "memory_pressure", text, facts, who, guessed=guessed)
     first = [
         fact for fact in exits if fact.code in KILLED and book.before_timeouts(fact) is not False
     ]
@@ -159,10 +177,12 @@ def own_failures(book: LogBook) -> list[LogFact]:
     """Return ranks' own failures before they waited for others: no echo of others' failures."""
 
     def is_own(fact: LogFact) -> bool:
+        package, _, name = fact.error.partition(":")[0].rpartition(".")
+        others = not package or package.partition(".")[0] in LAUNCHERS or " " in package
         return (
             bool(fact.error)
-            and fact.error.partition(":")[0].rpartition(".")[2] not in CONSEQUENCES
-            and not any(word in fact.error for word in ECHOES)
+            and not (others and name in CONSEQUENCES)
+            and not (others and any(word in fact.error for word in ECHOES))
             and (fact.rank is None or fact.rank not in book.waiting)
             and book.before_timeouts(fact) is not False
             and not book.went_on(fact)
@@ -221,14 +241,28 @@ def raised(book: LogBook) -> LeftFinding | None:
         guessed = {int(rank) for fact in early for rank in OF_OTHERS.findall(fact.error) if rank}
     said = " ".join(fact.error for fact in early)
     rows = (row for row in OF_ERRORS if any(word in said for word in row[0]))
-    _, cause, aspect = next(rows, ((), "process_dead", "raised"))
+    outside = _of_outside(early[0]) or ("process_dead", "raised" if alone else "raised_somewhere")
+    _, cause, aspect = next(rows, ((), *outside))
     if cause == "memory_pressure":
         aspect = "gpu_memory" if any(word in said for word in GPU_MEMORY) else ""
     elif early[0].kind == "exit" and early[0].code is None:
         aspect = "silent"
     cause, aspect = ("unknown", "ended") if in_vain else (cause, aspect)
-    return book.finding(_failed(book), cause, text, early, ranks if alone else (), guessed=guessed,
-                        aspect=aspect)  # fmt: skip
+    found = book.finding(_failed(book), cause, text, early, ranks if alone else (),
+                         guessed=guessed, aspect=aspect)  # fmt: skip
+    return replace(found, phase=early[0].phase or None) if alone else found
+
+
+def _of_outside(fact: LogFact) -> tuple[Cause, str] | None:
+    """Return what did not answer a rank that raised, by the call that it made; None if nothing."""
+    if NO_STORAGE.search(fact.error):
+        return ("checkpoint_io", "") if fact.phase == "checkpoint_save" else None
+    if not NO_ANSWER.search(fact.error):
+        return None
+    if fact.phase == "logger_init":
+        return "logger_init", "wandb" if "wandb" in fact.error else "own"
+    loads = fact.phase in ("model_load", "tokenizer")
+    return "network_wait", "hub" if loads or "hugging" in fact.error.lower() else "remote"
 
 
 def gpu_fault(book: LogBook) -> LeftFinding | None:
@@ -237,12 +271,27 @@ def gpu_fault(book: LogBook) -> LeftFinding | None:
     if not faults:
         return None
     fault = faults[0]
-    mine = [fact for fact in book.of("exit", "communicator") if fact.pid and fact.pid == fault.pid]
-    ranks = known(fact.rank if fact.kind == "exit" else fact.seq for fact in mine[:1])
-    whose = f", which {name_ranks(ranks)} used" if ranks else ""
+    ranks, local = book.of_processes([fault.pid])
+    user = name_ranks(ranks) if ranks else f"local {name_ranks(local)}" if local else ""
+    whose = f", which {user} used" if user else ""
     said = "as lost" if fault.code is None else f"with Xid {fault.code}"
     text = f"the driver reported the GPU at {fault.host}{whose}, {said}."
-    return book.finding(_failed(book), "process_dead", text, faults, ranks, aspect="bad_gpu")
+    guessed = () if ranks else local
+    return book.finding(_failed(book), "process_dead", text, faults, ranks, guessed=guessed,
+                        aspect="bad_gpu")  # fmt: skip
+
+
+def lost_node(book: LogBook) -> LeftFinding | None:
+    """The scheduler or the launcher lost a node, before any time-out."""
+    lost = [fact for fact in book.of("node_lost") if book.before_timeouts(fact) is not False]
+    hosts = list(dict.fromkeys(fact.host for fact in lost))
+    if not hosts:
+        return None
+    who = book.on_nodes(hosts)
+    nodes = f"{'node' if len(hosts) == 1 else 'nodes'} {', '.join(hosts[:4])}"
+    text = f"{nodes} was lost" if len(hosts) == 1 else f"{nodes} were lost"
+    text += f", with {name_ranks(who)}." if who else ". Nothing tells which ranks ran there."
+    return book.finding(_failed(book), "process_dead", text, lost, who, aspect="bad_gpu")
 
 
 def unlike_calls(book: LogBook) -> LeftFinding | None:
@@ -352,8 +401,15 @@ def lagging(book: LogBook) -> LeftFinding | None:
         return None  # its numbers name no group
     fact = reports[-1]
     fewer = len(fact.ranks) < (fact.count or len(book.heard - set(fact.ranks)) or 1)
-    text = f"by torch's desync report {name_ranks(fact.ranks)} did not join operation {fact.seq}."
-    text += "" if fewer else MANY_LACK.format("the few that have it")
+    who = name_ranks(fact.ranks)
+    text = f"by torch's desync report {who} joined no operation at all."
+    if fact.seq:
+        text = f"by torch's desync report {who} did not join operation {fact.seq}."
+    elif fact.enqueued is not None:
+        text = f"by torch's desync report {fact.op} {fact.enqueued} had not ended on {who}, and had"
+        text += " on others."
+        fewer &= fact.op in NEEDS_ALL
+    text += "" if fewer or fact.enqueued else MANY_LACK.format("the few that have it")
     facts = [fact, *book.of("timeout")[:3], *book.said_by(fact.ranks)]
     return book.finding("hang", "unknown", text, facts, fact.ranks if fewer else ())
 
@@ -491,6 +547,11 @@ def all_inside(book: LogBook) -> LeftFinding | None:
             "ranks dumped after a time-out whose own line is not here, or of a group without a "
             "name. Nothing tells for whom they waited."
         )
+        bare = [state for group in book.groups.values() for state in group.values() if state.op]
+        if bare:  # torch before 1.13
+            ops = " and ".join(sorted({state.op for state in bare}))
+            text = f"{name_members(bare)} waited in {ops}, of which this torch writes no number."
+            text += " Nothing tells for whom."
         return book.finding("hang", "unknown", text + slept, facts) if facts else None
     name, states = max(waits.items(), key=lambda item: len(item[1]))
     seq = min(state.seq or 0 for state in states)
@@ -561,11 +622,20 @@ def never_came(book: LogBook) -> LeftFinding | None:
         return None
     short = [fact for fact in facts if fact.count and (fact.seq or 0) < fact.count]
     fact = max(short or facts, key=lambda each: (each.seq or 0, each.line))
+    came = set(known(each.rank for each in facts if each.count == fact.count))
+    absent = set(range(fact.count or 0)) - came if short and len(came) == fact.seq else set()
     text = f"{fact.seq} of {fact.count} processes came" if short else "not all processes came"
+    if fact.count and not short and (fact.seq or 0) > fact.count:
+        text = f"{fact.seq} processes, for {fact.count} ranks, came"
     text += " to the meeting point"
-    text += f" within {fact.limit_ms / 1000:.0f} s." if fact.limit_ms else "."
-    text += " The log does not say whether the others started."
-    return book.finding("hang", "rendezvous", text, facts)
+    text += f" within {fact.limit_ms / 1000:.0f} s" if fact.limit_ms else ""
+    if absent:
+        text += f", and {name_ranks(absent)} did not."
+    elif fact.count and not short and (fact.seq or 0) > fact.count:
+        text += ": its store counts an earlier start, or another job, too. Give each start a port"
+        text += " of its own."
+    text += "" if text.endswith(".") else ". The log does not say whether the others started."
+    return book.finding("hang", "rendezvous", text, facts, absent, victims=came)
 
 
 ADDRESS = re.compile(r"\[?([\w.-]{1,255})\]?(?:, |:)(\d{1,5})\b")
@@ -679,8 +749,8 @@ def broken_down(book: LogBook) -> LeftFinding | None:
 
 
 RULES: tuple[Callable[[LogBook], LeftFinding | None], ...] = (
-    killed, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier, slow, lagging,
-    behind, held_in_a_call, saving, all_inside, never_came,
+    killed, lost_node, raised, gpu_fault, unlike_calls, unlike_timeouts, did_not_reach_barrier,
+    slow, lagging, behind, held_in_a_call, saving, all_inside, never_came,
     lambda book: _plainly(book, PLAIN),
     stopped_earlier, left_first, broken_down,
 )  # fmt: skip

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from lightning_hangcheck.model.slugs import Phase
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
@@ -48,6 +50,8 @@ FactKind = Literal[
     "memory",  # CUDA out of memory
     "own_error",  # of a rank's own resources: its GPU, its DataLoader workers
     "communicator",  # NCCL INFO: rank, size and process of a communicator
+    "process",  # a launcher: which process is which rank, and the world size
+    "node_lost",  # a node that the scheduler or the launcher lost
     "summary",  # torchrun's report of all ranks of its node, as it ends
     "restart",  # a launcher starts the ranks again: what follows is another round
     "saving",
@@ -64,7 +68,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         text: The line, without the launcher's prefix, at most 300 characters.
         line: Its number in the file, from 1.
         rank: Global rank of the writer; None if unknown.
-        group_rank: Its number within ``group``; of an exit, the local rank that ended.
+        group_rank: Its number within ``group``; of an exit or a process, its local rank.
         group: Name of a process group, equal on all ranks: ``default``, ``guid 9``; empty if not
             named. A group that is only numbered, such as ``PG 5`` of torch 2.2 and 2.3, has that
             number on one rank only.
@@ -72,7 +76,8 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
             an exit, the process of the launcher that reports it at once.
         op: Operation, as torch or NCCL names it.
         sizes: Elements in and out, or the shape.
-        enqueued: Number of the last operation that the rank had entered and returned from.
+        enqueued: Number of the last operation that the rank had entered and returned from; of a
+            desync report, the operation that its ranks have not ended.
         completed: Number of the last operation that its GPU ended.
         limit_ms: Time limit of the operation.
         ran_ms: How long the operation ran; of a bar, how long the bar has existed.
@@ -81,6 +86,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
         code: Exit code as in Python's subprocess, also for a signal; or the number of an Xid.
         error: What went wrong, in its own words.
         place: The user's line that called an operation or raised an exception.
+        phase: What the calls of a traceback were about; empty if they do not show it.
         when: ``MM-DD HH:MM:SS.mmm``, or without the date if the line has none.
     """
 
@@ -105,6 +111,7 @@ class LogFact(Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     host: str = ""
     error: str = ""
     place: str = ""
+    phase: Phase | Literal[""] = ""
     when: str = ""
 
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import takewhile
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
-from lightning_hangcheck.judge.frames import users_place
+from lightning_hangcheck.judge.frames import rules_of, users_frames, users_place
 from lightning_hangcheck.judge.wording import within
 from lightning_hangcheck.look.stacks import FRAME
 from lightning_hangcheck.model.evidence import Frame
 from lightning_hangcheck.model.left_behind import FactKind, LogFact
+from lightning_hangcheck.model.words import phase_of_function
 from lightning_hangcheck.text.shown import parse_ranks
+
+if TYPE_CHECKING:
+    from lightning_hangcheck.model.slugs import Phase
 
 MOST_NAMED = 4_096
 """Ranks that one line may name; if it names more, none is kept."""
@@ -52,10 +56,11 @@ _GROUP = re.compile(
     r"(?: ?\((?P<name>[^)\]]*)\))? Rank (?P<rank>\d+)\]"
 )
 _BARE = re.compile(r"\[Rank (\d+)\]")
-_DESYNC = re.compile(
+_NOT_JOINED = re.compile(
     r"\[([\d, ]+)\] finished collective #(\d{1,15}), but didn't join collective #(\d{1,15})"
+    r"|ranks \[([\d, ]+)\] are the lagging ranks"
 )
-_NEVER = re.compile(r"ranks \[([\d, ]+)\] are the lagging ranks")
+_NOT_ENDED = re.compile(r"\[([\d, ]+)\] joined but didn't finish collective #(\d{1,15})")
 _STARTED = re.compile(
     r"#(\d+) (started|finished) ranks:((?:\s*\[[\d, ]+\] (?:started|finished) \w+)+)"
 )
@@ -188,21 +193,24 @@ def _fields(needed: str = "^", *others: str, lines: int = 0, until: str = "") ->
     return parse
 
 
-def _desync(fact: LogFact, line: str, around: Around) -> Facts:
-    never = _NEVER.search(line)
-    if never is not None:
-        return [replace(fact, ranks=_numbers(never[1]), seq=0)]
+def _desync(fact: LogFact, _: str, around: Around) -> Facts:
+    """Read who has not joined an operation, or is still in one, and how many ranks are further."""
     report = "\n".join(around.below(40))
-    behind = _DESYNC.search(report)
-    if behind is None:
+    behind, inside = _NOT_JOINED.search(report), _NOT_ENDED.search(report)
+    said = behind or inside
+    if said is None:
         return []
-    mine, others = _numbers(behind[1]), set[int]()
+    mine, others, op = _numbers(said[1] or said[4]), set[int](), ""
     for number, did, rows in _STARTED.findall(report):
-        if did == "started" or (_number(number) or 0) > int(behind[2]):
+        further = (_number(number) or 0) > int(said[2] or 0)
+        if further or (behind is not None and did == "started"):
             others.update(*map(_numbers, re.findall(r"\[([\d, ]+)\]", rows)))
-    count = len(others - set(mine))
-    text = behind[0][:MOST_SHOWN]
-    return [replace(fact, text=text, ranks=mine, seq=_number(behind[3]), count=count)]
+        elif behind is None:
+            op = rows.split()[-1]
+    fact = replace(fact, text=said[0][:MOST_SHOWN], ranks=mine, count=len(others - set(mine)))
+    if behind is None:
+        return [replace(fact, enqueued=_number(said[2]), op=op)] if fact.count else []
+    return [replace(fact, seq=_number(behind[3]) if behind[3] else 0)]
 
 
 def _call(fact: LogFact, _: str, around: Around) -> Facts:
@@ -260,7 +268,21 @@ def _exception(fact: LogFact, _: str, around: Around) -> Facts:
     frames = [Frame(row["function"], row["file"], int(row["line"])) for row in calls]
     op = next((call.function for call in frames if call.file.endswith(COLLECTIVES)), "")
     place = within(users_place(frames))
-    return [replace(fact, text=message, error=message, op=op, place=place)]
+    said = replace(fact, text=message, error=message, op=op, place=place)
+    return [replace(said, phase=_phase_of(frames) or "")]
+
+
+def _phase_of(frames: Sequence[Frame]) -> Phase | None:
+    """Return the phase of the innermost known call, or of a user's function by its name."""
+    rules = [rule for frame in reversed(frames) for rule in rules_of(frame)]
+    named = (phase_of_function(frame.function) for frame in reversed(users_frames(frames)))
+    called = (
+        *(rule.phase for rule in rules if rule.wins),
+        *(rule.phase for rule in rules),
+        *named,
+        *(rule.of_file for rule in rules),
+    )
+    return next(filter(None, called), None)
 
 
 def _ended(*patterns: str, until: str = "") -> Parser:
@@ -333,7 +355,10 @@ _SIGNAL = rf"(?P<death>{'|'.join(signal.Signals.__members__)})\b"
 _task = _fields(r"error: (?P<host>\S+): tasks? (?P<ranks>[\d,\- ]+): (?P<error>.*)")
 _asked_to_end = _fields(rf"Received (?:Signals\.{_SIGNAL}|(?P<signal>\d{{1,3}})) death signal")
 _BY_SHELL = re.compile(rf": line \d+: *(?P<pid>\d{{1,9}}) (?P<name>{'|'.join(_DEATHS)})\b")
-_came = _fields(r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)")
+_came = _fields(
+    r"world_size=(?P<count>\d+), (?:num_workers_joined|worker_count)=(?P<seq>\d+)",
+    r"(?:on|for) rank:? (?P<rank>\d{1,7}),",
+)
 
 # fmt: off
 WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
@@ -396,7 +421,12 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("DEAD\n", "ras_dead", _fields(
         r"^\s*Process (?P<pid>\d+) on node (?P<host>\S+) managing GPUs? ", lines=200)),
     ("Init COMPLETE", "communicator", _fields(
-        r"^[^\s:]{1,255}:(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")),
+        r"^(?P<host>[^\s:]{1,255}):(?P<pid>\d+):\d+.* rank (?P<seq>\d+) n[rR]anks (?P<count>\d+)")),
+    # which process is which rank: Lightning's and DeepSpeed's launchers
+    ("GLOBAL_RANK: ", "process", _fields(r"(?P<rank>\d{1,7}), MEMBER: \d+/(?P<count>\d{1,7})")),
+    ("INFO] [launch.py:", "process", _fields(
+        r"(?:process (?P<pid>\d+) spawned with command: .*--local_rank\W+(?P<group_rank>\d{1,7})"
+        r"|dist_world_size=(?P<count>\d{1,7}))")),
     # how processes ended: the driver, torchrun, SLURM, the kernel, Python
     ("NVRM: Xid", "xid", _fields(
         r"Xid \((?:PCI:)?(?P<host>[\w:.]+)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+))?")),
@@ -430,6 +460,12 @@ WORDS: tuple[tuple[str, FactKind, Parser], ...] = (
     ("OOM Killed", "kill", _any),
     ("OOMKilled", "kill", _any),
     ("Some of your processes may have been killed", "kill", _any),
+    # SLURM's, torchrun's and Ray's
+    ("Node failure on ", "node_lost", _fields(r"failure on (?P<host>\S+)")),
+    ("As part of the sync operation the node", "node_lost", _fields(
+        r"node\(s\) '(?P<host>[^'\s]+?)_\d+_\d+'")),
+    ("The node with node id", "node_lost", _fields(
+        r"address: (?P<host>[\w.:-]+).* marked dead")),
     ("CANCELLED AT", "cancelled", _fields(r"CANCELLED AT \S+(?: (?P<error>DUE TO [A-Z ]+))?")),
     ("SignalException: Process", "cancelled", _fields(r"got signal: (?P<signal>\d{1,3})\b")),
     ("Received 1 death signal", "cancelled", _asked_to_end),

@@ -43,7 +43,7 @@ LONGEST_LINE = 8_000
 MOST_RANKS = 100_000
 MOST_OF_A_KIND = 2_000
 """Facts that are kept of one kind; in a log full of them the first say the most."""
-ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator"})
+ONE_A_RANK = frozenset({"timeout", "status", "dump_signal", "exit", "communicator", "process"})
 MOST_OF_RANKS = 20_000
 """Facts that are kept of the kinds of which each rank has some, and lines read for one needle."""
 MOST_BELOW = 400_000

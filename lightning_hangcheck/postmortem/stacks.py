@@ -38,7 +38,10 @@ MOST_FRAMES = 1_000
 MOST_ODD = 0.05
 """Share of control characters that a text may have; tabs, line ends and colours do not count."""
 _ODD = bytes(set(range(32)) - set(b"\t\n\r\x08\x0c\x1b"))
-PACKAGES = TRAINING | {"datasets", "fairseq", "lightning_utilities", "safetensors", "tqdm", "wandb"}
+PACKAGES = TRAINING | {
+    *("datasets", "fairseq", "filelock", "fsspec", "huggingface_hub", "lightning_utilities"),
+    *("requests", "safetensors", "tqdm", "urllib3", "wandb"),
+}
 
 
 class TextForm(NamedTuple):

@@ -55,6 +55,10 @@ def of_group(ranks: range, sizes: dict[int, int]) -> list[str]:
 
 BARRIER = "RuntimeError: [Rank 0]: Ranks {} failed to pass monitoredBarrier in 300000 ms"
 AT, LATER, SOON = "2024-05-13_13:26:30", "2024-05-13_13:27:01", "2024-05-13_12:55:40"
+CAME = (
+    "RuntimeError: Timed out initializing process group in store based barrier on rank: {}, for"
+    " key: store_based_barrier_key:1 (world_size={}, worker_count={}, timeout=0:30:00)"
+)
 FALLEN = "NVRM: Xid (PCI:0000:44:00): {}, pid=412, name=python, GPU has fallen off the bus."
 OUT_OF_MEMORY = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.35 GiB. GPU 3 has"
 KILLED_WORKER = "RuntimeError: DataLoader worker (pid 1562937) is killed by signal: Killed."
@@ -69,6 +73,20 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating all"
          " other processes to avoid zombies"],
         {"cause": "process_dead", "culprits": (), "guessed": (1,), "says": "local rank 1"}),
+    "on the job's only node a local rank is the rank": (
+        ["Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/2",
+         "[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating"],
+        {"culprits": (1,), "certainty": "proven", "world_size": 2}),
+    "with as many ranks again there may be a second node": (
+        ["Initializing distributed: GLOBAL_RANK: 1, MEMBER: 2/4",
+         "[rank: 1] Child process with PID 9487 terminated with code -9. Forcefully terminating"],
+        {"culprits": (), "guessed": (1,)}),
+    "the kernel's kill is put to the process that a launcher started as a local rank": (
+        [*(f"[2024-01-03 09:06:27,878] [INFO] [launch.py:256:main] process {3_960 + rank} spawned"
+           f" with command: ['python', '-u', 'train.py', '--local_rank={rank}']"
+           for rank in range(3)),
+         "Out of memory: Killed process 3961 (python3) total-vm:412118840kB"],
+        {"cause": "memory_pressure", "guessed": (1,), "says": "process of local rank 1"}),
     "DeepSpeed names the command that it started last, whoever died": (
         ["[2023-07-10 04:26:35,999] [ERROR] [launch.py:324:sigkill_handler] ['python', '-u',"
          " 'train.py', '--local_rank=1'] exits with return code = -11"],
@@ -184,6 +202,29 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
     "a desync report names the few that lag": (
         [desync("7", "0, 1, 2, 3, 4, 5, 6")],
         {"culprits": (7,), "certainty": "proven"}),
+    "a desync report of ranks that joined nothing": (
+        ["[rank0]:[E ProcessGroupNCCL.cpp:1937] Rank 0",
+         "\t - To our best knowledge, ranks [6, 7] are the lagging ranks that caused this timeout."
+         " They never joined any collectives",
+         "\t - Snapshot of ranks' latest states:", "\t   #1 started ranks:",
+         "\t     [0, 1, 2, 3, 4, 5] started ALLREDUCE"],
+        {"culprits": (6, 7), "certainty": "proven", "says": "joined no operation at all"}),
+    **{
+        f"a desync report of ranks on which {op} has not ended": (
+            ["[rank0]:[E ProcessGroupNCCL.cpp:1937] Rank 0",
+             "\t - To our best knowledge, the lagging/dead/mismatched ranks that caused the desync"
+             " are:",
+             "\t   - [2] joined but didn't finish collective #3 (count from 1)",
+             "\t - Snapshot of ranks' latest states:",
+             "\t   #3 started ranks:", f"\t     [2] started {op}",
+             "\t   #5 started ranks:", "\t     [0, 1, 3] started ALLREDUCE"],
+            {"culprits": who, "says": f"{op} 3 had not ended on rank 2, and had on others"})
+        for op, who in (("ALLREDUCE", (2,)), ("BROADCAST", ()))
+    },
+    "torch before 1.13 writes no number": (
+        ["  what():  [Rank 5] Watchdog caught collective operation timeout: WorkNCCL(OpType="
+         "BROADCAST, Timeout(ms)=1800000) ran for 1801256 milliseconds before timing out."],
+        {"verdict": "hang", **NOBODY, "says": "Rank 5 waited in BROADCAST"}),
     "a desync report does not name the many": ([desync("1, 2, 3, 4, 5, 6, 7", "0")], NOBODY),
     "DETAIL with more ranks names the odd one": (
         [odd_length(rank, 400, 3, 900) for rank in range(3)],
@@ -195,6 +236,20 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
         ["torch.distributed.DistStoreError: Timed out after 1801 seconds waiting for clients."
          " 1/3 clients joined."],
         {"cause": "rendezvous", "world_size": 3, **NOBODY, "says": "1 of 3 processes"}),
+    "who came is named, so the others are known": (
+        [CAME.format(rank, 4, 3) for rank in (0, 1, 3)],
+        {"cause": "rendezvous", "culprits": (2,), "victims": (0, 1, 3)}),
+    "not all that came are named": (
+        [CAME.format(rank, 4, 3) for rank in (0, 1)],
+        {"cause": "rendezvous", **NOBODY, "says": "3 of 4 processes came"}),
+    "a store that counts an earlier start": (
+        [CAME.format(rank, 2, 4) for rank in (0, 1)],
+        {"cause": "rendezvous", **NOBODY, "says": "4 processes, for 2 ranks, came"}),
+    "a lost node is named with its ranks, and not those that srun ends then": (
+        [*(f"gpu-{16 + rank // 2}:{500 + rank}:600 [0] NCCL INFO ncclCommInitRank comm 0x5 rank"
+           f" {rank} nranks 4 cudaDev 0 - Init COMPLETE" for rank in range(4)),
+         "srun: error: Node failure on gpu-17", "srun: error: gpu-16: tasks 0-1: Killed"],
+        {"verdict": "crashed", "culprits": (2, 3), "says": "gpu-17 was lost"}),
     "a GPU fault is put to the rank with that process": (
         [FALLEN.format(79),
          "node0:412:900 [2] NCCL INFO comm 0x7f rank 6 nranks 8 cudaDev 2 busId 44000 - Init"
@@ -292,6 +347,23 @@ TOLD: dict[str, tuple[list[str], dict[str, Any]]] = {
          raised(2, "OSError: no such file").replace("Traceback", "Original Traceback"),
          "[rank0]: step 3"],
         {"cause": "process_dead", "culprits": (2,), "says": "OSError: no such file"}),
+    **{
+        f"a server that did not answer in {where}": (
+            [raised(0, error, where).replace("in main", f"in {function}"),
+             "[rank1]: RuntimeError: Rank 1 successfully reached monitoredBarrier, but received"
+             " errors while waiting for send/recv from rank 0."],
+            {"cause": cause, "culprits": (0,), "now": now})
+        for error, where, function, cause, now in (
+            ("wandb.errors.CommError: Run initialization has timed out after 90.0 sec.",
+             "site-packages/wandb/sdk/wandb_init.py", "init", "logger_init", "guarded_wandb"),
+            ("requests.exceptions.ConnectionError: HTTPSConnectionPool(host='huggingface.co',"
+             " port=443): Max retries exceeded ('Connection aborted.')",
+             "site-packages/transformers/modeling_utils.py", "from_pretrained", "network_wait",
+             "local_files_only"),
+            ("OSError: [Errno 28] No space left on device",
+             "site-packages/torch/serialization.py", "save", "checkpoint_io", "df -h"),
+        )
+    },
     **{
         f"{line.split()[0]} tells a code": ([line], {"verdict": "crashed", "culprits": who,
                                                      "says": says})
