@@ -231,6 +231,16 @@ def _open_operations(view: RankView, *, of_main: bool) -> Iterator[OpenOperation
             yield record, operation
 
 
+def entered_by(view: RankView, thread: int) -> OpenOperation | None:
+    """Return the newest operation that a thread entered and that has not completed, or None."""
+    found = (
+        (record, operation)
+        for record, operation in reversed(still_open(view.flight))
+        if isinstance(operation, CollectiveEntry) and operation.thread == thread != 0
+    )
+    return next(found, None)
+
+
 def helper_threads(view: RankView) -> frozenset[int]:
     """Return Python's ids of a rank's threads other than the main one and autograd's."""
     own = view.own_process

@@ -22,6 +22,7 @@ from lightning_hangcheck.judge.frames import (
     waits_for_ranks,
 )
 from lightning_hangcheck.judge.job import could_end
+from lightning_hangcheck.judge.operations import MAKING_GROUP, entered_by, record_of
 from lightning_hangcheck.judge.processes import (
     READS,
     ProcessReading,
@@ -30,18 +31,21 @@ from lightning_hangcheck.judge.processes import (
     read_process,
     shows_who,
 )
+from lightning_hangcheck.model.code_owner import is_ours, owner_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
 
     from lightning_hangcheck.judge.job import JobReading, Process, RankReading
     from lightning_hangcheck.judge.rule import Finding
+    from lightning_hangcheck.judge.threads import Thread
     from lightning_hangcheck.model.case import Limits
     from lightning_hangcheck.model.evidence import WaitTarget
     from lightning_hangcheck.model.slugs import VerdictKind
 
-    Actor: TypeAlias = "int | Process | Helper"
-    """A rank by its number, a process by host and pid, or a free thread of a process."""
+    Actor: TypeAlias = "int | Process | Helper | Coming"
+    """A rank by its number, a process by host and pid, a free thread of a process, or a rank that
+    any of its threads may bring to a collective."""
 
 EndedBy = Literal[
     "nobody",
@@ -81,6 +85,12 @@ class Helper(NamedTuple):
 
     process: Process
     tid: int | None
+
+
+class Coming(NamedTuple):
+    """A rank that has yet to enter a collective; any of its threads may make the call."""
+
+    rank: int
 
 
 class Enders(NamedTuple):
@@ -144,9 +154,12 @@ class Patience:
             return "nobody"
         return max((end for _, end in ends), key=BY_PATIENCE.index)
 
-    def _solve(self, wanted: Enders) -> EndedBy:
-        """Return the ender that counts: the least fixed point over all actors reached."""
-        reached: dict[Actor, Enders] = {}
+    def _solve(self, wanted: Enders, idle: Collection[Actor] = ()) -> EndedBy:
+        """Return the ender that counts: the least fixed point over all actors reached.
+
+        Those in ``idle`` bring nothing.
+        """
+        reached: dict[Actor, Enders] = dict.fromkeys(idle, Enders())
         pending = list(wanted.actors)
         for actor in pending:
             if actor not in reached:
@@ -164,12 +177,19 @@ class Patience:
         """A rank's own process is that rank: children wait for whatever it does."""
         if isinstance(actor, int):
             return self._of_rank(self._job.ranks[actor])
+        if isinstance(actor, Coming):
+            reading = self._job.ranks[self._job.ranks[actor.rank].representative]
+            process, own = (reading.view.host, reading.own.look.pid), reading.own
+            helpers = (Helper(process, thread.tid) for thread in own.free_threads)
+            return Enders((), (actor.rank, *helpers))
         if isinstance(actor, Helper):
             free = read_process(self._processes.looks[actor.process]).free_threads
             thread = next(thread for thread in free if thread.tid == actor.tid)
             if thread.runs:
                 return Enders(("unknown_pace",))
-            if (thread.ticks and thread.stack.bystander) or thread.for_ranks:
+            if thread.for_ranks:
+                return self._of_meeting(actor.process, thread) or Enders(("inside",))
+            if thread.ticks and thread.stack.bystander:
                 return Enders(("inside",))  # it brought nothing when it woke
             named = [target for target in thread.targets if target.kind not in ("time", "futex")]
             if not named or len(named) < len(thread.targets):
@@ -193,6 +213,8 @@ class Patience:
         if reading.activity in ("busy", "moving") or reading.kept_by_message:
             return Enders((computation(reading),))
         if reading.activity == "waiting":
+            if self.gives_up(reading):
+                return Enders(("outside",))
             members = self.circles.get(reading.rank, ())
             closed = members and reading.process_activity.activity != "moving"
             others = tuple(member for member in members if member != reading.rank)
@@ -306,6 +328,35 @@ class Patience:
         listened = (self._listened_by(process, read_process(look)) for process, look in holders)
         return Enders.any_of([ends, *chain.from_iterable(listened)])
 
+    def _of_meeting(self, process: Process, thread: Thread) -> Enders | None:
+        """All ranks that have not come to a helper thread's collective; None if unknown."""
+        rank = self._processes.ranks.get(process)
+        reading = self._job.ranks[rank] if rank is not None else None
+        found = entered_by(reading.view, thread.stack.ident) if reading is not None else None
+        if found is None or not found[0].ranks:
+            return None
+        record, entry = found
+        every = ((rank, self._job.ranks.get(rank)) for rank in record.ranks)
+        late = []
+        for member, other in every:
+            own = record_of(other, record.group) if other is not None else None
+            late += [member] if own is None or own.newest < entry.seq else []
+        coming = tuple(Coming(member) for member in late if member in self._job.ranks)
+        unseen: tuple[EndedBy, ...] = ("outside",) if len(coming) < len(late) else ()
+        return Enders(unseen, coming, "all") if late else None
+
+    def gives_up(self, reading: RankReading) -> bool:
+        """Whether its own code gave a rank's wait a time limit, as ``barrier(timeout=...)`` does.
+
+        That of a new group is the group's, for what comes later.
+        """
+        frames = reading.stuck_frames or reading.frames
+        calls = (frame for frame in reversed(frames) if owner_of(frame.file).package != "torch")
+        line = next(((call.file, call.line) for call in calls if not is_ours(call.file)), None)
+        here = (note for note in self._job.case.code if (note.file, note.line) == line)
+        makes_group = reading.wait is None or reading.wait.name == MAKING_GROUP
+        return not makes_group and any(note.limited for note in here)
+
     def helpers_end(self, waiting: Sequence[RankReading]) -> EndedBy | None:
         """Say who could end a wait in collectives that helper threads may make; None for none.
 
@@ -322,8 +373,9 @@ class Patience:
         }.values()
         among = frozenset((reading.view.host, reading.view.pid) for reading in representatives)
         found: list[EndedBy] = []
+        idle = {reading.rank for reading in waiting}
         for reading in representatives:
-            host = reading.view.host
+            process = host, _ = reading.view.host, reading.own.look.pid
             nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
@@ -332,17 +384,23 @@ class Patience:
                 may_call = caller.may_train or caller.runs_any
                 later = caller.ticks and may_call_later(self._job.case.code, caller.frames)
                 for end in ends if calls or (calls is None and may_call) else ():
+                    if end.for_ranks and (met := self._of_meeting(process, end)) is not None:
+                        found.append(self._solve(met, idle))
+                        continue
                     # without a call, a thread that came round with nothing new makes no operation
                     if end.runs and not (nothing_new and end.came_round):
                         found.append("unknown_pace")
                     elif end.runs or end.for_ranks:
-                        found += (["circles"] if end.runs else ["inside"]) if certain else []
+                        alone = end is caller and end.for_ranks  # where it waits, nobody knows
+                        late_by: EndedBy = "circles" if end.runs else "inside"
+                        found += [late_by] if certain and not alone else []
                     elif not end.named and (certain or later or (end.limited and not end.ticks)):
                         found.append("outside")
                     for target in end.named:
                         could = {*could_end(host, target)}
                         if not among.issuperset(could) or (certain and not could):
                             found.append(self._solve(self._of_target((host, 0), target)))
+        found = [end for end in found if end != "nobody"]
         return max(found, key=BY_PATIENCE.index) if found else None
 
     def waits_its_turn(self, reading: RankReading, advancing: Collection[int]) -> bool:

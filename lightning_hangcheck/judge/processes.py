@@ -506,7 +506,7 @@ class ProcessReading:
 
         No circle through such a process is closed. Idle and periodic threads of libraries do not
         count, of which nearly every process has some; nor threads that wait without a time limit
-        for their own process.
+        for their own process, unless for ranks, or for a library that may call them back.
         """
         return tuple(
             thread
@@ -517,7 +517,11 @@ class ProcessReading:
             if thread.state is not None
             and thread.tid not in along
             and thread.acts
-            and {target.kind for target in thread.targets} != {"futex"}
+            and (
+                {target.kind for target in thread.targets} != {"futex"}
+                or thread.for_ranks
+                or (thread.place is not None and not thread.for_threads and self.called_back)
+            )
         )
 
     def late_callers(self) -> Iterator[tuple[Thread, list[Thread]]]:
@@ -531,11 +535,9 @@ class ProcessReading:
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
                 acts = thread.may_train or thread.packages or thread.runs_any
-                if acts and not thread.for_ranks:
-                    yield (
-                        thread,
-                        [each for each in newest.follow(thread).ends if each.state is not None],
-                    )
+                if acts:
+                    ends = newest.follow(thread).ends
+                    yield thread, [each for each in ends if each.state is not None]
 
 
 read_process = remembered(ProcessReading)

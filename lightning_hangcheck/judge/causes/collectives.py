@@ -44,7 +44,7 @@ from lightning_hangcheck.judge.operations import (
     way_in,
     ways_of,
 )
-from lightning_hangcheck.judge.patience import BY_PATIENCE, Patience
+from lightning_hangcheck.judge.patience import BY_PATIENCE
 from lightning_hangcheck.judge.processes import in_words
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
@@ -57,7 +57,6 @@ from lightning_hangcheck.judge.rule import (
 )
 from lightning_hangcheck.judge.threads import in_lock, may_help
 from lightning_hangcheck.judge.wording import duration, join, name_ranks, verb, within
-from lightning_hangcheck.model.code_owner import is_ours, owner_of
 from lightning_hangcheck.model.verdict import EvidenceItem
 
 if TYPE_CHECKING:
@@ -103,12 +102,12 @@ def diverged_in_collective(situation: Situation, parted: Divergence) -> Finding:
     job, every = situation.job, parted.pending_collectives
     pending = [collective.reading for collective in every]
     kept = [reading for reading in pending if reading.kept_by_message]
-    helpers_end = Patience(job).helpers_end(pending)
+    helpers_end = situation.patience.helpers_end(pending)
     # no record shows the order in which a device runs operations of several of its streams
     proven = parted.proven and not (parted.reordered and parted.group is None)
     ended_by: EndedBy = "nobody" if proven else "inside"
     ended_by = situation.patience.who_ends(kept) if kept else helpers_end or ended_by
-    if any(_gives_up(job, reading) for reading in pending):
+    if any(map(situation.patience.gives_up, pending)):
         ended_by = max("outside", ended_by, key=BY_PATIENCE.index)
     views = {reading.representative: reading.view for reading in pending[::-1] if reading.alive}
     asked = {rank: by for rank, view in views.items() if (by := asked_by(view)) is not None}
@@ -223,18 +222,6 @@ def _nature_of(job: JobReading, parted: Divergence) -> Cause:
     if before and all(ran_out(code, *ways) for ways in before):
         return "uneven_work"
     return "rank_diverged"
-
-
-def _gives_up(job: JobReading, reading: RankReading) -> bool:
-    """Whether a rank's own code gave its wait a time limit, as ``barrier(timeout=...)`` does.
-
-    That of a new group is the group's, for what comes later.
-    """
-    calls = (frame for frame in reversed(reading.frames) if owner_of(frame.file).package != "torch")
-    line = next(((call.file, call.line) for call in calls if not is_ours(call.file)), None)
-    here = (note for note in job.case.code if (note.file, note.line) == line)
-    makes_group = reading.wait is None or reading.wait.name == MAKING_GROUP
-    return not makes_group and any(note.limited for note in here)
 
 
 def _did_more_steps(left: Sequence[PendingCollective], stayed: Sequence[PendingCollective]) -> bool:
@@ -509,7 +496,8 @@ def locks_across_ranks(situation: Situation, parted: Divergence) -> Finding | No
         "thread_deadlock",
         say(readings, text, since=since, ways="; ".join(ways)),
         sure=0.9 if parted.proven else 0.6,
-        ended_by=Patience(job).helpers_end(readings) or ("nobody" if parted.proven else "inside"),
+        ended_by=situation.patience.helpers_end(readings)
+        or ("nobody" if parted.proven else "inside"),
         waited_for=True,
         aspect="across_ranks",
     )

@@ -602,7 +602,7 @@ UPLOADS = (Frame("run", f"{SITE}/wandb/sdk/upload.py", 5),)
         *([[(HELPER, OF_CHILD)], calls, ASLEEP, "suspect"] for calls in (True, None)),
         *([[(HELPER, FOR_CHILD)], calls, {"cpu": 1.0}, "healthy"] for calls in (True, None)),
         *([[(HELPER, OF_CHILD)], calls, {"cpu": 1.0}, "healthy"] for calls in (True, None)),
-        ([(HELPER, FOR_CHILD)], None, waiting_for("pipe", "read", "pipe:[8]", 101), "suspect"),
+        ([(HELPER, FOR_CHILD)], None, waiting_for("pipe", "read", "pipe:[8]", 101), "hang"),
         ([(HELPER, waiting_for("pipe", "read", "pipe:[9]", 101))], True, None, "hang"),
         # a queue that a second thread fills once it wakes, or that nobody fills any more
         ([TAKES], True, None, "hang"),
