@@ -17,6 +17,7 @@ from lightning_hangcheck.judge.frames import waits_for_ranks
 from lightning_hangcheck.judge.job import could_end, process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
+    going_on,
     pending_collective,
     record_of,
     waiting_together,
@@ -343,7 +344,8 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
 
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
     waiting = {reading.rank: None for reading in job.waiting_in({kind})}
-    yield from _each_for_each(job, [*waiting], [rank for rank in job.ranks if rank not in waiting])
+    others = tuple(rank for rank in job.ranks if rank not in waiting)
+    yield from _each_for_each(job, [*waiting], going_on(job, others))
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:

@@ -548,13 +548,7 @@ def awaited_ranks(
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     present = tuple(rank for rank in outside if job.ranks[rank].activity != "gone")
     away, views = frozenset(outside), job.views
-
-    def going_on(ranks: tuple[int, ...]) -> tuple[int, ...]:
-        """Leave out ranks that ended well, if any other is left: their groups may not go on."""
-        exits = ((rank, views[rank].process_exit) for rank in ranks)
-        return tuple(rank for rank, end in exits if end is None or end.exit_code != 0) or ranks
-
-    known: dict[object, tuple[int, ...]] = {(): going_on(outside)}
+    known: dict[object, tuple[int, ...]] = {(): going_on(job, outside)}
 
     def not_come(collective: PendingCollective, group: str, seq: int) -> tuple[int, ...]:
         """Return members that have not entered it; if all have, or unknown, those that are away.
@@ -606,9 +600,15 @@ def awaited_ranks(
             key = tuple(map(id, groups)) if all(groups) else ()
             if key not in known:
                 may_meet = frozenset().union(*groups)
-                known[key] = going_on(tuple(rank for rank in outside if rank in may_meet))
+                known[key] = going_on(job, tuple(rank for rank in outside if rank in may_meet))
             found[rank] = known[key]
     return found
+
+
+def going_on(job: JobReading, ranks: tuple[int, ...]) -> tuple[int, ...]:
+    """Leave out ranks that ended well, if any other is left: their groups may not go on."""
+    exits = ((rank, job.ranks[rank].view.process_exit) for rank in ranks)
+    return tuple(rank for rank, end in exits if end is None or end.exit_code != 0) or ranks
 
 
 def waiting_together(

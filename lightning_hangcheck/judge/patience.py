@@ -384,16 +384,16 @@ class Patience:
                 may_call = caller.may_train or caller.runs_any
                 later = caller.ticks and may_call_later(self._job.case.code, caller.frames)
                 for end in ends if calls or (calls is None and may_call) else ():
-                    if end.for_ranks and (met := self._of_meeting(process, end)) is not None:
-                        found.append(self._solve(met, idle))
+                    if end.for_ranks:
+                        met = self._of_meeting(process, end)
+                        known = met is not None or (certain and end is not caller)
+                        found += [self._solve(met or Enders(("inside",)), idle)] if known else []
                         continue
                     # without a call, a thread that came round with nothing new makes no operation
                     if end.runs and not (nothing_new and end.came_round):
                         found.append("unknown_pace")
-                    elif end.runs or end.for_ranks:
-                        alone = end is caller and end.for_ranks  # where it waits, nobody knows
-                        late_by: EndedBy = "circles" if end.runs else "inside"
-                        found += [late_by] if certain and not alone else []
+                    elif end.runs:
+                        found += ["circles"] if certain else []
                     elif not end.named and (certain or later or (end.limited and not end.ticks)):
                         found.append("outside")
                     for target in end.named:

@@ -48,15 +48,20 @@ def test_every_recorded_hang_is_explained_rightly(
 
 
 def test_every_recorded_hang_is_called_what_it_was_called_then(hanging: Judged) -> None:
-    """But for two.
+    """But for three.
 
-    A worker and its rank wait for each other, which is proven at once by now. A loop that asks a
-    server was awake when it was looked at: that server may still answer.
+    A worker and its rank wait for each other, which is proven at once by now; so is whom a helper
+    thread waits for in its collective. A loop that asks a server was awake when it was looked at:
+    that server may still answer.
     """
     other = [
         (one.program, verdict.verdict) for one, verdict in hanging if verdict.verdict != one.kind
     ]
-    assert other == [("lightning_logger_stalls", "suspect"), ("worker_reads_from_pipe", "hang")]
+    assert other == [
+        ("lightning_logger_stalls", "suspect"),
+        ("lock_kept_in_two_groups", "hang"),
+        ("worker_reads_from_pipe", "hang"),
+    ]
 
 
 @pytest.mark.parametrize(("library", "verdict"), [("libtorch_cpu.so", "hang"), ("", "healthy")])

@@ -16,6 +16,7 @@ from lightning_hangcheck.judge import exits, wording
 from lightning_hangcheck.judge.exits import failed, how_it_ended, left_well
 from lightning_hangcheck.judge.frames import outlived_stack_s
 from lightning_hangcheck.judge.graph import AT_STORE, WaitGraph
+from lightning_hangcheck.judge.operations import groups_of
 from lightning_hangcheck.judge.patience import Patience, asks_again
 from lightning_hangcheck.judge.rule import (
     MOST_SHOWN,
@@ -137,7 +138,8 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
     Anybody may set a key of the store: a rank that ended well may have owed none, and one that
     failed may be started again. Otherwise nobody could, if those that are left wait for what only
     the job could bring, or retry. What they ask of something outside, or one sleep, may go on by
-    itself. So may ranks that have left the process group.
+    itself. So may ranks that have left the process group; if those that failed were in none, only
+    who polls is taken to wait for them.
     """
     if situation.waited_for:
         ended = {reading.rank for reading in gone}
@@ -148,16 +150,21 @@ def _who_is_left(situation: Situation, gone: Sequence[RankReading], *, with_faul
         return "unknown_pace"
     if not with_fault or all(suspect.beat.membership == "left" for suspect in situation.suspects):
         return "outside"
+    alone = all(each.view.beat and each.beat.membership == "none" for each in gone)
+    alone = alone and not any(groups_of(each.view) for each in gone)
 
     def asks_the_job(reading: RankReading) -> bool:
         """It moves no byte, or asks only this machine, where its launcher may keep the store."""
         if asks_again(reading) and reading.own.asks_anew:
             return True
         sockets = [target for target in reading.targets if target.kind == "socket"]
-        return bool(sockets) and all(target.name.startswith(LOOPBACK) for target in sockets)
+        here = bool(sockets) and all(target.name.startswith(LOOPBACK) for target in sockets)
+        return here and not alone
 
     within_job = situation.patience.who_ends(situation.suspects) in ("nobody", "inside")
-    return "nobody" if within_job or all(map(asks_the_job, situation.suspects)) else "inside"
+    if within_job or all(map(asks_the_job, situation.suspects)):
+        return "nobody"
+    return "outside" if alone else "inside"
 
 
 @rule("process_dead", of=("idle",), order=120, sure=(0.85, 0.6))
