@@ -258,8 +258,15 @@ class Patience:
             return Enders.any_of([itself, *self._listened_by(process, own)])
         # a call that waits for several things may have had another that nobody saw
         unseen = Enders(() if endless(targets) else ("inside",), helpers)
-        unseen = Enders(("outside",)) if own.gives_up else unseen
+        unseen = Enders(("outside",)) if own.gives_up or self._leaves_loop(own) else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
+
+    def _leaves_loop(self, own: ProcessReading) -> bool:
+        """Whether the main thread polls its threads in a loop that ends by itself."""
+        mains = (moment.threads[0] for moment in own.complete[-1:] if moment.threads)
+        places = [main.place for main in mains if main.for_threads and main.limited]
+        ending = {(note.file, note.line) for note in self._job.case.code if note.loop_ends}
+        return any(place is not None and (place.file, place.line) in ending for place in places)
 
     def _listened_by(self, process: Process, own: ProcessReading) -> list[Enders]:
         """What libraries' threads listen to may be what the main thread waits for."""
@@ -374,12 +381,13 @@ class Patience:
         among = frozenset((reading.view.host, reading.view.pid) for reading in representatives)
         found: list[EndedBy] = []
         idle = {reading.rank for reading in waiting}
+        in_timers = any(note.collectives_timed for note in self._job.case.code)
         for reading in representatives:
             process = host, _ = reading.view.host, reading.own.look.pid
             nothing_new = reading.view.nothing_new_for_s >= LIVELOCK_AFTER_S
             for caller, ends in reading.own.late_callers():
                 calls = calls_collectives(self._job.case.code, caller.frames)
-                calls = None if caller.runs_any else calls
+                calls = None if caller.runs_any else (caller.timed and in_timers) or calls
                 certain = bool(calls) or of_helpers or (caller.runs_any and caller.has_task)
                 may_call = caller.may_train or caller.runs_any
                 later = caller.ticks and may_call_later(self._job.case.code, caller.frames)

@@ -534,7 +534,7 @@ class ProcessReading:
         """
         for newest in self.complete[-1:]:
             for thread in newest.helpers:
-                acts = thread.may_train or thread.packages or thread.runs_any
+                acts = thread.may_train or thread.packages or thread.runs_any or thread.timed
                 if acts:
                     ends = newest.follow(thread).ends
                     yield thread, [each for each in ends if each.state is not None]

@@ -183,6 +183,11 @@ class Thread:
         )
         return self.limited and (of_python or self.pythons_loop)
 
+    @property
+    def timed(self) -> bool:
+        """Whether Python's library will call a function at a time: a timer, or `sched`."""
+        return self.of_python and self.limited and not self.looping
+
     @cached_property
     def packages(self) -> frozenset[str]:
         """Installed packages whose code it runs; none if user code is among it.
@@ -227,10 +232,7 @@ class Thread:
 
     @property
     def sleeps(self) -> bool:
-        """Whether it waits only for a time, and was not seen to do so repeatedly.
-
-        A function that a Python timer calls makes no collectives, as far as was ever seen.
-        """
+        """Whether it waits only for a time, and was not seen to do so repeatedly."""
         return (
             {target.kind for target in self.targets} == {"time"}
             and not self.ticks

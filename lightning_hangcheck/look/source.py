@@ -23,7 +23,7 @@ import time
 from collections import OrderedDict
 from contextlib import suppress
 from functools import cached_property, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -142,7 +142,7 @@ class Sources(NamedTuple):
                 except UNREADABLE:
                     return None
                 try:
-                    found = Parsed(tree, partial(self._ranks_in, file))
+                    found = Parsed(tree, partial(self._imported, file))
                 except Exception as error:  # noqa: BLE001 - ours; verdicts do without this file
                     log.once(f"source {path}", f"{path} is judged without its source: {error!r}")
                     return None
@@ -152,15 +152,15 @@ class Sources(NamedTuple):
                 kept -= len(_trees.popitem(last=False)[1][0])
         return found
 
-    def _ranks_in(self, file: str, module: str, level: int) -> RankTests | None:
-        """Return what a file of the user's imports from another: by a path relative to its own."""
+    def _imported(self, file: str, module: str, level: int) -> Parsed | None:
+        """Return the user's file that another imports: by a path relative to that other's."""
         folders = Path(file).parents
         below = module.replace(".", "/")
         near = folders[level - 1 : level] if level else folders[:MOST_FOLDERS]
         for folder in near:
             for path in (f"{folder}/{below}.py", f"{folder}/{below}/__init__.py"):
                 if module and is_users(path) and (found := self.parsed(path)) is not None:
-                    return found.ranks
+                    return found
         return None
 
     def note(self, file: str, line: int) -> CodeNote | None:
@@ -262,11 +262,15 @@ class Parsed:
     def __init__(
         self,
         tree: ast.Module,
-        read: Callable[[str, int], RankTests | None] = lambda _module, _level: None,
+        read: Callable[[str, int], Parsed | None] = lambda _module, _level: None,
     ) -> None:
+        def ranks_in(module: str, level: int) -> RankTests | None:
+            found = read(module, level)
+            return None if found is None else found.ranks
+
         self.tree = tree
-        self.ranks = RankTests(tree, read=read, under=True)
-        self.calls = CallsAhead(tree)
+        self.ranks = RankTests(tree, read=ranks_in, under=True)
+        self.calls = CallsAhead(tree, read)
         self._run_backward = BACKWARD | {
             child.name
             for child in ast.walk(tree)
@@ -373,6 +377,7 @@ class Parsed:
             awaits=awaits or not ENDS.isdisjoint(_called(*loops)),
             after_backward=after,
             collectives_ahead=ahead if ahead or is_users(file) else None,
+            collectives_timed=self.calls.timed,
             loop_ends=loop_ends,
             collectives_behind=after_loop if after_loop or is_users(file) else None,
         )
@@ -520,7 +525,8 @@ HARMLESS_METHODS = frozenset(
     | {"acquire", "release", "recv_bytes", "send_bytes", "poll", "get_nowait", "put_nowait"}
     | {"cpu_percent", "memory_info", "add_scalar", "inc", "observe", "set_description"}
 )
-"""Methods of everyday objects: whatever has a method of that name is taken for such an object."""
+"""Methods of everyday objects: whatever has a method of that name is taken for such an object, but
+if a file of the user's that is imported defines one."""
 WAKES = frozenset(
     {
         *("release", "set", "put", "put_nowait", "notify", "notify_all", "notifyAll", "abort"),
@@ -532,8 +538,11 @@ WAKES = frozenset(
 )
 """Calls that give back a lock, or bring what another thread waits for, such as room in a queue or
 the end of a child."""
-KEEPS = frozenset({"flock", "lockf", "acquire"})
+FILE_LOCKS = frozenset({"flock", "lockf"})
+KEEPS = FILE_LOCKS | {"acquire"}
 """Calls that take a lock which is released with a variable of their function, at its end."""
+DROPS = frozenset({"pop", "popleft", "popitem", "remove", "discard", "clear"})
+"""Methods that let go of an object; the last reference to a locked file releases it."""
 CHANGES = frozenset(
     {"append", "appendleft", "extend", "extendleft", "insert", "add", "update", "setdefault"}
     | {"pop", "popleft", "popitem", "remove", "discard", "clear", "write", "writelines"}
@@ -557,11 +566,17 @@ CALLS_THAT_WAKE = frozenset(
 """The same through descriptors and signal handlers."""
 COMMANDS = ("subprocess.", "os.system", "os.popen")
 COMMANDS_THAT_WAKE = re.compile(r"\b([ps]?(kill|cancel)(all)?|(re)?start|stop)\b")
-"""Words of commands that end or start processes; all others only ask."""
+"""Words of commands that end or start processes; most others only ask."""
+SCRIPTS = re.compile(
+    r"\.(sh|py)\b|(^|[\s/])((ba|da|z)?sh|python[\d.]*|make|docker|podman|ssh)(\s|$)"
+)
+"""Words of commands that may run anything."""
 RUN_ANYTHING = frozenset({"next", "exec", "eval"})
 """Functions of Python's that run code which no name shows, as a generator's."""
 PROPERTIES = frozenset({"property", "cached_property", "setter", "deleter"})
 """Decorators of code that runs without a visible call."""
+TIMERS = frozenset({"Timer", "enter", "enterabs"})
+"""Calls that have a function called at a later time: of `threading` and `sched`."""
 WORDS_OF_THREADS = frozenset({"is_set", "wait", "is_alive", "len", "empty", "qsize"})
 """Tests of what another thread of the program sets or brings."""
 BARRIER = "barrier"
@@ -572,9 +587,14 @@ MOST_FUNCTIONS = 64  # Followed from one line: more are a program, not a helper'
 class CallsAhead:
     """Answers for one file: yes, no, or None if something unknown is called."""
 
-    def __init__(self, tree: ast.Module) -> None:
-        self._tree = tree
-        self._functions: dict[str, list[Function]] = {}
+    def __init__(
+        self,
+        tree: ast.Module,
+        read: Callable[[str, int], Parsed | None] = lambda _module, _level: None,
+    ) -> None:
+        self._tree, self._read = tree, read
+        self.functions: dict[str, list[Function]] = {}
+        self._modules: list[tuple[str, int]] = []
         self._imported: dict[str, str] = {}
         self._properties: set[str] = set()
         self._has_barriers = False
@@ -583,17 +603,48 @@ class CallsAhead:
             if BARRIER.capitalize() in (getattr(node, "id", ""), getattr(node, "attr", "")):
                 self._has_barriers = True
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-                self._functions.setdefault(node.name, []).append(node)
+                self.functions.setdefault(node.name, []).append(node)
                 if any(last_name(decorator) in PROPERTIES for decorator in node.decorator_list):
                     self._properties.add(node.name)
             elif isinstance(node, ast.Import):
+                self._modules += [(alias.name, 0) for alias in node.names]
                 for alias in node.names:
                     known = alias.name if alias.asname else alias.name.partition(".")[0]
                     self._imported[alias.asname or known] = known
             elif isinstance(node, ast.ImportFrom):
                 module = "" if node.level else node.module or ""
+                parts = [node.module] if node.module else []
+                inside = (".".join((*parts, alias.name)) for alias in node.names)
+                self._modules += [(name, node.level) for name in (*parts, *inside)]
                 for alias in node.names:
                     self._imported[alias.asname or alias.name] = f"{module}.{alias.name}"
+
+    @cached_property
+    def _named_elsewhere(self) -> frozenset[str]:
+        """Names of the functions in those of the user's files that this one imports."""
+        found = (self._read(*module) for module in self._modules)
+        return frozenset(
+            name for other in found if other is not None for name in other.calls.functions
+        )
+
+    @cached_property
+    def timed(self) -> Answer:
+        """Whether what is handed to a timer of Python's calls collectives."""
+        calls = [
+            node
+            for node in ast.walk(self._tree)
+            if isinstance(node, ast.Call) and called_name(node) in TIMERS
+        ]
+        handed = [
+            function
+            for call in calls
+            for given in (*call.args, *(word.value for word in call.keywords))
+            for node in ast.walk(given)
+            if isinstance(node, (ast.Name, ast.Attribute))
+            for function in self.functions.get(last_name(node), ())
+        ]
+        nodes = chain(*map(ast.walk, handed or calls))
+        return self._answer(nodes, _meets, HARMLESS_METHODS - OF_TORCH) if calls else False
 
     def collectives(self, line: int) -> Answer:
         """Return whether the function around a line calls a collective from that line on.
@@ -618,7 +669,8 @@ class CallsAhead:
         leaving = [
             node
             for node in inside.values()
-            if isinstance(node, ast.If) and isinstance(node.body[-1], (ast.Break, ast.Return))
+            if isinstance(node, ast.If)
+            and isinstance(node.body[-1], (ast.Break, ast.Return, ast.Raise))
         ]
         tests = [loop.test] if isinstance(loop, ast.While) else []
         asked = _called(*tests, *(node.test for node in leaving)) - WORDS_OF_THREADS
@@ -640,9 +692,12 @@ class CallsAhead:
             given = {*map(last_name, (*call.args, *(word.value for word in call.keywords)))}
             fed = "stdin" in given or (name in ("write", "flush") and owner.endswith("stdin"))
             known = name in WAKES or path in CALLS_THAT_WAKE
-            texts = (getattr(part, "value", None) for part in ast.walk(call))
             if path.startswith(COMMANDS):
-                known = any(isinstance(t, str) and COMMANDS_THAT_WAKE.search(t) for t in texts)
+                parts = (getattr(part, "value", None) for part in ast.walk(call))
+                texts = [part for part in parts if isinstance(part, str)]
+                known = any(map(COMMANDS_THAT_WAKE.search, texts))
+                if not known and (not texts or any(map(SCRIPTS.search, texts))):
+                    return None
             if known or fed or (name == "wait" and at_barrier):
                 return True
             streams = {last_name(word.value) for word in call.keywords if word.arg == "file"}
@@ -654,9 +709,16 @@ class CallsAhead:
         managers = [last_name(item.context_expr) for node in left for item in node.items]
         if managers and (lock_wanted or not self._locks.issuperset(managers)):
             return True
-        if not KEEPS.isdisjoint(_called(function)):
+        ahead = self._from(line)
+        if not KEEPS.isdisjoint(_called(function)) or (
+            self._locks_files and any(map(_drops, ahead))
+        ):
             return True
-        return self._answer(self._from(line), wakes, HARMLESS_METHODS - WAKES - CHANGES)
+        return self._answer(ahead, wakes, HARMLESS_METHODS - WAKES - CHANGES)
+
+    @cached_property
+    def _locks_files(self) -> bool:
+        return not FILE_LOCKS.isdisjoint(_called(self._tree))
 
     def _function(self, line: int) -> ast.AST:
         functions = (node for node in around(self._tree, line) if isinstance(node, FUNCTIONS))
@@ -694,11 +756,13 @@ class CallsAhead:
                     package = path.partition(".")[0]
                     known = {"torch"} | HARMLESS_PACKAGES | sys.stdlib_module_names
                     yield False if package in known else None
-                elif name in self._functions:
+                elif name in self.functions:
                     yield from of_own(name)
                 elif len(names) == 1:
                     yield False if hasattr(builtins, name) else None
-                elif name in harmless or (name in CHANGES and names[-2] in self._plain):
+                elif (name in CHANGES and names[-2] in self._plain) or (
+                    name in harmless and name not in self._named_elsewhere
+                ):
                     yield False
                 else:
                     yield None
@@ -708,7 +772,7 @@ class CallsAhead:
 
         def of_own(name: str) -> Iterator[Answer]:
             """Follow all functions of this file with a name; a class may run all its methods."""
-            for function in self._functions.get(name, ()):
+            for function in self.functions.get(name, ()):
                 if id(function) not in met:
                     met.add(id(function))
                     if len(met) > MOST_FUNCTIONS:
@@ -718,6 +782,16 @@ class CallsAhead:
 
         found = set(of_calls(nodes))
         return True if True in found else None if None in found else False
+
+
+def _drops(node: ast.AST) -> bool:
+    """Whether code lets go of an object: by ``del``, by None in its place, or out of a table."""
+    if isinstance(node, ast.Assign):
+        kept = any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in node.targets)
+        return kept and getattr(node.value, "value", node) is None
+    return isinstance(node, ast.Delete) or (
+        isinstance(node, ast.Call) and called_name(node) in DROPS
+    )
 
 
 def _meets(path: str, _: ast.Call) -> bool:

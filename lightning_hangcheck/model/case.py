@@ -38,6 +38,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
         after_backward: Its function, or each pass of its loop, called ``backward`` before the line.
         collectives_ahead: Whether its function calls collectives from the line on, itself or
             through functions of the same file; None if unknown.
+        collectives_timed: Whether what its file hands to a timer of Python's calls collectives.
         loop_ends: Whether the innermost loop around the line ends without another thread's word;
             None outside of loops.
         collectives_behind: As ``collectives_ahead``, once that loop has ended.
@@ -58,6 +59,7 @@ class CodeNote(Struct, frozen=True, kw_only=True):
     limited: bool = False
     after_backward: bool = False
     collectives_ahead: bool | None = None
+    collectives_timed: bool | None = False
     loop_ends: bool | None = None
     collectives_behind: bool | None = None
 
