@@ -17,6 +17,7 @@ from lightning_hangcheck.judge.frames import waits_for_ranks
 from lightning_hangcheck.judge.job import could_end, process_of
 from lightning_hangcheck.judge.operations import (
     PAIRED,
+    AllOf,
     going_on,
     pending_collective,
     record_of,
@@ -27,7 +28,7 @@ from lightning_hangcheck.judge.wording import join
 from lightning_hangcheck.model.verdict import Edge
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lightning_hangcheck.judge.divergence import Divergence
     from lightning_hangcheck.judge.job import JobProcesses, JobReading, Node, RankReading
@@ -55,7 +56,7 @@ class Wait(NamedTuple):
 
     Attributes:
         waiters: Who waits: a rank by its number, else a node as `model.verdict.Edge` names it.
-        enders: Who could end the wait.
+        enders: Who could end the wait: any of them, or `AllOf` them together.
         through: What each waiter waits in.
         firm: The wait shows that something is due. A pipe or connection only shows who could end
             it: a service sits there for as long as nobody asks it anything.
@@ -153,10 +154,11 @@ def build_graph(
         _of_processes(job),
     )
     waits = tuple(dict.fromkeys(found))
-    solved = solve((wait.waiters, wait.enders) for wait in waits)
+    gone = {rank for rank, reading in job.ranks.items() if reading.activity == "gone"}
+    solved = solve([(wait.waiters, wait.enders) for wait in waits], gone)
     firm = [(wait.waiters, wait.enders) for wait in waits if wait.firm]
-    surely = solved if len(firm) == len(waits) else solve(firm)
-    everyone = _ranks(node for wait in waits for node in (*wait.waiters, *wait.enders))
+    surely = solved if len(firm) == len(waits) else solve(firm, gone)
+    everyone = _ranks(node for wait in waits for node in wait.waiters)
     return WaitGraph(
         waits=waits,
         ends=tuple(sorted(solved.ends)),
@@ -176,7 +178,7 @@ class Solution(NamedTuple):
         ends: As in `WaitGraph`.
         circles: For each rank of a closed circle, all its ranks; a rank that waits for itself is
             alone.
-        helpless: Ranks that only other such ranks could help on.
+        helpless: Ranks that can never go on, whatever all others do.
         joined: Whether a rank waits for another one, directly or through files and processes.
     """
 
@@ -186,16 +188,25 @@ class Solution(NamedTuple):
     joined: bool
 
 
-def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
+def solve(
+    waits: Sequence[tuple[Sequence[Node], Sequence[Node]]], gone: Collection[Node] = ()
+) -> Solution:
     """Find ends and circles; nodes that wait for each other are one component.
+
+    Who can never go on waits for the others of this kind alone: what a busy member of its group
+    does changes nothing.
 
     An end that is no rank (a store, a file) is represented by the ranks that lead to it. A worker
     counts as its rank, unless that rank waits, and for none of its workers: then the worker is a
     thing, too.
     """
+    free, ended = _who_can_go_on(waits, gone)
     following: dict[Hashable, list[Hashable]] = {}
     starts: dict[Hashable, None] = {}
-    for number, (waiters, enders) in enumerate(waits):
+    for number, (every, all_enders) in enumerate(waits):
+        goes_on = number in ended
+        waiters = [node for node in every if not goes_on or node in free]
+        enders = [node for node in all_enders if goes_on or node not in free]
         starts.update(dict.fromkeys(enders))
         between: list[Hashable] = [*enders]
         many = len(waiters) > 1 and len(enders) > 1
@@ -204,9 +215,8 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
             starts["wait", number] = None
         for waiter in waiters:
             following.setdefault(waiter, []).extend(between)
-    ends, alone, circles, joined = set[int](), set[int](), dict[int, tuple[int, ...]](), False
+    ends, circles, joined = set[int](), dict[int, tuple[int, ...]](), False
     part_of: dict[Hashable, int] = {}
-    helpless: set[int] = set()  # numbers of parts
     leads_to_thing: set[int] = set()
     leads_to: list[list[int]] = []  # at most two ranks of each part, its own included
     last = ([node] for node in following if node not in part_of)  # nodes for which nobody waits
@@ -225,17 +235,58 @@ def solve(waits: Iterable[tuple[Sequence[Node], Sequence[Node]]]) -> Solution:
             met = everyone.union(*(leads_to[after_part] for after_part in after))
             joined = bool(everyone) and len(met) > 1
             leads_to.append([*met][:2])
-        closed = not after and part[0] in following
-        if closed or (after and after <= helpless):
-            helpless.add(number)
-            alone.update(ranks)
         if not after or not after.isdisjoint(leads_to_thing):
             ends.update(ranks)
             if not ranks:
                 leads_to_thing.add(number)
-        if closed:
+        if not after and part[0] in following:
             circles.update(dict.fromkeys(themselves, tuple(sorted(themselves))))
-    return Solution(ends, circles, alone, joined)
+    every_rank = {node for waiters, _ in waits for node in waiters if isinstance(node, int)}
+    return Solution(ends, circles, every_rank - free, joined)
+
+
+def _who_can_go_on(
+    waits: Sequence[tuple[Sequence[Node], Sequence[Node]]], gone: Collection[Node]
+) -> tuple[set[Node], set[int]]:
+    """Return the nodes that can go on, and the numbers of the waits that can end.
+
+    The least fixed point: who waits for nothing goes on, unless it is gone. A wait for `AllOf` its
+    enders needs each, any other one of them; a node, each of its waits for all and one of the rest.
+    """
+    asks: dict[Node, list[int]] = {}  # the waits that each could end
+    left: list[int] = []  # how many enders each wait still needs
+    needed: dict[Node, int] = {}  # waits for all that have not ended, and one for all others
+    choices: set[Node] = set()
+    for number, (waiters, enders) in enumerate(waits):
+        every = isinstance(enders, AllOf)
+        left.append(len(set(enders)) if every else 1)
+        for ender in dict.fromkeys(enders):
+            asks.setdefault(ender, []).append(number)
+        for waiter in waiters:
+            if every or waiter not in choices:
+                needed[waiter] = needed.get(waiter, 0) + 1
+            if not every:
+                choices.add(waiter)
+    pending = [node for node in asks if node not in needed and node not in gone]
+    free, ended = set(pending), set[int]()
+    chosen: set[Node] = set()
+    for node in pending:
+        for number in asks.get(node, ()):
+            left[number] -= 1
+            if left[number] or number in ended:
+                continue
+            ended.add(number)
+            waiters, enders = waits[number]
+            every = isinstance(enders, AllOf)
+            for waiter in waiters:
+                if every or waiter not in chosen:
+                    needed[waiter] -= 1
+                if not every:
+                    chosen.add(waiter)
+                if not needed[waiter] and waiter not in free and waiter not in gone:
+                    free.add(waiter)
+                    pending.append(waiter)
+    return free, ended
 
 
 def _parts(following: Following, starts: Iterable[Hashable]) -> Iterator[list[Hashable]]:
@@ -294,6 +345,7 @@ def _in_collectives(
     """
     parted = set(divergence.operations) if divergence is not None else set()
     helped = {ender for rank in parted for ender in awaited.get(rank, ())} - parted
+    helped = helped and parted - solve(waiting_together(awaited)).helpless
     if divergence is not None and not helped:
         rest = tuple(sorted(parted.difference(divergence.diverged)))
         if rest:
@@ -345,7 +397,7 @@ def _in_rendezvous(job: JobReading) -> Iterator[Wait]:
 def _for_all_others(job: JobReading, kind: WaitKind) -> Iterator[Wait]:
     waiting = {reading.rank: None for reading in job.waiting_in({kind})}
     others = tuple(rank for rank in job.ranks if rank not in waiting)
-    yield from _each_for_each(job, [*waiting], going_on(job, others))
+    yield from _each_for_each(job, [*waiting], AllOf(going_on(job, others)))
 
 
 def _in_calls(job: JobReading) -> Iterator[Wait]:
@@ -393,7 +445,8 @@ def _each_for_each(
         if key not in known:
             known[key] = _through(reading)
         through.append(known[key])
-    yield Wait(tuple(waiters), tuple(others), tuple(through))
+    enders = others if isinstance(others, AllOf) else tuple(others)
+    yield Wait(tuple(waiters), enders, tuple(through))
 
 
 def _through(reading: RankReading) -> str:

@@ -46,8 +46,16 @@ UNRECORDED = PAIRED | {MAKING_GROUP, "monitored_barrier"}
 """What torch's flight record never has."""
 FROM_ONE = ("broadcast", "scatter")
 """Receivers in these wait for the root; for other ranks only if these hand it on."""
+NOT_FOR_ALL = frozenset({*FROM_ONE, "reduce", "gather"})
+"""Operations that may end on a rank though some members have not come."""
 COLLECTIVE_CODE = re.compile(r"(^|/)torch/(distributed/|autograd/|_tensor\.py)")
 """Below frames of these files, a rank is on its way into the operation itself."""
+
+
+class AllOf(tuple[int, ...]):
+    """Ranks that are all needed to end a wait; of any other tuple one may suffice."""
+
+    __slots__ = ()
 
 
 class Operation(Struct, frozen=True):
@@ -543,7 +551,8 @@ def awaited_ranks(
     These are members of the group that have not entered its operation, by its number, or whose
     devices have not reached it; of a message the other end, by how many each has posted. If neither
     is recorded, all ranks that are in no collective and share a group in which this rank has called
-    one from the same line, or from any line. Equal results are the same tuple object.
+    one from the same line, or from any line. Equal results are the same tuple object; `AllOf` these
+    ranks, if a record shows that each is needed.
     """
     outside = tuple(rank for rank in job.ranks if rank not in pending)
     present = tuple(rank for rank in outside if job.ranks[rank].activity != "gone")
@@ -574,7 +583,9 @@ def awaited_ranks(
         members = sorted((named or set(job.ranks)) & job.ranks.keys())
         owing = tuple(filter(owes, members))
         if collective.source in owing:
-            return (collective.source,)
+            return AllOf((collective.source,))
+        if owing and named and collective.operation.name not in NOT_FOR_ALL:
+            return AllOf(owing)
         return owing or tuple(rank for rank in members if rank in away or is_before(rank))
 
     called: dict[int, list[int]] = {}
@@ -619,10 +630,10 @@ def waiting_together(
     A hundred thousand ranks share one tuple, which is read once.
     """
     waiters: dict[int, list[int]] = {}
-    found: dict[tuple[int, ...], list[int]] = {}
+    found: dict[tuple[tuple[int, ...], bool], list[int]] = {}
     for rank, others in awaited.items():
         if others:
             if id(others) not in waiters:
-                waiters[id(others)] = found.setdefault(others, [])
+                waiters[id(others)] = found.setdefault((others, isinstance(others, AllOf)), [])
             waiters[id(others)].append(rank)
-    return [(ranks, others) for others, ranks in found.items()]
+    return [(ranks, others) for (others, _), ranks in found.items()]
