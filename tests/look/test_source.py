@@ -334,8 +334,14 @@ def test_who_called_a_function_in_a_thread_of_its_own_waits_for_its_return(
         ("subprocess.run(['kill', str(tool.pid)])", True),
         ("os.system('docker restart carla')", True),
         ("subprocess.run(['nvidia-smi'])", False),
+        ("subprocess.run(['bash', 'reset_sim.sh'])", None),
+        ("subprocess.run(command)", None),
         ("next(job)", None),
         ("def work():\n    fcntl.flock(file, 2)\n    sleep(9)  # HERE", True),
+        # the last reference to a locked file releases it
+        ("claims.pop(name)\nclaims = {}", False),
+        ("claims.pop(name)\nclaims = {}\ndef claim():\n    fcntl.flock(file, 2)", True),
+        ("self.claim = None\ndef claim():\n    fcntl.flock(file, 2)", True),
         ("call()", None),
         ("publish(results)", None),
     ],
@@ -345,6 +351,34 @@ def test_a_thread_ends_anothers_wait_by_giving_back_a_lock_or_bringing_news(
 ) -> None:
     calls, line = read(source)
     assert calls.waking(line) is told
+
+
+@pytest.mark.parametrize(("defined", "told"), [("flush", None), ("close_later", False)])
+def test_a_method_that_an_imported_file_defines_is_no_everyday_objects(
+    defined: str, told: bool | None
+) -> None:
+    other = Parsed(ast.parse(f"class Mirror:\n    def {defined}(self):\n        pass"))
+    text = (
+        "from mirror import Mirror\nimport time\ndef work():\n    time.sleep(9)\n    mirror.flush()"
+    )
+    calls = CallsAhead(ast.parse(text), lambda module, _: other if module == "mirror" else None)
+    assert calls.waking(3) is told
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("threading.Timer(9, meet)\ndef meet():\n    dist.barrier()", True),
+        ("plan.enter(9, 1, partial(meet, 1))\ndef meet(n):\n    dist.barrier()", True),
+        ("threading.Timer(9, note)\ndef note():\n    log.info('up')", False),
+        ("threading.Timer(9, call)", None),
+        ("dist.barrier()", False),
+    ],
+)
+def test_what_a_timer_will_call_is_read_in_the_file_that_makes_it(
+    source: str, told: bool | None
+) -> None:
+    assert CallsAhead(ast.parse(IMPORTS + source)).timed is told
 
 
 @pytest.mark.parametrize(("made", "told"), [("Lock", False), ("Condition", True)])
