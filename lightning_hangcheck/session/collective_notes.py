@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import CodeType, FrameType
 
+    About = tuple[str, str, str, int]
+    Site = tuple[About | None, list[tuple[CodeType, int]], int, count[int]]
+
 Noted = TypeVar("Noted", bound=msgspec.Struct)
 COUNT, SLOT = Layout("<Q"), Layout("<QQQ")
 MOST_SITES = 1_024
@@ -42,6 +45,7 @@ LARGEST_SITES = 16 * 1024 * 1024
 """`MOST_SITES` sites of the deepest calls, with 250 bytes per frame."""
 OURS = f"{Path(__file__).parents[1]}{os.sep}"  # our own frames around a call are not the program's
 DEEPEST = 64  # frames recorded per site, from the innermost outwards: Lightning's own are about 30
+NO_SITE: Site = None, [], 0, count(1)
 
 
 class NotedGroup(msgspec.Struct, frozen=True):
@@ -100,7 +104,10 @@ class CallNoter:
         self._slots = memoryview(self._page)[CALLS_AT:].cast("L")
         self._sites_file = notes_file(server, "sites")
         self._calls, self._numbers = count(), count(1)
-        self._known: dict[int, tuple[int, count[int], list[CodeType]]] = {}
+        self._sites: dict[tuple[object, ...], Site] = {}
+        self._last = 0
+        self._after: dict[int, Site] = {}
+        """By number of a site, what followed it the last time: loops repeat."""
 
     def note(
         self,
@@ -110,14 +117,21 @@ class CallNoter:
         group: str = "",
         message: int = 0,
     ) -> None:
-        """Note a call: 0.1 microseconds a frame; a new site is written. Messages need no caller."""
-        way, frame, room = hash((root, reduction, group, message)), caller, DEEPEST
-        while frame is not None and room:
-            way = hash((way, id(frame.f_code), frame.f_lasti))
-            frame, room = frame.f_back, room - 1
-        number, calls, _ = self._known.get(way) or self._learn(
-            way, caller, NotedSite(0, CallSite((), root, reduction), group, message)
-        )
+        """Note a call; a new site is written. Messages need no caller."""
+        # the processor's caches are full of other code here: each kind of operation takes several
+        # times its time, and comparing with what is expected takes least
+        about, frame = (root, reduction, group, message), caller
+        same, way, number, calls = self._after.get(self._last, NO_SITE)
+        if same == about:
+            for code, at in way:
+                if frame is None or frame.f_lasti != at or frame.f_code is not code:
+                    same = None
+                    break
+                frame = frame.f_back
+        if same != about or (frame is not None and len(way) < DEEPEST):
+            site = self._after[self._last] = self._find(about, caller)
+            _, _, number, calls = site
+        self._last = number
         if message:  # messages are counted for good; a collective only while it is in the ring
             COUNT.pack_into(self._page, number * COUNT.size, next(calls))
         slots, at = self._slots, next(self._calls) % CALLS_KEPT * 3
@@ -125,14 +139,17 @@ class CallNoter:
         slots[at], slots[at + 1] = time_ns(), get_ident()
         slots[at + 2] = number
 
-    def _learn(
-        self, way: int, caller: FrameType | None, noted: NotedSite
-    ) -> tuple[int, count[int], list[CodeType]]:
-        """Number a new site, 0 if there is no room; keeping its code keeps its way unique."""
-        no_room: tuple[int, count[int], list[CodeType]] = 0, count(1), []
-        if len(self._known) >= MOST_SITES:
-            return no_room
+    def _find(self, about: About, caller: FrameType | None) -> Site:
+        """Return the site of a call, numbered if it is new; its number is 0 if there is no room."""
         frames = [frame for frame, _ in islice(walk_stack(caller), DEEPEST)] if caller else []
+        way = [(frame.f_code, frame.f_lasti) for frame in frames]
+        exact = about, *((id(code), at) for code, at in way)  # ids stay unique: codes are kept
+        site = self._sites.get(exact)
+        if site is not None:
+            return site
+        number = next(self._numbers)
+        if number > MOST_SITES:
+            return about, way, 0, count(1)
         called = tuple(
             # named as py-spy does: with its class from Python 3.11 on
             Frame(
@@ -143,13 +160,13 @@ class CallNoter:
             for frame in reversed(frames)
             if not frame.f_code.co_filename.startswith(OURS)
         )
-        known = next(self._numbers), count(1), [frame.f_code for frame in frames]
-        site = msgspec.structs.replace(noted.called, frames=called)
+        root, reduction, group, message = about
+        noted = NotedSite(number, CallSite(called, root, reduction), group, message)
         try:
-            _append(self._sites_file, msgspec.structs.replace(noted, site=known[0], called=site))
+            _append(self._sites_file, noted)
         except OSError:  # shared memory is full
-            known = no_room
-        return self._known.setdefault(way, known)
+            number = 0
+        return self._sites.setdefault(exact, (about, way, number, count(1)))
 
 
 def noted(server: Path) -> Notes:

@@ -9,7 +9,9 @@ import stat
 import subprocess
 import sys
 import time
+from _thread import start_new_thread
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +26,7 @@ from lightning_hangcheck.rundir import RunFolder
 from lightning_hangcheck.session import session as session_module
 from lightning_hangcheck.session.collective_notes import (
     CALLS_KEPT,
+    DEEPEST,
     MOST_SITES,
     CallNoter,
     note_group,
@@ -428,6 +431,42 @@ def test_a_call_from_another_package_of_the_same_environment_keeps_its_place(
     here["step"]()  # type: ignore[operator]
     (site,) = (one.called for one in noted(tmp_path).sites.values())
     assert (site.frames[-1].function, "ours" in str(site.frames)) == ("step", False)
+
+
+def test_each_way_to_a_call_is_a_site_of_its_own(tmp_path: Path) -> None:
+    """In any order: of equal code in two files, in branches, in a thread, however deep."""
+    noter, ended = CallNoter(tmp_path / "7"), Event()
+
+    def call() -> None:
+        noter.note(inspect.currentframe())
+
+    def deep(frames: int) -> None:
+        if frames:
+            deep(frames - 1)
+        else:
+            call()
+            ended.set()
+
+    ways: dict[str, Callable[[bool], None]] = {}
+    for name in ("train", "check"):
+        source = f"def {name}(first):\n    if first: call()\n    else: call()"
+        exec(compile(source, f"{name}.py", "exec"), {"call": call}, ways)  # type: ignore[arg-type] # noqa: S102
+    order = [("train", 2), ("train", 3), ("train", 2), ("train", 2), ("check", 2), ("train", 2)]
+    # the thread's frames are also the innermost of what follows the next time
+    then = [lambda: start_new_thread(deep, (2,)), lambda: deep(2), lambda: deep(DEEPEST)]
+    for (name, line), follows in zip(
+        [*order, *order[-1:] * 3], [*[None] * 5, *then, lambda: deep(DEEPEST + 5)], strict=True
+    ):
+        ways[name](line == 2)
+        if follows is not None:
+            ended.clear()
+            follows()
+            assert ended.wait(60)
+    notes = noted(tmp_path / "7")
+    called = [notes.sites[call.site].called.frames for call in notes.calls]
+    assert [(frames[-2].function, frames[-2].line) for frames in called[:6]] == order
+    assert len(called[6]) == 4 < len(called[8])
+    assert [call.site for call in notes.calls[6::2]] == [4, 5, 6, 6]
 
 
 def test_messages_count_for_good_and_apart_from_collectives(tmp_path: Path) -> None:

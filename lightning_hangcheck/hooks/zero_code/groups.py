@@ -13,7 +13,6 @@ import inspect
 import os
 import sys
 from contextlib import contextmanager
-from functools import cache
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -22,8 +21,8 @@ from lightning_hangcheck import log
 from lightning_hangcheck.hooks.being_watched import REHEARSAL, be_watched
 from lightning_hangcheck.hooks.state_report import tell_start
 from lightning_hangcheck.hooks.zero_code.wrapping import Before, Call, in_section, on_import, wrap
-from lightning_hangcheck.identity import identify
-from lightning_hangcheck.recorder.lifecycle import current
+from lightning_hangcheck.identity import Identity, identify
+from lightning_hangcheck.recorder.lifecycle import current, process_recorder
 from lightning_hangcheck.session.collective_notes import CallNoter, note_group
 
 if TYPE_CHECKING:
@@ -225,35 +224,45 @@ def _noting(module: ModuleType, function: str, sign: int = 0) -> Before:
     parameters = inspect.signature(getattr(module, function)).parameters
     places = {name: place for place, name in enumerate(parameters)}
     usual = {name: one.default for name, one in parameters.items() if one.default is not one.empty}
-    end = next((name for name in ("src", "dst") if name in places), None)
-    usual_op = usual.get("op")
-    usual_reduction = getattr(usual_op, "name", "")  # asking torch for it takes 2 us
+    end = next((name for name in ("src", "dst") if name in places), "")
+    names = ("group", "op", end, f"group_{end}")
+    group_at, op_at, end_at, member_at = (places.get(name, sys.maxsize) for name in names)
+    usual_group, usual_op, usual_end, _ = map(usual.get, names)
+    # asking torch for a name takes 2 us; its class keeps each op, so no other object has its id
+    ops: dict[str, object] = getattr(type(usual_op), "__members__", {})
+    reductions = {id(op): name for name, op in ops.items()}
+    usual_reduction = getattr(usual_op, "name", "")
+    names_of: dict[Any, str] = getattr(module, "_pg_names", {})
 
-    def find(name: str, arguments: tuple[Any, ...], named: Mapping[str, Any]) -> Any:  # noqa: ANN401
-        if places.get(name, len(arguments)) < len(arguments):
-            return arguments[places[name]]
-        return named.get(name, usual.get(name))
-
-    def note(caller: FrameType, *given: Any) -> None:  # noqa: ANN401 - its arguments
-        noter = _noter()
+    def note(caller: FrameType, given: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        noter = _noters[0] if _noters else _open_notes()
         if noter is None:
             return
-        rank, group = None, find("group", *given)
-        if end is not None:
-            rank = find(end, *given)
-            # after torch 2.5 callers may give a number in the group instead, as torch itself does
-            member = find(f"group_{end}", *given) if rank is None else None
-            if member is not None:
-                world = group is None or group is module.group.WORLD
-                rank = int(member if world else module.get_global_rank(group, member))
-        if not sign:
-            root, op = "" if rank is None else f"root {rank}", find("op", *given)
-            reduction = usual_reduction if op is usual_op else getattr(op, "name", "")
-            noter.note(caller, root, reduction, getattr(group, "group_name", ""))
+        rank, count = None, len(given)
+        group = given[group_at] if group_at < count else named.get("group", usual_group)
+        if end:
+            rank = given[end_at] if end_at < count else named.get(end, usual_end)
+            if rank is None:
+                # after torch 2.5 callers may give a number in the group instead, as torch does
+                member = given[member_at] if member_at < count else named.get(f"group_{end}")
+                if member is not None:
+                    world = group is None or group is module.group.WORLD
+                    rank = int(member if world else module.get_global_rank(group, member))
+        if sign:
+            me = process_recorder.identity
+            in_job = _is_job.get(me)
+            if in_job is None:
+                in_job = _is_job[me] = module.get_world_size() == me.world_size
+            if in_job and rank is not None and rank >= 0:  # otherwise the peer is unknown
+                noter.note(None, message=sign * (rank + 1))
             return
-        in_job = module.get_world_size() == current().identity.world_size
-        if in_job and rank is not None and rank >= 0:  # otherwise the peer is unknown
-            noter.note(None, message=sign * (rank + 1))
+        op = given[op_at] if op_at < count else named.get("op", usual_op)
+        if op is usual_op:
+            reduction = usual_reduction
+        else:
+            reduction = reductions.get(id(op)) or getattr(op, "name", "")
+        name = "" if group is None else names_of.get(group, "") or getattr(group, "group_name", "")
+        noter.note(caller, "" if rank is None else f"root {rank}", reduction, name)
 
     return note
 
@@ -269,6 +278,7 @@ def instrument_groups(module: ModuleType) -> None:
         server, job = _server(), current().identity.world_size
         members = given.get("global_ranks_in_group") or ()
         size = module.get_world_size() if members else given.get("group_size")
+        _is_job.clear()
         if server is not None and job is not None and size == job:
             note_group(server, str(given["group_name"]), members or range(job))
 
@@ -280,16 +290,20 @@ def _server() -> Path | None:
     return None if session is None else session.torch_servers / str(os.getpid())
 
 
-@cache
-def _noter() -> CallNoter | None:
-    """Open notes in shared memory; None if this process has no session, or there is no room."""
+_is_job: dict[Identity, bool] = {}
+"""Whether the default group is the whole job, as a rank knows it; until another group is made."""
+_noters: list[CallNoter | None] = []
+"""This process's, from its first call on; None if it has no session, or there is no room."""
+os.register_at_fork(after_in_child=_noters.clear)
+
+
+def _open_notes() -> CallNoter | None:
+    """Open notes in shared memory; of two threads that do so at once the first decides."""
     server = _server()
     try:
-        return None if server is None else CallNoter(server)
+        _noters.append(None if server is None else CallNoter(server))
     except OSError as error:
         lacks = "calls of collectives are not noted"
         log.once(lacks, f"{lacks} ({error})")
-        return None
-
-
-os.register_at_fork(after_in_child=_noter.cache_clear)
+        _noters.append(None)
+    return _noters[0]

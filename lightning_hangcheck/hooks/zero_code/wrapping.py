@@ -125,22 +125,28 @@ def wrap(
     """
     works = True
 
-    def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
+    def fail(error: Exception) -> None:
         nonlocal works
+        works = False
+        switched_off(f"{name} is no longer watched", error, "; the program goes on")
+
+    def ask(work: Function, *given: Any) -> Any:  # noqa: ANN401 - what a watcher takes
         try:
             return work(*given)
         except Exception as error:  # noqa: BLE001 - the hooks' boundary: the call must go on
             if error not in given:  # else it is what the call itself raised
-                works = False
-                switched_off(f"{name} is no longer watched", error, "; the program goes on")
+                fail(error)
 
     def make(function: Function, called: Callable[..., Call]) -> Function:
         if before is not None:  # the quickest of the three
-            note = before
+            note, frame = before, sys._getframe  # noqa: SLF001 - the one way to the caller
 
             def watched_before(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - a guest's
                 if works:
-                    ask(note, sys._getframe(1), arguments, named)  # noqa: SLF001 - the one way to the caller
+                    try:
+                        note(frame(1), arguments, named)
+                    except Exception as error:  # noqa: BLE001 - as above
+                        fail(error)
                 return function(*arguments, **named)
 
             return watched_before
