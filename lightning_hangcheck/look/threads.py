@@ -329,7 +329,8 @@ def locks_at(tree: ast.Module, frame: Frame) -> tuple[tuple[NamedLock, ...], ...
 
 # Locks that libraries poll for: the kernel sees only sleep, a variable in the stack names the lock.
 # If the lock is the existence of a file, its maker is known by the process id that most write into
-# it, or by who has it open. Nobody removes the lock of a killed maker
+# it, or by who has it open. Nobody removes the lock of a killed maker. An empty file that nobody
+# has open may be a script's, which will remove it, unless no other program makes such a file
 
 
 class Library(NamedTuple):
@@ -342,6 +343,7 @@ class Library(NamedTuple):
     below: str = ""  # what is appended to its value
     limit: str = ""  # the time limit in ``polls``, alone or third in a tuple; negative: none
     marker: str = ""  # in the name of the lock's class if the lock is the existence of a file
+    alone: bool = False  # no other program makes that file, and it is kept open while it is held
 
 
 FILELOCK = "/filelock/_api.py"
@@ -357,9 +359,9 @@ LIBRARIES = (
         "/torch/utils/cpp_extension.py",
         "build_directory",
         "/lock",
+        alone=True,
     ),
 )
-"""If a lock is the existence of a file, they keep the file open for as long as they hold it."""
 NO_LIMIT = re.compile(r"(?:\([^,]*, [^,]*, )?-")
 GOES_ON = "/huggingface_hub/utils/_fixes.py"
 """Its ``WeakFileLock`` asks filelock again after 10 s, for ever unless it has a limit too."""
@@ -393,7 +395,7 @@ def _target(library: Library, frames: Sequence[DumpedFrame], pid: int) -> WaitTa
     maker = UNKNOWN
     if path and library.marker in variable(library.polls, "self"):
         with suppress(NoAnswer, OSError):
-            maker = within(READ_LIMIT_S, lambda: maker_of(path, pid), of=pid)
+            maker = within(READ_LIMIT_S, lambda: maker_of(path, pid, alone=library.alone), of=pid)
     if any(frame.filename.endswith(GOES_ON) for frame in frames):
         limit = variable(GOES_ON, "timeout")
         for_ever = limit == "None"
@@ -435,10 +437,11 @@ LATER_S = 2.0
 Clocks of files are coarse, and ticks are 0.01 s."""
 
 
-def maker_of(path: str, pid: int) -> Maker:
+def maker_of(path: str, pid: int, *, alone: bool = False) -> Maker:
     """Return who made a file whose removal a process waits for; the path is that process's.
 
-    A maker counts as gone only if it would have to be among the processes that are seen here.
+    A maker counts as gone only if it would have to be among the processes that are seen here, and
+    had the file open if nothing is written in it: that is sure of a library that makes it `alone`.
     """
     seen = Path(f"/proc/{pid}/root{path}")
     facts = seen.stat()
@@ -455,7 +458,10 @@ def maker_of(path: str, pid: int) -> Maker:
         return UNKNOWN
     found = WRITTEN_PID.search(text)
     if found is None:
-        return _that_has_open(path, facts) if local and not text.strip() else UNKNOWN
+        if not local or text.strip():
+            return UNKNOWN
+        opened = _that_has_open(path, facts)
+        return opened if alone or opened.holders else UNKNOWN
     number = int(found[1] or found[2])
     nameless = {word.lower() for word in WORDS.findall(text)} <= {"pid"}
     # a container that is visible here may give this number to one of its processes

@@ -537,9 +537,9 @@ def test_a_file_that_names_nobody_of_this_host_is_of_an_unknown_maker(
 
 
 @real_when_asked_for
-@pytest.mark.parametrize("library", [("filelock", "soft"), ("baton",)])
-def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_open(
-    program: StartProgram, tmp_path: Path, library: tuple[str, ...]
+@pytest.mark.parametrize(("library", "gone"), [(("filelock", "soft"), False), (("baton",), True)])
+def test_an_empty_lock_file_that_nobody_has_open_is_abandoned_if_no_script_can_have_made_it(
+    program: StartProgram, tmp_path: Path, library: tuple[str, ...], *, gone: bool
 ) -> None:
     path = tmp_path / "lock"
     named = str(tmp_path) if library == ("baton",) else str(path)
@@ -548,7 +548,7 @@ def test_a_lock_file_that_its_maker_keeps_open_is_abandoned_once_nobody_has_it_o
         target = polled_by(waiter)
         assert ([one.pid for one in target.holders], target.abandoned) == ([os.getpid()], False)
     target = polled_by(waiter)
-    assert (target.name, target.holders, target.abandoned) == (str(path), (), True)
+    assert (target.name, target.holders, target.abandoned) == (str(path), (), gone)
 
 
 INSIDE = """
