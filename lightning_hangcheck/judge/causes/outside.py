@@ -118,10 +118,8 @@ def file_lock(situation: Situation, idle: Sequence[RankReading]) -> Finding | No
     nobody = "a process that is gone" if lock.abandoned else "nobody that is seen"
     held = ", ".join(map(wording.process_name, lock.holders)) or nobody
     waits = f"{waiter.waiter} {POLLS.get(lock.call, f'is in {lock.call} for')} the lock on {name}"
-    # a proof is as old as the last step into the cycle, unless idleness alone lasts long enough
-    silence_s = waiter.silence_s
-    if proven and silence_s < situation.job.case.limits.idle_after:
-        silence_s = min(reading.silence_s for reading in proven)
+    # a circle is as old as the last step into it: until then its holder may have worked
+    silence_s = min(reading.silence_s for reading in cycle or (waiter,))
     return blame(
         situation,
         cycle or waiting,

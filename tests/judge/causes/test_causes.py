@@ -8,6 +8,7 @@ import pytest
 from cases import (
     FUTEX,
     IN_ALL_REDUCE,
+    IN_BARRIER,
     IN_CONNECT,
     IN_INIT,
     IN_LOAD,
@@ -284,6 +285,13 @@ def test_a_rank_that_failed_is_dead_where_the_others_ask_again_and_again() -> No
 def test_a_rank_that_failed_stays_the_culprit_however_many_stand_still() -> None:
     asks = [rank(number, IN_LOAD, silent=400.0, **STORE) for number in (1, 2, 3)]
     assert told(job(gone(0, 1, silent=400.0), *asks)) == ("dead", (0,), "process_dead")
+
+
+@pytest.mark.parametrize(("since_s", "kind"), [(1.0, "healthy"), (6.0, "hang")])
+def test_a_circle_through_a_lock_is_as_old_as_its_last_step(since_s: float, kind: str) -> None:
+    """The holder worked until then, and may have given the lock back since it was seen with it."""
+    waits = rank(1, IN_POLL, silent=49.0, **waiting_for("lock", "fcntl", "/data/index.lock", 100))
+    assert judge(job(rank(0, IN_BARRIER, silent=since_s), waits)).verdict == kind
 
 
 def test_each_rank_has_its_own_cause_and_that_of_most_is_named() -> None:
