@@ -256,8 +256,10 @@ class Patience:
             alone = own.in_own_memory and not own.limited
             itself = Enders(("inside" if alone else "outside",), helpers)
             return Enders.any_of([itself, *self._listened_by(process, own)])
-        # a call that waits for several things may have had another that nobody saw
-        unseen = Enders(() if endless(targets) else ("inside",), helpers)
+        # a call that waits for several things may have had another that nobody saw; readline polls
+        # the terminal alone
+        sole = endless(targets) or all(target.kind == "terminal" for target in targets)
+        unseen = Enders(() if sole else ("inside",), helpers)
         unseen = Enders(("outside",)) if own.gives_up or self._leaves_loop(own) else unseen
         return Enders.any_of([*(self._of_target(process, target) for target in targets), unseen])
 
